@@ -163,7 +163,9 @@ def _missing(name: str, path: Path) -> str:
         return f"{path}: expected a readable safetensors file, there is none"
     entries = manifest()
     if name not in entries:
-        return f"checkpoint: expected one of {', '.join(sorted(entries))}, or the path of a {SUFFIX} file, got {name!r}"
+        trained = {file.stem for file in path.parent.glob(f"*{SUFFIX}")}
+        names = ", ".join(sorted(entries.keys() | trained))
+        return f"checkpoint: expected one of {names}, or the path of a {SUFFIX} file, got {name!r}"
     return f"{name}: {path} is missing; train it with: trivgeo fit --config {entries[name]['config']}"
 
 

@@ -29,10 +29,12 @@ from trivgeo._deprecation import current_arguments, current_name
 from trivgeo.errors import CheckpointError, ConfigurationError
 
 from .allowed_classes import check_callables, import_modules
+from .checkpoints import trained_path
 from .command import DEBUG
 from .config_inheritance import map_texts, resolved
 from .files import make_folder, recording, storage
 from .results import ResultsWriter, ShardedTest
+from .training import NamedExport
 
 # lines of the parser's messages that repeat the configuration, or say what else it could have been
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
@@ -165,6 +167,25 @@ class TasksCLI(LightningCLI):
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # none of the user's
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer
+
+    def before_fit(self) -> None:
+        """See that the model can be trained.
+
+        Raises:
+            ConfigurationError: it is one that is tested.
+        """
+        if type(self.model).training_step is LightningModule.training_step:
+            raise ConfigurationError(
+                f"model: expected one that is trained, got {type(self.model).__name__}, for trivgeo test"
+            )
+
+    def after_fit(self) -> None:
+        """Say where the network was written."""
+        export = getattr(self.model, "export", None)
+        if export is not None and self.trainer.is_global_zero:
+            named = isinstance(self.model, NamedExport)
+            path = self.model.export_path(export) if named else trained_path(str(export))
+            sys.stdout.write(f"written to {path}\n")
 
     def before_test(self) -> None:
         """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case.

@@ -152,8 +152,13 @@ def hint_of_syntax(text: str) -> str:
     word = next((w for w in re.findall(r"[^\W\d_]\w*", text) if keyword.iskeyword(w)), None)
     if word is not None:
         return f": {word} is a word of Python, a parameter needs another name, such as {word}0"
+    if not text.strip():
+        return ": a text or a side of an equation is empty"
+    opened, closed = text.count("("), text.count(")")
+    if opened != closed:
+        return f": it has {opened} opening and {closed} closing brackets"
     if re.search(r"\)_\w", text):
-        return ": derivatives are written u_t, or diff(u(x, t), t)"
+        return ": derivatives are written u_t, or diff(u(x, t), t); of expressions diff(u^2, x, 2)"
     if re.search(r"\bd\s*(\^|\*\*)?\s*\d*\s*\w*\s*/\s*d\w", text):
         return ": derivatives are written u_t, u_xx, or diff(u, x, 2)"
     match = re.search(r"(?<![\w.])\d+\.?\d*\s*[^\W\d_][^\W\d]*|\)\s*[\w(]|[\w']\s+[\w(]", text)

@@ -163,6 +163,21 @@ def test_refused_early(pde: Any, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pde", "reason"),
+    [
+        ("u_t = u_xx + u*(1 - u", "1 opening and 0 closing"),
+        ("u_t = u_xx)", "0 opening and 1 closing brackets"),
+        ("u_t + u*u_x =", "a side of an equation is empty"),
+        ("", "is empty"),
+        ("u_tt = (u^2)_xx", r"of expressions diff\(u\^2, x, 2\)"),
+    ],
+)
+def test_texts_that_are_not_complete(pde: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        find_symmetries(pde)
+
+
+@pytest.mark.parametrize(
     "right",
     [
         sp.Integral(u, x),

@@ -230,6 +230,9 @@ class TestCheckpoints:
             CheckpointError, match=r"expected one of .*features, .*, vae, or the path .* got 'resnet19'"
         ):
             load_checkpoint(ResNet18, "resnet19")
+        (tmp_path / "mine.safetensors").touch()
+        with pytest.raises(CheckpointError, match=r"expected one of .*, mine, .* got 'resnet19'"):
+            load_checkpoint(ResNet18, "resnet19")
 
     def test_a_network_trained_again_is_welcome(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

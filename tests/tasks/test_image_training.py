@@ -20,10 +20,11 @@ from trivgeo.errors import CheckpointError, ConfigurationError
 pytestmark = pytest.mark.usefixtures("workplace")
 
 
-def test_a_classifier_learns_exports_and_resumes() -> None:
+def test_a_classifier_learns_exports_and_resumes(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ("--model.network.init_args.channels=[8,16,32]", "--data.batch_size=25", "--model.learning_rate=0.01")
     metrics = run_on_sample("fit", "mnist/small_cnn", *settings, "--model.export=straight").trainer.callback_metrics
     assert metrics["val/accuracy"] > 0.5  # chance is 0.1
+    assert "checkpoints/straight.safetensors\n" in capsys.readouterr().out
     first, last = (f"runs/mnist/small_cnn/version_0/checkpoints/epoch={epoch}.ckpt" for epoch in (0, 1))
     run_on_sample("fit", "mnist/small_cnn", *settings, "--model.export=resumed", f"--ckpt_path={first}")
     straight, resumed = (load_checkpoint(ConvNet, f"checkpoints/{n}.safetensors") for n in ("straight", "resumed"))

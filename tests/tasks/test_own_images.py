@@ -144,6 +144,8 @@ class TestImageFolder:
         document = json.loads(Path("out/results.json").read_text())
         assert len(document["rows"]) == 24
         assert document["metrics"]["accuracy on clean images"]["mean"] == 1.0
+        with pytest.raises(ConfigurationError, match="one that is trained, got ImageInversion, for trivgeo test"):
+            run("fit", TEST | {"data": {**FIT["data"], "init_args": options}})
 
 
 @pytest.mark.parametrize(("name", "limit"), [("learned", 100), pytest.param("tied", 50, marks=pytest.mark.slow)])

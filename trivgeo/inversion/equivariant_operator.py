@@ -298,10 +298,11 @@ class EquivariantOperator(nn.Module):
         if bool(outside.any()):
             row = int(outside.nonzero()[0, 0])
             times = [round(t, 6) for t in wanted.expand(len(outside), -1)[row].tolist()]
+            later = bool((wanted > last + _MAX_BEYOND * span).any())
             raise DomainError(
                 f"grid: expected times from {float(start[row, 0]):.6g} to {float(last[row, 0]):.6g}, where the "
                 f"network's times {self.times} are moved, for field {row}, got {times}; {int(outside.sum())} of "
-                f"{len(outside)} fields are so: a network for later times reaches more"
+                f"{len(outside)} fields are so{': a network for later times reaches more' if later else ''}"
             )
 
     @staticmethod

@@ -61,7 +61,7 @@ class SymmetryAlgebra:
         missing = {s.name for block in entries for row in block for x in row for s in x.free_symbols}
         if missing:
             words = ", ".join(f"{name}=1.0" for name in sorted(missing))
-            raise ConfigurationError(f"parameters: expected a number for each, as in ({words}), got none for these")
+            raise ConfigurationError(f"parameters: expected a value for each, as in ({words}), got none for these")
         c = torch.tensor([[[float(x) for x in row] for row in block] for block in entries], dtype=torch.float64)
         return LieAlgebra(c, self.names)
 
