@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,12 @@ __all__ = ["LearnedInverter"]
 
 _CHAINS = 64
 """Draws of the reverse diffusion of which a density is made."""
-_TOGETHER = 8192
-"""Data that the network sees at once where no bound is given."""
-_NUM_CALIBRATION = 800
-_SHORT = 8192
-"""Data that a training sees below which the calibration is one of 64 data."""
+_FEWEST, _MOST = 64, 800
+"""Data of a calibration: as many as take the evaluations of the training, within these bounds."""
+_ESTIMATES = 12
+"""Inversions of a calibration for each of its data, besides the draws of a density."""
+_PER_SAMPLE = 3
+"""Evaluations of the network that a training takes for a sample: its derivative costs two."""
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
 
 
@@ -216,8 +218,8 @@ class LearnedInverter(Inverter):
     def _drawing_inverter(self) -> Inverter:
         """What draws from the reverse diffusion, as often as a density takes."""
         stepper = AncestralStep() if isinstance(self.stepper, RefiningStep) else self.stepper
-        bound = self.max_evaluations if isinstance(self.max_evaluations, int) else _TOGETHER
         stages = self._reverse(_CHAINS, stepper, noise=True)
+        bound = self.max_evaluations
         return Inverter(self._trained_score().action, None, stages, max_evaluations=bound, progress=False)
 
     def fit(
@@ -233,7 +235,8 @@ class LearnedInverter(Inverter):
     ) -> LearnedInverter:
         """Train on clean data, which are moved at random in every step, and calibrate on others.
 
-        A sixth of the data, 4,096 at most, are held out for `calibration`; a function draws more.
+        A sixth of the data, 4,096 at most, are held out for `calibration`; a function draws more. The calibration takes
+        about as many evaluations of the network as the training: after a short training it is on fewer data.
         ``inverter.calibration.coverage`` is the share of them whose transformation lies in regions of half and nine
         tenths of the posterior. A second time training begins anew, and nothing changes unless it ends. Training
         is where the inverter is; where the data are, if it has no networks yet and was not moved.
@@ -269,7 +272,7 @@ class LearnedInverter(Inverter):
         module = training.ScoreTraining(score, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
         fitted = self._of_score(score)
-        calibration = fitted._calibrated(known, rest, law, steps * batch_size)
+        calibration = fitted._calibrated(known, rest, law, module.trainer.global_step * batch_size)
         self.score, self.calibration = fitted.score, calibration
         return self
 
@@ -299,7 +302,7 @@ class LearnedInverter(Inverter):
         """
         self._trained_score()
         known, rest = held_out(self.action, clean, self.seed)
-        self.calibration = self._calibrated(known, rest, law, _SHORT)
+        self.calibration = self._calibrated(known, rest, law, math.inf)
         return self
 
     def _of_score(self, score: LearnedScore) -> LearnedInverter:
@@ -307,10 +310,12 @@ class LearnedInverter(Inverter):
         settings = {name: getattr(self, name) for name in ("steps", "num_hypotheses", "stepper", "seed", "gate")}
         return LearnedInverter.from_score(score, self.energy, **settings)
 
-    def _calibrated(self, known: Any, rest: Draw, law: Law, seen: int) -> Calibration:
-        """The calibration by data of the training and draws of others; on fewer if the training saw few."""
-        bound = self.max_evaluations if isinstance(self.max_evaluations, int) else _TOGETHER
-        stages = Inverter(self._trained_score().action, self.energy, self.stages, max_evaluations=bound, progress=False)
+    def _calibrated(self, known: Any, rest: Draw, law: Law, seen: float) -> Calibration:
+        """The calibration by data of the training, which saw so many, and draws of others."""
+        action, bound = self._trained_score().action, self.max_evaluations
+        stages = Inverter(action, self.energy, self.stages, max_evaluations=bound, progress=False)
+        each = self.steps * (_ESTIMATES + _CHAINS)
+        number = round(min(max(_PER_SAMPLE * seen / each, _FEWEST), _MOST))
         source = CalibrationSource(
             rest if callable(known) else picker(known),
             rest,
@@ -322,7 +327,7 @@ class LearnedInverter(Inverter):
                 ).elements
             ),
         )
-        return calibrate(self._trained_score(), source, _NUM_CALIBRATION if seen >= _SHORT else 64, self.seed)
+        return calibrate(self._trained_score(), source, number, self.seed)
 
     def distil(
         self,
