@@ -68,6 +68,8 @@ class TestLaws:
         angle = torch.atan2(r[:, 1, 0], r[:, 0, 0]).rad2deg()
         assert float(angle.abs().max()) <= 30.0
         assert abs(float(angle.std()) - 30 / math.sqrt(3)) < 0.7
+        with pytest.raises(ConfigurationError, match="degrees: expected at most 180, got 400"):
+            rotations(SO(2), 400.0)
 
     def test_scales(self) -> None:
         _, s, _ = Similarity(2).parts(scales(Similarity(2), 0.5, 4.0)(2000, seeded(0)))

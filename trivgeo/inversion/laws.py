@@ -54,7 +54,7 @@ def rotations(group: LieGroup, degrees: float = 180.0) -> Law:
 
     Args:
         group: of transformations of the plane that has rotations.
-        degrees: the bound.
+        degrees: the bound, at most 180.
 
     Returns:
         A function of (count, generator) to elements ``[count, *element_shape]``, float64 on the CPU.
@@ -67,7 +67,9 @@ def rotations(group: LieGroup, degrees: float = 180.0) -> Law:
         >>> law(3, torch.Generator().manual_seed(0)).shape
         torch.Size([3, 2, 2])
     """
-    bound = math.radians(check_positive("degrees", degrees))
+    if check_positive("degrees", degrees) > 180.0:
+        raise ConfigurationError(f"degrees: expected at most 180, got {degrees}")
+    bound = math.radians(degrees)
 
     def matrices(u: Tensor) -> Tensor:
         angle = bound * (2.0 * u[:, 0] - 1.0)
