@@ -21,8 +21,14 @@ from trivgeo.inversion.learned.noise_network import NoiseNetwork
 from trivgeo.inversion.learned.score import LearnedScore, apply_inverse
 from trivgeo.inversion.sampling.mixture import StudentMixture
 
-__all__ = ["Calibration", "CalibrationSource", "calibrate"]
+__all__ = ["Calibration", "CalibrationSource", "calibrate", "calibration_size"]
 
+_FEWEST, _MOST = 64, 800
+"""Bounds of the number of data of a calibration."""
+_ESTIMATES = 12
+"""Inversions of a calibration for each of its data, besides the draws of a density."""
+_PER_SAMPLE = 3
+"""Evaluations of the network that a training takes for a sample: its derivative costs two."""
 _FALSE_ALARMS = 0.04
 """Share of clean validation data that are flagged; a twentieth is promised, of which the rest is for chance."""
 _LEFT_ALONE = 0.997
@@ -215,6 +221,20 @@ def features(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]:
     levels = like.new_full((len(like),), level)
     values = backbone.embed(y, levels) if isinstance(backbone, NoiseNetwork) else backbone(y, levels)
     return values.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
+
+
+def calibration_size(seen: int | None, steps: int, draws: int) -> int:
+    """How many data a calibration is of: about as many as take the evaluations of the training.
+
+    Args:
+        seen: data that the training saw, repeated ones too; ``None`` if that is not known.
+        steps: evaluations of the network for each inversion or draw.
+        draws: of the posterior of each datum.
+    """
+    if seen is None:
+        return _MOST
+    number = _PER_SAMPLE * seen // (steps * (_ESTIMATES + draws))
+    return min(max(number, _FEWEST), _MOST)
 
 
 def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed: int) -> Calibration:

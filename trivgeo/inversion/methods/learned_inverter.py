@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.law import Law
 from trivgeo.inversion.learned.backbone_factory import BackboneFactory
-from trivgeo.inversion.learned.calibration import Calibration, CalibrationSource, calibrate
+from trivgeo.inversion.learned.calibration import Calibration, CalibrationSource, calibrate, calibration_size
 from trivgeo.inversion.learned.clean_data import Draw, checked_draw, held_out, picker
 from trivgeo.inversion.learned.density import mixture_of_draws
 from trivgeo.inversion.learned.files import calibration_of, describe, score_of
@@ -45,12 +44,6 @@ __all__ = ["LearnedInverter"]
 
 _CHAINS = 64
 """Draws of the reverse diffusion of which a density is made."""
-_FEWEST, _MOST = 64, 800
-"""Data of a calibration: as many as take the evaluations of the training, within these bounds."""
-_ESTIMATES = 12
-"""Inversions of a calibration for each of its data, besides the draws of a density."""
-_PER_SAMPLE = 3
-"""Evaluations of the network that a training takes for a sample: its derivative costs two."""
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
 
 
@@ -302,7 +295,7 @@ class LearnedInverter(Inverter):
         """
         self._trained_score()
         known, rest = held_out(self.action, clean, self.seed)
-        self.calibration = self._calibrated(known, rest, law, math.inf)
+        self.calibration = self._calibrated(known, rest, law, None)
         return self
 
     def _of_score(self, score: LearnedScore) -> LearnedInverter:
@@ -310,12 +303,10 @@ class LearnedInverter(Inverter):
         settings = {name: getattr(self, name) for name in ("steps", "num_hypotheses", "stepper", "seed", "gate")}
         return LearnedInverter.from_score(score, self.energy, **settings)
 
-    def _calibrated(self, known: Any, rest: Draw, law: Law, seen: float) -> Calibration:
-        """The calibration by data of the training, which saw so many, and draws of others."""
+    def _calibrated(self, known: Any, rest: Draw, law: Law, seen: int | None) -> Calibration:
+        """The calibration by data of the training, which saw so many if it is known, and draws of others."""
         action, bound = self._trained_score().action, self.max_evaluations
         stages = Inverter(action, self.energy, self.stages, max_evaluations=bound, progress=False)
-        each = self.steps * (_ESTIMATES + _CHAINS)
-        number = round(min(max(_PER_SAMPLE * seen / each, _FEWEST), _MOST))
         source = CalibrationSource(
             rest if callable(known) else picker(known),
             rest,
@@ -327,7 +318,7 @@ class LearnedInverter(Inverter):
                 ).elements
             ),
         )
-        return calibrate(self._trained_score(), source, number, self.seed)
+        return calibrate(self._trained_score(), source, calibration_size(seen, self.steps, _CHAINS), self.seed)
 
     def distil(
         self,
