@@ -224,7 +224,7 @@ def features(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]:
 
 
 def calibration_size(seen: int | None, steps: int, draws: int) -> int:
-    """How many data a calibration is of: about as many as take the evaluations of the training.
+    """Return the number of data of a calibration, which takes about as many evaluations as the training.
 
     Args:
         seen: data that the training saw, repeated ones too; ``None`` if that is not known.
