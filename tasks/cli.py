@@ -29,7 +29,6 @@ from trivgeo._deprecation import current_arguments, current_name
 from trivgeo.errors import CheckpointError, ConfigurationError
 
 from .allowed_classes import check_callables, import_modules
-from .checkpoints import trained_path
 from .command import DEBUG
 from .config_inheritance import map_texts, resolved
 from .files import make_folder, recording, storage
@@ -182,10 +181,8 @@ class TasksCLI(LightningCLI):
     def after_fit(self) -> None:
         """Say where the network was written."""
         export = getattr(self.model, "export", None)
-        if export is not None and self.trainer.is_global_zero:
-            named = isinstance(self.model, NamedExport)
-            path = self.model.export_path(export) if named else trained_path(str(export))
-            sys.stdout.write(f"written to {path}\n")
+        if isinstance(self.model, NamedExport) and export is not None and self.trainer.is_global_zero:
+            sys.stdout.write(f"written to {self.model.export_path(export)}\n")
 
     def before_test(self) -> None:
         """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case.

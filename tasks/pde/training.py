@@ -20,10 +20,10 @@ from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.training import EpochSampler, versions
 
-from ..checkpoints import save_checkpoint, trained_path
+from ..checkpoints import save_checkpoint
 from ..run_identity import source
 from ..seeds import generator_of
-from ..training import check_export
+from ..training import NamedExport
 from .batches import CollocationBatch, CollocationDataset, SolutionBatch, SolutionDataset, root_mean_square
 from .deeponet import DeepONet
 from .domain import relative_l2
@@ -219,7 +219,7 @@ def _plain_values(value: Any) -> Any:
     raise TypeError(f"expected something made of numbers and texts, got {value!r}")
 
 
-class OperatorTraining(pl.LightningModule):
+class OperatorTraining(NamedExport):
     """Training of a DeepONet by SOAP with warm-up and cosine decay; the loss is the subclass's.
 
     Args:
@@ -330,15 +330,15 @@ class OperatorTraining(pl.LightningModule):
         """Look at the place of the export before the work.
 
         Raises:
-            ConfigurationError: see `check_export`.
+            ConfigurationError: see `NamedExport.export_path`.
         """
         if self.export is not None:
-            check_export(self.export)
+            self.export_path(self.export)
 
     def on_train_end(self) -> None:
         """Export the network."""
         if self.export is not None and self.trainer.is_global_zero:
-            save_checkpoint(self.network, trained_path(self.export), self.export_metadata())
+            save_checkpoint(self.network, self.export_path(self.export), self.export_metadata())
 
     def export_metadata(self) -> dict[str, Any]:
         """Metadata of the exported file: equation, domain, seed, measured errors, versions."""

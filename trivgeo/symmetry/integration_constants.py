@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 
 import sympy as sp
 
+from trivgeo.symmetry.numeric import INFINITE
+
 __all__ = ["one_logarithm", "plain_constant", "real_logarithms", "with_limits"]
 
 _MAX_MULTIPLE = 6  # of a constant in an exponent
-_INFINITE = (sp.nan, sp.zoo, sp.oo)
 _POINT = sp.Rational(1, 7)  # where limits are tried, apart by this
 
 
@@ -35,7 +36,7 @@ def plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
         for candidate in (changed, -whole if changed.could_extract_minus_sign() else whole):
             if z.has(sp.exp) and is_plain(candidate, one_signed):
                 turned = sp.simplify(candidate.subs(constant, 1 / constant))
-                is_better = candidate.subs(constant, 0).has(*_INFINITE) and not turned.subs(constant, 0).has(*_INFINITE)
+                is_better = candidate.subs(constant, 0).has(*INFINITE) and not turned.subs(constant, 0).has(*INFINITE)
                 return turned if is_better else candidate
     return sp.simplify(z)
 
@@ -58,16 +59,16 @@ def with_limits(
     for c in constants[:-1]:
         turned = sp.simplify(sp.powdenest(slope.subs(c, 1 / c)))
         before, after = slope.subs(c, 0), turned.subs(c, 0)
-        if after.has(*_INFINITE) or not _is_real(after):
+        if after.has(*INFINITE) or not _is_real(after):
             continue
-        lost = not before.has(*_INFINITE) and before != 0 and _is_real(before) and solves(before)
+        lost = not before.has(*INFINITE) and before != 0 and _is_real(before) and solves(before)
         if lost or not solves(after):
             continue
         # a multiple of the relation, with another last constant, is finite at C = 0, too
         for scale in (sp.S.One, c):
             new = sp.expand(scale * (relation + last).subs(c, 1 / c)) - last
             at_zero = new.subs(c, 0)
-            if not at_zero.has(*_INFINITE) and (at_zero + last).free_symbols - set(constants):
+            if not at_zero.has(*INFINITE) and (at_zero + last).free_symbols - set(constants):
                 slope, relation = turned, new
                 break
     return slope, relation

@@ -11,7 +11,10 @@ import sympy as sp
 
 from trivgeo.symmetry.solutions import with_symbols
 
-__all__ = ["is_complex", "is_root_of_even_power", "vanishes"]
+__all__ = ["INFINITE", "is_complex", "is_root_of_even_power", "vanishes"]
+
+INFINITE = (sp.nan, sp.zoo, sp.oo)
+"""What an expression holds that has no finite value."""
 
 _DIGITS = 80
 _ZERO_TOLERANCE = mpmath.mpf(10) ** -50

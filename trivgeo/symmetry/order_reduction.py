@@ -20,8 +20,8 @@ from trivgeo.symmetry.equation import EvolutionSystem, check_one_branch, residua
 from trivgeo.symmetry.finder import residual, search
 from trivgeo.symmetry.formulas import flow, landing
 from trivgeo.symmetry.integration_constants import one_logarithm, plain_constant, real_logarithms
-from trivgeo.symmetry.numeric import is_root_of_even_power, vanishes
-from trivgeo.symmetry.singular_solutions import curves_left_out, orbits_solve, slope_solves, solves
+from trivgeo.symmetry.numeric import INFINITE, is_root_of_even_power, vanishes
+from trivgeo.symmetry.singular_solutions import Plane, curves_left_out, orbits_solve, slope_solves, solves
 from trivgeo.symmetry.solution_families import SolutionFamily, not_held
 from trivgeo.symmetry.vector_fields import Symmetry
 
@@ -29,9 +29,7 @@ __all__ = ["OrderReduction", "Quadrature", "integrate_by_symmetries", "reduce_or
 
 _MAX_ORDER = 3  # of equations that are integrated
 _MAX_FIRST, _MAX_NEXT = 8, 2  # symmetries that are tried first, and after each of them
-_INFINITE = (sp.nan, sp.zoo, sp.oo)
 
-Plane = tuple[sp.Symbol, sp.Symbol]
 Field = tuple[sp.Expr, ...]
 
 
@@ -211,10 +209,10 @@ def _coordinates(plane: Plane, field: Field) -> Iterator[tuple[sp.Expr, sp.Expr,
     for place in (0, 1):
         for value in (0, 1):
             across = field[place].subs(plane[place], value)
-            if across == 0 or across.has(*_INFINITE):
+            if across == 0 or across.has(*INFINITE):
                 continue
             found = landing(moved, place, value, time)
-            if found is None or found[0].has(*_INFINITE):
+            if found is None or found[0].has(*INFINITE):
                 continue
             back, (r,) = found
             if vanishes(field[0] * sp.diff(back, plane[0]) + field[1] * sp.diff(back, plane[1]) + 1):
@@ -243,7 +241,7 @@ def _reduction(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], field: F
         values, rates = lifted
         # y^(n) by the equation, in what z^(n - 1) is of it
         equation = sp.simplify(rates[-1].xreplace({_next(jets): right}).subs(values).subs(there))
-        if not equation.has(*_INFINITE):
+        if not equation.has(*INFINITE):
             return OrderReduction(equation, symbols, (r, z), (place_r, place_s), there)
     raise AlgebraError(f"generator: expected a symmetry with coordinates in closed form, got {field} of {plane}")
 
@@ -321,7 +319,7 @@ def _solutions(
             continue
         here = z.subs(r, place_r)
         up, along = (sp.diff(place_s, v) - here * sp.diff(place_r, v) for v in reversed(plane))
-        if up == 0 or here.has(*_INFINITE):
+        if up == 0 or here.has(*INFINITE):
             continue
         relation = place_s - _integral(z, r).subs(r, place_r) - constants[len(jets) - 1]
         yield (sp.simplify(-along / up), relation), left
@@ -390,7 +388,7 @@ def _induced(reduction: OrderReduction, plane: Plane, other: Field) -> Field | N
     if len(solved) != 1:
         return None
     induced = tuple(sp.simplify(e.subs(there).subs(slope, solved[0])) for e in moved)
-    return None if any(e.has(*_INFINITE) for e in induced) else induced
+    return None if any(e.has(*INFINITE) for e in induced) else induced
 
 
 def _is_multiple(first: Sequence[sp.Expr], second: Sequence[sp.Expr], plane: Plane) -> bool:

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 import sympy as sp
 
-from trivgeo.symmetry.numeric import vanishes
+from trivgeo.symmetry.numeric import INFINITE, vanishes
 
-__all__ = ["curves_left_out", "orbits_solve", "slope_rates", "slope_solves", "solves"]
+__all__ = ["Plane", "curves_left_out", "orbits_solve", "slope_rates", "slope_solves", "solves"]
 
-_INFINITE = (sp.nan, sp.zoo, sp.oo)
 
 Plane = tuple[sp.Symbol, sp.Symbol]
 
@@ -57,7 +56,7 @@ def curves_left_out(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], fie
         places.append(_excess(plane, right, jets, sp.cancel(field[1] / field[0])))
     found: list[sp.Expr] = []
     for place in places:
-        if place.has(*_INFINITE):
+        if place.has(*INFINITE):
             continue
         top = sp.factor(sp.fraction(sp.together(place))[0])
         for factor in sp.Mul.make_args(top):
@@ -96,11 +95,11 @@ def slope_solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope:
 
 def _curve_solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], curve: sp.Expr) -> bool:
     """Whether a function y(x) solves an equation."""
-    if curve.has(*_INFINITE, sp.I):
+    if curve.has(*INFINITE, sp.I):
         return False
     x = plane[0]
     there = right.xreplace({jet: sp.diff(curve, x, k) for k, jet in enumerate(jets)})
-    return not there.has(*_INFINITE) and bool(vanishes(sp.diff(curve, x, len(jets)) - there))
+    return not there.has(*INFINITE) and bool(vanishes(sp.diff(curve, x, len(jets)) - there))
 
 
 def _excess(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope: sp.Expr) -> sp.Expr:

@@ -8,14 +8,10 @@ from typing import NamedTuple
 import sympy as sp
 
 from trivgeo.symmetry.integration_constants import with_limits
-from trivgeo.symmetry.numeric import vanishes
-from trivgeo.symmetry.singular_solutions import slope_rates
+from trivgeo.symmetry.numeric import INFINITE, vanishes
+from trivgeo.symmetry.singular_solutions import Plane, slope_rates
 
 __all__ = ["SolutionFamily", "not_held"]
-
-_INFINITE = (sp.nan, sp.zoo, sp.oo)
-
-Plane = tuple[sp.Symbol, sp.Symbol]
 
 
 class SolutionFamily(NamedTuple):
@@ -100,8 +96,8 @@ def _holds(plane: Plane, general: SolutionFamily, special: SolutionFamily) -> bo
 
 def _is_finite(e: sp.Expr) -> bool:
     """Whether an expression has a value, at some point."""
-    if e.has(*_INFINITE):
+    if e.has(*INFINITE):
         return False
     symbols = sorted(e.free_symbols, key=str)
     value = e.subs({s: sp.Rational(2 * k + 3, 7) for k, s in enumerate(symbols)}).evalf()
-    return value.has(sp.Integral) or bool(value.is_number and not value.has(*_INFINITE))
+    return value.has(sp.Integral) or bool(value.is_number and not value.has(*INFINITE))
