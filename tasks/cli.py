@@ -38,6 +38,8 @@ from .training import NamedExport
 # lines of the parser's messages that repeat the configuration, or say what else it could have been
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
 
+_OF_TESTS = re.compile(r"Subcommand '\w+' does not accept option '(verbose)'")
+
 _REFUSED_OPTION = re.compile(r"Option '(?:[\w.]*\.)?(\w+)' is not accepted")
 
 _CLASS_PATH = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(\.\w+)+")
@@ -82,6 +84,7 @@ class TasksParser(LightningArgumentParser):
         kept = [line for line in lines if line.strip() and not line.strip().startswith(_ECHOES)]
         for old in dict.fromkeys(_REFUSED_OPTION.findall(message)):
             kept += [f"{old!r} is now {new!r} in {', '.join(of)}" for new, of in current_arguments(old).items()]
+        kept += [f"{name!r} is of configurations for trivgeo test" for name in _OF_TESTS.findall(message)]
         sys.stderr.write("error: " + "\n".join(kept) + "\n")
         sys.exit(2)
 

@@ -47,7 +47,7 @@ class Result:
     """Summary of a run: its `results.json` without the rows.
 
     Attributes:
-        summary: mean, standard deviation and largest, of every metric.
+        summary: mean, standard deviation and worst value of every metric.
         cases: rows, of all seeds.
         seconds: a case.
         evaluations: of the energy, with and without gradient, and of networks that stand for it, for a case or a

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import lightning.pytorch as pl
 import torch
@@ -42,7 +42,11 @@ class ShardedTest(pl.LightningModule):
 
     Attributes:
         writer: of the results; `ResultsWriter.setup` sets it, ``None`` for a test without one.
+        gains: beginnings of the names of metrics that are better when they are larger. Their worst value is the
+            smallest. The worst value of every other metric is the largest.
     """
+
+    gains: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     writer: "ResultsWriter | None" = None
     _figure: str | None = None
@@ -90,7 +94,7 @@ class ResultsWriter(Callback):
     count if the run has the same `tasks.run_identity.identity`; rows of another run are put aside, in
     `earlier-<hash>.jsonl`, `earlier-<hash>.1.jsonl` and so on, and its `results.json` in `earlier-<hash>.json`.
     Every row carries a checksum; a damaged line is done again. One run at a time writes to a folder. `results.json`
-    holds the metrics (mean and standard deviation over seeds of the mean over cases), the rows, whether all batches
+    holds the metrics (mean and standard deviation over seeds of the mean over cases, and the worst case), the rows, whether all batches
     were done, configuration, files read, versions, device and seconds of all parts of the run. Several devices write a
     file each; at the end they are one.
 
@@ -192,7 +196,9 @@ class ResultsWriter(Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         expected = data.keys() if isinstance(data, Problems) else self._batches.keys()
         missing = len(expected - self._batches.keys())
-        summary = summarise(self.rows) | {name: spread(list(v.values())) for name, v in self._of_seeds.items()}
+        gains = pl_module.gains if isinstance(pl_module, ShardedTest) else ()
+        whole = {name: spread(name, list(v.values()), gains) for name, v in self._of_seeds.items()}
+        summary = summarise(self.rows, gains) | whole
         document = {
             "metrics": summary,
             "complete": not missing,

@@ -1,4 +1,4 @@
-"""Summaries of the rows of a test: mean, spread and largest value of every metric."""
+"""Summaries of the rows of a test: mean, spread and worst value of every metric."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,10 +9,14 @@ Row = dict[str, Any]
 """One case of a test: its `seed`, `case`, `metrics`, and whatever else the test records."""
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Mean over seeds of the mean over cases, standard deviation over seeds and largest case, of each metric.
+def summarise(rows: Sequence[Row], gains: Sequence[str] = ()) -> dict[str, dict[str, float]]:
+    """Mean over seeds of the mean over cases, standard deviation over seeds and worst case, of each metric.
 
     Metrics are the entries under `metrics` of a row. A metric that some rows lack is that of the rows that have it.
+
+    Args:
+        rows: of all seeds.
+        gains: beginnings of the names of metrics whose worst value is the smallest; the largest of all others.
     """
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
     summary = {}
@@ -23,19 +27,29 @@ def summarise(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
             for seed in dict.fromkeys(row["seed"] for row in known)
         ]
         means = [float(v.mean()) for v in values]
-        summary[name] = spread(means) | {"worst": float(torch.cat(values).max())}
+        summary[name] = spread(name, means, gains) | {"worst": _worst(name, torch.cat(values), gains)}
     return summary
 
 
-def spread(of_seeds: Sequence[float]) -> dict[str, float]:
-    """Mean and standard deviation over seeds, and the largest."""
+def spread(name: str, of_seeds: Sequence[float], gains: Sequence[str] = ()) -> dict[str, float]:
+    """Mean and standard deviation over seeds of a metric, and the worst.
+
+    Args:
+        name: of the metric.
+        of_seeds: its value for each seed.
+        gains: as for `summarise`.
+    """
     values = torch.tensor(of_seeds, dtype=torch.float64)
     std = float(values.std()) if len(values) > 1 else 0.0
-    return {"mean": float(values.mean()), "std": std, "worst": float(values.max())}
+    return {"mean": float(values.mean()), "std": std, "worst": _worst(name, values, gains)}
+
+
+def _worst(name: str, values: torch.Tensor, gains: Sequence[str]) -> float:
+    return float(values.min() if name.startswith(tuple(gains)) else values.max())
 
 
 def format_summary(summary: Mapping[str, Mapping[str, float]]) -> str:
     """The summary as a Markdown table."""
-    lines = ["| metric | mean ± std over seeds | largest |", "|---|---|---|"]
+    lines = ["| metric | mean ± std over seeds | worst |", "|---|---|---|"]
     lines += [f"| {name} | {s['mean']:.4g} ± {s['std']:.2g} | {s['worst']:.4g} |" for name, s in summary.items()]
     return "\n".join(lines)

@@ -72,6 +72,8 @@ class BackboneTest(ShardedTest):
             two runs of a length.
     """
 
+    gains = ("valid",)
+
     def __init__(
         self,
         source: ProteinChains,

@@ -110,6 +110,8 @@ class ClassModelTest(ShardedTest):
         ConfigurationError: a number is out of range, or the kind is no such.
     """
 
+    gains = ("recognised",)
+
     def __init__(
         self,
         kind: str,

@@ -47,6 +47,8 @@ class PoseTest(ShardedTest):
         ConfigurationError: a number is out of range, or the kind is no such.
     """
 
+    gains = ("log-likelihood", "median log-likelihood", "least share", "poses found")
+
     def __init__(
         self,
         kind: str = "flow",

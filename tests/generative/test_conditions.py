@@ -89,8 +89,12 @@ class TestKnownLaw:
         loaded = GroupDiffusion.load(tmp_path / "model.safetensors", Torus(1))
         _, c = pairs(20, seed=3)
         assert torch.equal(*(m.sample(20, condition=c, guidance=2.0, generator=seeded(0)) for m in (model, loaded)))
-        with pytest.raises(CheckpointError, match="no module condition="):
-            GroupDiffusion.load(tmp_path / "model.safetensors", Torus(1), condition=nn.Identity())
+        given: Any
+        for given in (nn.Identity(), 2):  # the second as the constructor had it
+            with pytest.raises(CheckpointError, match=r"the file holds it \(vectors of 2 numbers\): leave it out"):
+                GroupDiffusion.load(tmp_path / "model.safetensors", Torus(1), condition=given)
+        with pytest.raises(CheckpointError, match="no network=, since the file describes this network: leave it out"):
+            GroupDiffusion.load(tmp_path / "model.safetensors", Torus(1), network=nn.Identity())
 
     def test_bad_input(self, model: GroupDiffusion) -> None:
         g, c = pairs(5)

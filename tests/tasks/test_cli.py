@@ -36,6 +36,7 @@ def run(arguments: list[str]) -> NoReturn:
     [
         (["tset"], "expected a command, got 'tset'"),
         (["test", "--config=nothing.yaml"], "does not exist"),
+        (["fit", HEAT], "does not accept option 'verbose'\n'verbose' is of configurations for trivgeo test\n"),
         (["test", HEAT, f"{INVERTER}.stepss=3"], "Option 'stepss' is not accepted"),
         (
             ["test", HEAT, "--model.init_args.inverter=trivgeo.inversion.RandomSearch", f"{INVERTER}.samples=3"],

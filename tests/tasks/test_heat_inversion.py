@@ -100,6 +100,12 @@ def test_summary_is_over_seeds() -> None:
         "a": {"mean": 2.0, "std": pytest.approx(math.sqrt(2.0)), "worst": 3.0},
         "b": {"mean": 5.0, "std": 0.0, "worst": 5.0},
     }
+    right = [{"seed": 0, "metrics": {"accuracy": v, "error": v, "an accuracy": v}} for v in (0.25, 1.0)]
+    assert {name: s["worst"] for name, s in summarise(right, ["accuracy"]).items()} == {
+        "accuracy": 0.25,
+        "error": 1.0,
+        "an accuracy": 1.0,
+    }
 
 
 def _module(**changes: Any) -> OperatorInversion:

@@ -145,6 +145,24 @@ def test_metrics_of_whole_seeds(tmp_path: Path) -> None:
     assert metrics["error"]["mean"] == 1.0
 
 
+def test_the_worst_accuracy_is_the_smallest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (writer,) = writers(tmp_path, 1)
+    for case, right in enumerate((1.0, 0.0, 1.0)):
+        metrics = {"accuracy with inversion": right, "error": right}
+        writer.write([{"seed": 0, "case": case, "metrics": metrics}], batch=case)
+    writer.add_metric("accuracy of seeds", {0: 0.75, 1: 0.5})
+    writer.on_test_end(trainer(), Module())
+    metrics = json.loads((tmp_path / "results.json").read_text())["metrics"]
+    assert {name: s["worst"] for name, s in metrics.items()} == {
+        "accuracy with inversion": 0.0,
+        "error": 1.0,
+        "accuracy of seeds": 0.5,
+    }
+    printed = capsys.readouterr().out
+    assert "| metric | mean ± std over seeds | worst |" in printed
+    assert "| accuracy of seeds | 0.625 ± 0.18 | 0.5 |" in printed
+
+
 def test_a_test_that_does_not_share_its_batches_is_refused_on_two_devices(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="expected one for this task, got 2"):
         ResultsWriter(str(tmp_path)).setup(trainer(0, 2), pl.LightningModule(), "test")

@@ -149,13 +149,21 @@ class SavedModel:
         own_condition = self.condition is not None and self.vector_dim is None and self.condition["own_condition"]
         own_network = self.condition is not None and self.has_own_network
         for name, given, expected in (("condition", condition, own_condition), ("network", network, own_network)):
-            if (given is not None) is not bool(expected):
-                wanted = f"a module {name}= like that of the model" if expected else f"no module {name}="
+            if given is not None if not expected else not isinstance(given, nn.Module):
+                wanted = f"a module {name}= like that of the model" if expected else self._left_out(name)
                 raise CheckpointError(f"{self.path}: expected {wanted}, got {type(given).__name__}")
         if self.condition is None:
             return shape
         vector = condition if self.vector_dim is None else self.vector_dim
         return {**shape, "condition": vector, "network": network, "condition_dropout": self.dropout}
+
+    def _left_out(self, name: str) -> str:
+        """Say why an argument of `load` is to be left out."""
+        if name == "network":
+            return "no network=, since the file describes this network: leave it out"
+        if self.condition is None or self.vector_dim is None:
+            return "no condition=, since this model has no conditions: leave it out"
+        return f"no condition=, since the file holds it (vectors of {self.vector_dim} numbers): leave it out"
 
     def fill(self, networks: ConditionalNetwork, path_class: type[ProbabilityPath]) -> FittedPath:
         """Load the saved weights into networks, and return the fitted probability path with its settings.
