@@ -90,13 +90,13 @@ class ShardedTest(pl.LightningModule):
 class ResultsWriter(Callback):
     """Writes `rows.jsonl` as cases finish and `results.json` at the end, and knows which cases an earlier run did.
 
-    A run that was killed goes on where it stopped; the batch it was in is done again. Earlier rows
-    count if the run has the same `tasks.run_identity.identity`; rows of another run are put aside, in
-    `earlier-<hash>.jsonl`, `earlier-<hash>.1.jsonl` and so on, and its `results.json` in `earlier-<hash>.json`.
-    Every row carries a checksum; a damaged line is done again. One run at a time writes to a folder. `results.json`
-    holds the metrics (mean and standard deviation over seeds of the mean over cases, and the worst case), the rows, whether all batches
-    were done, configuration, files read, versions, device and seconds of all parts of the run. Several devices write a
-    file each; at the end they are one.
+    A run that was killed goes on where it stopped; the batch it was in is done again. Earlier rows count if the run has
+    the same `tasks.run_identity.identity`; rows of another run are put aside, in `earlier-<hash>.jsonl`,
+    `earlier-<hash>.1.jsonl` and so on, and its `results.json` in `earlier-<hash>.json`. Every row carries a checksum; a
+    damaged line is done again. One run at a time writes to a folder. `results.json` holds the metrics (mean and
+    standard deviation over seeds of the mean over cases, and the worst case), the rows, whether all batches were done,
+    configuration, files read, versions, device and seconds of all parts of the run. Several devices write a file each;
+    at the end they are one.
 
     Args:
         directory: where to write; created if missing.
