@@ -83,11 +83,11 @@ MODELS = {
 LAWS = ("rna", "checkerboard", "rotations", "so4", "so8", "su4", "su8", "ising8")
 # of tests of images on a GPU: the run, and what it is
 GPU_RUNS = {
-    "affnist/tied_classifier": "affNIST, TIED, classifier's energy",
-    "affnist/tied_vae": "affNIST, TIED, autoencoder's energy",
+    "affnist/tied_classifier": "affNIST, TIED, classifier energy",
+    "affnist/tied_vae": "affNIST, TIED, VAE energy",
     "affnist/amortized": "affNIST, learned inversion",
-    "homnist/tied_classifier": "homNIST, TIED, classifier's energy",
-    "homnist/tied_vae": "homNIST, TIED, autoencoder's energy",
+    "homnist/tied_classifier": "homNIST, TIED, classifier energy",
+    "homnist/tied_vae": "homNIST, TIED, VAE energy",
     "homnist/amortized": "homNIST, learned inversion",
 }
 FIELD_PROBLEMS = {
@@ -135,22 +135,23 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def summary() -> str:
-    """Errors and accuracies of every method on the published problems: the table of the README."""
-    columns = ("heat", "heat, augmented network", "Burgers", "affNIST, %", "homNIST, %")
+def summary(images: bool) -> str:
+    """Errors of every method on the published problems, and accuracies on images for the table of the README."""
+    columns = ["heat", "heat, augmented network", "Burgers", *(["affNIST, %", "homNIST, %"] if images else [])]
 
     def row(label: str, runs: Sequence[str], metric: str) -> list[str]:
         cells = [figure(run, f"{metric} inversion") for run in runs[:3]]
-        return [label, *cells, *(figure(run, f"accuracy {metric} inversion", 100.0) for run in runs[3:])]
+        return [label, *cells, *(figure(run, f"accuracy {metric} inversion", 100.0) for run in runs[3 : len(columns)])]
 
     def runs(stem: str) -> list[str]:
-        images = stem if stem == "amortized" else f"{stem}_vae"
-        return [f"heat/{stem}", f"heat/{stem}_augmented", f"burgers/{stem}", f"affnist/{images}", f"homnist/{images}"]
+        energy = "" if stem == "amortized" else "_vae"
+        problems = [f"heat/{stem}", f"heat/{stem}_augmented", f"burgers/{stem}"]
+        return [*problems, f"affnist/{stem}{energy}", f"homnist/{stem}{energy}"]
 
     rows = [row("network alone", runs("tied"), "without")]
     rows += [row(label, runs(stem), "with") for label, stem in PUBLISHED.items()]
     true = [figure(run, "with the true transformation") for run in runs("tied")[:3]]
-    return markdown(["method", *columns], [*rows, ["true transformation", *true, NONE, NONE]])
+    return markdown(["method", *columns], [*rows, ["true transformation", *true, *[NONE] * (len(columns) - 3)]])
 
 
 def calibrated() -> str:
@@ -258,10 +259,11 @@ def so10() -> str:
     rows = []
     for label, run in SO10.items():
         found = kept(run)
-        rows.append(
-            [label, *(figure(run, metric) for metric in metrics), NONE if found is None else f"{found.seconds:.0f}"]
-        )
-    return markdown(["method", *metrics, "seconds"], rows)
+        assert found is not None
+        samples = json.loads(found.origin.read_text())["config"]["data"]["init_args"]["count"]
+        costs = [f"{samples:,}", f"{1e3 * found.seconds / samples:.0f}"]
+        rows.append([label, *(figure(run, metric) for metric in metrics), *costs])
+    return markdown(["method", *metrics, "samples", "seconds for 1,000"], rows)
 
 
 def equivariance() -> str:
@@ -297,7 +299,8 @@ def front_door(what: str) -> str:
         for label, sets in json.loads((BENCHMARKS / "learned-cpu.json").read_text())["sets"].items()
         if what in sets["rows"]["moved"]
     ]
-    return markdown(["set", "steps of `fit`", "network alone", *methods[1:-1], "`fit`"], rows)
+    header = ["set", "steps of `fit`", "network alone", "true transformation", "network of the package"]
+    return markdown([*header, "trained by `fit`"], rows)
 
 
 def learned_posterior() -> str:
@@ -540,12 +543,12 @@ def gpu_images() -> str:
             images, correct, seconds = (sum(row[name] for row in rows) for name in ("images", "correct", "seconds"))
             cells = [NONE, f"{100 * correct / images:.2f}", NONE, count_text(rows[0]["evaluations"])]
             took = f"{1e3 * seconds / images:.2f}"
-            lines.append(["affNIST, the published sampler, classifier's energy", f"{images:,}", *cells, took, card])
+            lines.append(["affNIST, the published sampler, classifier energy", f"{images:,}", *cells, took, card])
     header = [
         "test",
         "images",
-        "alone, %",
-        "inverted, %",
+        "no inversion, %",
+        "with inversion, %",
         "true transformation, %",
         "evaluations",
         "ms an image",
@@ -596,7 +599,8 @@ def photographs() -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
-    "summary": summary,
+    "summary": partial(summary, images=True),
+    "equations": partial(summary, images=False),
     "calibrated": calibrated,
     "evaluations": evaluations,
     "digits": digits,
