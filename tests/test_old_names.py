@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,15 @@ def test_old_name(old: str, new: str) -> None:
         assert value(old) is value(new)
 
 
-def test_the_guide_for_upgrades_has_every_row() -> None:
+def test_the_guide_for_upgrades_has_every_name() -> None:
+    """One row for each name that changed, and one for all that moved from one module to another."""
     text = (Path(__file__).parents[1] / "docs/help/upgrade.md").read_text()
-    rows = re.findall(r"^\| `(\S+)` \| `(\S+)` \|$", text, flags=re.MULTILINE)
-    assert [(f"trivgeo.{old}", new) for old, new in rows] == OLD_NAMES
+    changed = re.findall(r"^\| `(\S+)` \| `(\S+)` \|$", text, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `(trivgeo\.\S+)` \| `(\S+)` \| (`.*`) \|$", text, flags=re.MULTILINE)
+    moved = [(f"{old}.{name}", f"{new}.{name}") for old, new, names in rows for name in re.findall(r"\w+", names)]
+    has_other_name = [old.rpartition(".")[2] != new.rpartition(".")[2] for old, new in OLD_NAMES]
+    assert [(f"trivgeo.{old}", new) for old, new in changed] == list(compress(OLD_NAMES, has_other_name))
+    assert sorted(moved) == [row for row, changes in zip(OLD_NAMES, has_other_name, strict=True) if not changes]
 
 
 @pytest.mark.parametrize("name", ["GaussianSearch", "Descend", "basis_levels"])
