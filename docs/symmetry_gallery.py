@@ -29,13 +29,30 @@ SHOWN = (
     "gas, line, cubic",
 )  # fmt: skip
 
+LABELS = {
+    "free particle, plane": "free particle in the plane",
+    "heat, plane": "heat in the plane",
+    "KdV, Schwarzian": "Schwarzian KdV",
+    "diffusion, -4/3": "diffusion with exponent -4/3",
+    "wave, plane": "wave in the plane",
+    "gas, line, cubic": "gas on a line, exponent 3",
+}
+"""Names of the catalogue that are short, in words."""
+
 TEXT = """# Symmetries of thirty equations
 
-This page shows thirty of the catalogue of {count} equations on which the tests run `find_symmetries`. The second
-column has the Lie algebra of the point symmetries. ⊕ is a direct sum, ⋉ a semidirect sum, and h(n) a Heisenberg
-algebra. "Dimension 6 beside superposition" leaves out the symmetries of a linear equation that add another solution.
-Each picture has the orbits of one generator, in two of the variables; parameters have the value one. Times are of one
-processor. `python -m docs.symmetry_gallery` makes the page.
+[`find_symmetries`](howto/group.md) computes the point symmetries of an equation: transformations of its variables that
+map solutions to solutions. It is tested on {count} equations, of which the table has thirty. *Symmetries* names their
+Lie algebra, its dimension, and the time of one processor:
+
+- ⊕ is a direct sum, ⋉ a semidirect sum.
+- h(n) is the Heisenberg algebra of dimension n, aff(1) the algebra of the affine maps of a line.
+- The number of steps is the length of the derived series.
+- *Beside superposition* leaves out symmetries of a linear equation that add another solution.
+- *Infinite: 2 functions of 1 variable* means that the symmetries depend on two arbitrary functions.
+
+*Orbits* has the orbits of one generator, in two of the variables; parameters are one. `python -m docs.symmetry_gallery`
+makes the page.
 
 | equation | symmetries | orbits |
 | --- | --- | --- |
@@ -43,10 +60,10 @@ processor. `python -m docs.symmetry_gallery` makes the page.
 
 ## Comparison with delierium
 
-delierium is the open program that is closest to `find_symmetries`. The table compares both on every fourth equation
-of the catalogue, except for systems of partial equations. The limit is 20 seconds on one processor for each equation.
-"Short" means the right dimension without all generators. For linear partial equations the answer "infinite" of
-delierium counts as right.
+delierium is an open Python program for the same task. The table compares both on every fourth equation of the catalogue
+of tests, except for systems of partial equations. *Short* is the right dimension without all generators, *refused* an
+error, and *late* no answer within 20 seconds on one processor. For linear partial equations delierium may answer
+"infinite", since it counts superposition.
 
 <!-- table: symmetries -->
 <!-- end -->
@@ -118,13 +135,14 @@ def row(case: Textbook) -> str:
     beside = " beside superposition" if found.infinite_ideal is not None else ""
     count, arguments = found.dimension.functions, found.dimension.arguments
     infinite = f"{count} function{'s' * (count > 1)} of {arguments} variable{'s' * (arguments > 1)}"
-    parts.append(f"infinite: {infinite}" if found.looks_infinite else f"dimension {found.dimension.size}{beside}")
+    size = f"infinite: {infinite}" if found.looks_infinite else f"dimension {found.dimension.size}"
+    parts.append(size + beside)
     parts.append(f"{seconds:.1f} s")
     field, name = shown(found), "".join(c if c.isalnum() else "_" for c in case.name)
     draw(field, name)
-    picture = f"![Orbits of {field.text} in a square](images/symmetries/{name}.png){{ width=160 }}<br>`{field.text}`"
+    picture = f"![Orbits](images/symmetries/{name}.png){{ width=160 }}<br>`{field.text}`"
     formulas = "<br>".join(f"`{part.strip()}`" for part in case.equations.split(";"))
-    return f"| {case.name}<br>{formulas} | {'<br>'.join(filter(None, parts))} | {picture} |"
+    return f"| {LABELS.get(case.name, case.name)}<br>{formulas} | {'<br>'.join(filter(None, parts))} | {picture} |"
 
 
 def main() -> None:

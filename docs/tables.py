@@ -584,7 +584,7 @@ def symmetries() -> str:
         [tool, *(str(found[verdict]) for verdict in verdicts), f"{found['median_seconds']:.2g} s"]
         for tool, found in summary.items()
     ]
-    return markdown(["", *verdicts, "median"], rows)
+    return markdown(["", *verdicts, "median time"], rows)
 
 
 def photographs() -> str:
