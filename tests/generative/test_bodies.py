@@ -186,7 +186,7 @@ def test_bad_input() -> None:
         new().fit(g, **FIT).sample(2, mask=mask[:2])
     model = new().fit((g, None, mask), **FIT)
     with pytest.raises(ConfigurationError, match="without masks"):
-        model.distill(steps=1)
+        model.distil(steps=1)
     with pytest.raises(ShapeError, match=r"\[3\], or \[4, 3\], got \[2, 3\]"):
         model.sample(4, mask=mask[:2])
     with pytest.raises(DomainError, match="a body in each row"):

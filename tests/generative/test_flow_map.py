@@ -43,7 +43,7 @@ def model(densities: list[Tensor]) -> GroupDiffusion:
     g, c = pairs(4000)
     fitted = GroupDiffusion(Torus(1), "flow", condition=1, condition_dropout=0.4, **SMALL).fit(g, c, steps=400, **FIT)
     densities.append(fitted.log_prob(SOME[0], condition=SOME[1]))
-    return fitted.distill(c, steps=400, **FIT)
+    return fitted.distil(c, steps=400, **FIT)
 
 
 def distance(a: Tensor, b: Tensor) -> float:
@@ -121,17 +121,19 @@ def test_trajectories(group: LieGroup) -> None:
 def test_bad_input(model: GroupDiffusion) -> None:
     g, c = pairs(50)
     with pytest.raises(ConfigurationError, match="fitted"):
-        GroupDiffusion(Torus(1), "flow").distill()
+        GroupDiffusion(Torus(1), "flow").distil()
+    with pytest.warns(DeprecationWarning, match="'distil'"), pytest.raises(ConfigurationError, match="fitted"):
+        GroupDiffusion(Torus(1), "flow").distill()  # as `LearnedInverter.distil` is written
     with pytest.raises(ConfigurationError, match="condition: expected conditions to draw from"):
-        model.distill(steps=1)
+        model.distil(steps=1)
     diffusion = GroupDiffusion(Torus(1), "diffusion", **SMALL).fit(g, steps=1, progress=False)
     with pytest.raises(ConfigurationError, match='expected one of kind "flow"'):
-        diffusion.distill(steps=1)
+        diffusion.distil(steps=1)
     plain = GroupDiffusion(Torus(1), "flow", **SMALL).fit(g, steps=1, progress=False)
     with pytest.raises(ConfigurationError, match="condition: expected none"):
-        plain.distill(c, steps=1)
+        plain.distil(c, steps=1)
     with pytest.raises(ConfigurationError, match="steps"):
-        plain.distill(steps=0)
+        plain.distil(steps=0)
     with pytest.raises(ConfigurationError, match="steps"):
         plain.sample(3, steps=0)
 
@@ -157,7 +159,7 @@ def energy_distance(a: Tensor, b: Tensor) -> float:
 def test_one_step_is_as_good_as_a_hundred(group: LieGroup, steps: int) -> None:
     model = GroupDiffusion(group, "flow", width=128).fit(mixture(group, 20_000, 0), steps=900, progress=False)
     hundred = model.sample(2000, generator=seeded(1), steps=100)
-    one = model.distill(steps=steps, seconds=3000.0, progress=False).sample(2000, generator=seeded(1), steps=1)
+    one = model.distil(steps=steps, seconds=3000.0, progress=False).sample(2000, generator=seeded(1), steps=1)
     entries = (lambda g: torch.cat([g.cos(), g.sin()], -1)) if isinstance(group, Torus) else (lambda g: g)
     test = mixture(group, 2000, 100)
     assert energy_distance(*map(entries, (one, test))) < 1.5 * energy_distance(*map(entries, (hundred, test)))

@@ -34,7 +34,7 @@ class FittedPath(nn.Module):
         condition_ndims: number of dimensions of one condition, for each tensor in it; empty without conditions.
         feature_shape: shape of the features of one condition, if they are a tensor.
         bodies: factors of a power that may be absent; ``None`` for a model without masks.
-        flow_map: of `GroupDiffusion.distill`; ``None`` before.
+        flow_map: of `GroupDiffusion.distil`; ``None`` before.
         num_skipped_rows: rows of the training that were skipped, for want of a logarithm; zero for a loaded model.
         num_steps: steps of the optimiser that were made; zero for a loaded model.
         ended_by_time: whether the training ended by its time, before all steps were made.

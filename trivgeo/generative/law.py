@@ -62,7 +62,7 @@ class ConditionalLaw(nn.Module):
         network. Kind "flow", and every kind with a ``tolerance``, follows the deterministic flow, whose density is
         `log_prob`. Rows that are not finite, after too little training, are NaN.
 
-        With kind "flow", ``steps`` counts steps of Heun's method. After `distill` it counts steps of the learned map,
+        With kind "flow", ``steps`` counts steps of Heun's method. After `distil` it counts steps of the learned map,
         of which one is accurate; ten steps of Heun's method are not.
 
         Args:

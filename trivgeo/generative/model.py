@@ -142,6 +142,7 @@ class GroupDiffusion(ConditionalLaw):
     lost = RenamedAttribute("fitted.num_skipped_rows", until="0.4")
     settings = RenamedAttribute("fitted.settings", until="0.4")
     transport = RenamedAttribute("fitted.path", until="0.4")
+    distill = RenamedAttribute("distil", until="0.4")
 
     @renamed_arguments(until="0.4", train="samples", minutes=Converted("seconds", lambda minutes: 60.0 * minutes))
     def fit(
@@ -215,7 +216,7 @@ class GroupDiffusion(ConditionalLaw):
         self.network, self.encoder, self.fitted = networks.network, networks.encoder, fitted
         return self
 
-    def distill(
+    def distil(
         self,
         condition: Any = None,
         *,
@@ -259,7 +260,7 @@ class GroupDiffusion(ConditionalLaw):
             self._networks(), fitted, source, self._shape, steps, limit, batch_size, learning_rate, self.seed, progress
         )
         if num_steps < steps and seconds is None:
-            warnings.warn(_EARLY.format("distill", limit, num_steps, steps), stacklevel=2)
+            warnings.warn(_EARLY.format("distil", limit, num_steps, steps), stacklevel=2)
         fitted.flow_map = flow_map
         return self
 
