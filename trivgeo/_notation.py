@@ -16,8 +16,9 @@ _DERIVATIVES = {"D", "Dx", "Dy", "Dz", "Dt", "Derivative", "Diff", "derivative",
 _LAPLACIANS = {"lap", "Lap", "laplace", "Laplace", "laplacian", "Laplacian", "Delta"}
 _INTEGRALS = {"int", "Int", "integral", "Integral", "integrate", "sum", "Sum"}
 _COMPLEX = {"re", "Re", "im", "Im", "conj", "conjugate", "arg"}
-_CORNERED = {"max", "Max", "min", "Min", "heaviside", "Heaviside", "delta", "DiracDelta", "floor", "ceil", "sgn", "mod"}
+_CORNERED = {"max", "Max", "min", "Min", "heaviside", "Heaviside", "delta", "DiracDelta", "floor", "ceil", "mod"}
 _CHARACTERS = {
+    "\\{}$": "write u_t = u_xx, not LaTeX",
     "<>≤≥≠!": "inequalities are not taken",
     "²³⁴": "powers are written u^2",
     "·×⋅": "a product needs its sign *",
@@ -246,6 +247,8 @@ def _check_operator(
     """Refuse calls of operators and functions that text does not have, by what they mean."""
     if name in derivatives:
         return
+    if name == "sgn":
+        raise ConfigurationError(f"{argument}: expected sign({inner}), got sgn({inner}), which is unknown")
     kinds = [
         (_DERIVATIVES, "derivatives as u_x, or diff(u, x)"),
         (_LAPLACIANS, "derivatives as u_x, or diff(u, x)"),

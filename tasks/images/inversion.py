@@ -22,7 +22,8 @@ from ..summary import Row
 from .energies import NetworkEnergy, load_classifier
 from .fid import FrechetDistance
 from .figures import draw_pairs
-from .testsets import ImageProblems
+from .models import ImageNetwork
+from .testsets import DrawnTest, ImageProblems
 from .vae import VAE
 
 
@@ -50,7 +51,8 @@ class ImageInversion(ShardedTest):
 
     Raises:
         CheckpointError: a network is missing or does not fit.
-        ConfigurationError: (at the start) the classifier is one of other images than those of the test.
+        ConfigurationError: (at the start) a network is one of other images than those of the test, or the law of the
+            test is one of another group than that of the action.
     """
 
     def __init__(
@@ -80,15 +82,28 @@ class ImageInversion(ShardedTest):
         self.figure = figure
 
     def on_test_start(self) -> None:
-        """Check that the classifier knows images like these.
+        """Check that the networks know images like these, and the action transformations like these.
 
         Raises:
-            ConfigurationError: it does not.
+            ConfigurationError: one of them does not; the message names it.
         """
         super().on_test_start()
-        known, given = self.classifier.images, self.trainer.datamodule.inputs  # type: ignore[attr-defined]
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        known, given = self.classifier.images, data.inputs
         if known.channels != given.channels or known.classes != given.classes:
             raise ConfigurationError(f"classifier: expected one of {given}, got one of {known}")
+        for name, network in self.named_modules():
+            if isinstance(network, ImageNetwork) and not network.takes(given):
+                raise ConfigurationError(
+                    f"{name}: expected a network of images {list(given.shape)}, as those of the test, got a "
+                    f"{type(network).__name__} of images {list(network.images.shape)}: fit and test need the same frame"
+                )
+        group = self.action.group
+        if isinstance(data, DrawnTest) and data.law.group.element_shape != group.element_shape:
+            raise ConfigurationError(
+                f"law: expected elements {list(group.element_shape)} of the action's group {group!r}, got "
+                f"{list(data.law.group.element_shape)} of {data.law.group!r} by {type(data.law).__name__}"
+            )
 
     def test_step(self, batch: ImageProblems, index: int) -> None:
         """Invert one batch of images with the noise of its seed."""

@@ -70,6 +70,10 @@ class ImageNetwork(Network):
         self.images = ImageFormat(*(check_count("images", number) for number in images))
         self.any_size = any_size
 
+    def takes(self, images: ImageFormat) -> bool:
+        """Whether images of a format have the channels and the size of this network's."""
+        return self.images.channels == images.channels and (self.any_size or self.images.size == images.size)
+
     def per_image(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """A function `[b, c, h, w] -> [b, *out]` at images with any batch dimensions, `[*batch, *out]`.
 
@@ -79,7 +83,9 @@ class ImageNetwork(Network):
         expected = (self.images.channels, *(x.shape[-2:] if self.any_size else self.images.size))
         if tuple(x.shape[-3:]) != expected:
             size = "h, w" if self.any_size else f"{self.images.height}, {self.images.width}"
-            raise ShapeError(f"x: expected images [*batch, {self.images.channels}, {size}], got {list(x.shape)}")
+            raise ShapeError(
+                f"{type(self).__name__}: expected images [*batch, {self.images.channels}, {size}], got {list(x.shape)}"
+            )
         y = function(x.reshape(-1, *x.shape[-3:]))
         return y.reshape((*x.shape[:-3], *y.shape[1:]))
 

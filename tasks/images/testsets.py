@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError, DomainError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Affine, LieGroup, Projective
 
 from ..problems import Problems
@@ -85,9 +85,15 @@ class DrawnProblems(ProblemSet):
 
         Raises:
             DomainError: a transformation is not defined on the frame.
+            ShapeError: the law draws no elements of its group.
         """
         clean = framed(self.images.images[places], self.frame)
         element = self.law.draw(clean, [generator_of(self.seed, place) for place in places]).to(clean.dtype)
+        if element.shape != (len(places), *self.law.group.element_shape):
+            raise ShapeError(
+                f"{type(self.law).__name__}.draw: expected elements {[len(places), *self.law.group.element_shape]} of "
+                f"{self.law.group!r}, got {list(element.shape)}"
+            )
         image = self.action(element, clean)
         if not bool(torch.isfinite(image).all()):
             raise DomainError(f"{self.law}: expected transformations that are defined on the whole frame")

@@ -118,6 +118,19 @@ def test_an_operation_of_another_shape_is_named(operation: str) -> None:
         check_group(AffineLine(**{operation: lambda value: value.flatten(1)[:, 0]}))
 
 
+@pytest.mark.parametrize(
+    ("operation", "named"),
+    [
+        *((name, f"_{name}, the dtype") for name in ("compose", "inverse", "exp", "log", "adjoint")),
+        ("project", "the law that projection leaves"),
+        ("modular", "the law that the modular function"),
+    ],
+)
+def test_an_operation_of_another_dtype_is_named(operation: str, named: str) -> None:
+    with pytest.raises(AlgebraError, match=rf"^AffineLine: expected torch.float64 of .*{named}.*, got torch.float32$"):
+        check_group(AffineLine(**{operation: lambda value: value.float()}))
+
+
 def test_the_text_of_a_check_is_one_line() -> None:
     found = check_group(AffineLine())
     largest = max(found.errors.values())

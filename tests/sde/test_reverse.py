@@ -1,6 +1,7 @@
 """Reverse diffusion on known targets; the drift that non-unimodular groups need."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from trivgeo.sde import (
     GeometricSchedule,
     NoiseKernel,
     forward_noising,
+    probability_flow_sample,
     reverse_diffusion,
     solve,
     trivialized_grad,
@@ -219,6 +221,25 @@ class TestContract:
         solution = solve(process, torch.zeros(3, 2), uniform_grid(4, 1.0, 0.0))
         assert solution.num_masked_steps.tolist() == [0, 4, 0]
         assert torch.isfinite(solution.final).all()
+
+    def test_lost_samples_are_counted(self) -> None:
+        """Once, at the end; where values may not be looked at, the rows alone tell."""
+        group, start = Translation(2), torch.zeros(3, 2)
+        lost = lambda g, t: torch.where(g.new_tensor([[0.0], [1.0], [0.0]]) > t, math.nan, 0.0) * g  # noqa: E731
+
+        def drawn(initial: Tensor) -> Tensor:
+            return reverse_diffusion(group, SCHEDULE, lost, initial=initial, steps=4, generator=None)
+
+        def carried(initial: Tensor) -> Tensor:
+            return probability_flow_sample(group, SCHEDULE, lost, initial, steps=4)
+
+        for call in (drawn, carried):
+            with pytest.warns(RuntimeWarning, match="^1 of 3 samples are NaN, since their score") as seen:
+                found = call(start)
+            assert found.isnan().all(-1).tolist() == [False, True, False]
+            assert [Path(warning.filename).name for warning in seen] == ["test_reverse.py"]
+        mapped = torch.func.vmap(carried)(start.expand(2, 3, 2))
+        assert mapped.isnan().all(-1).tolist() == 2 * [[False, True, False]]
 
     def test_is_a_solve_from_the_kernel(self) -> None:
         """The convenience and its parts, with one generator."""

@@ -117,6 +117,14 @@ def test_degree_too_low_is_said() -> None:
     assert "use degree=3" in found.statement
 
 
+@pytest.mark.parametrize("equation", ["u_t = u**2*u_x", "u_xt = 0"])
+def test_no_degree_is_advised_where_none_is_enough(equation: str) -> None:
+    found = find_symmetries(equation, 2)
+    assert found.grows
+    assert "degree 3 has" in found.statement
+    assert "use degree" not in found.statement
+
+
 def test_special_parameter() -> None:
     """The exponent -4/3 has a projective symmetry more, as Ovsiannikov found."""
     case = next(c for c in CASES if c.name.endswith("-4/3"))

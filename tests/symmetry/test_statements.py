@@ -172,7 +172,8 @@ class TestSolvedForm:
     @pytest.mark.parametrize(
         ("equations", "message"),
         [
-            (["u_x = 1", "u_t = x*u_x*t", "u_xt = 5"], "follows"),
+            (["u_x = 1", "u_t = x*u_x*t", "u_xt = 5"], r"that do not contradict each other, but -5 = 0 follows$"),
+            (["u_t = v_x", "v_t = u_x", "u_t = v_x + 1"], "contradict each other, but -1 = 0 follows$"),
             (["u_t^2 = u_xx^2"], "solvable"),
             (["u_t = abs(u_x)"], "have derivatives everywhere"),
             (["u(x, t) = x", "u_t = u_xx"], "solvable"),

@@ -1,6 +1,7 @@
 """A set of images of another size, with colours and other classes, and a network: defined here, and nothing else."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,14 @@ import torch
 import yaml
 from torch import nn
 
-from tasks.checkpoints import load_checkpoint
+from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.cli import main
+from tasks.images.laws import AffineRecipe
 from tasks.images.models import ImageClassifier
 from tasks.images.sources import ImageSource, LabelledImages
+from tasks.images.testsets import DrawnProblems
 from tests.helpers import seeded
+from trivgeo.errors import ConfigurationError, ShapeError
 
 pytestmark = pytest.mark.usefixtures("workplace")
 
@@ -114,3 +118,38 @@ def test_trained_and_inverted_from_the_command_line() -> None:
     assert document["metrics"]["accuracy on clean images"]["mean"] == 1.0
     assert {row["label"] for row in document["rows"]} <= set(range(5))
     assert Path("out/figure.png").read_bytes()[:4] == b"\x89PNG"
+
+
+class Larger(Squares):
+    frame = (36, 32)
+
+
+class Halved(AffineRecipe):
+    """A law that draws no elements of its group."""
+
+    def draw(self, images: torch.Tensor, generators: Sequence[torch.Generator]) -> torch.Tensor:
+        return super().draw(images, generators)[..., :2]
+
+
+def test_what_does_not_fit_the_images_is_named() -> None:
+    """Networks of another frame than that of the test, laws of another group than that of the action."""
+    network = Colours([3, 32, 32, 5])
+    save_checkpoint(network, "checkpoints/colours.safetensors", {})
+    data = TEST["data"]["init_args"]
+    with pytest.raises(ConfigurationError) as frame:
+        run("test", TEST | {"data": TEST["data"] | {"init_args": data | {"source": {"class_path": f"{HERE}.Larger"}}}})
+    assert str(frame.value) == (
+        "classifier: expected a network of images [3, 36, 32], as those of the test, got a Colours of images "
+        "[3, 32, 32]: fit and test need the same frame"
+    )
+    group = {"class_path": "trivgeo.groups.SO", "init_args": {"n": 2}}
+    turns = {"class_path": "trivgeo.actions.ImageWarp", "init_args": {"group": group}}
+    model = TEST["model"] | {"init_args": TEST["model"]["init_args"] | {"action": turns}}
+    with pytest.raises(
+        ConfigurationError, match=r"law: expected .* group SO\(2\), got .* of Affine\(2\) by AffineRecipe"
+    ):
+        run("test", TEST | {"model": model})
+    with pytest.raises(ShapeError, match=r"Halved\.draw: expected elements \[2, 2, 3\] .*, got \[2, 2, 2\]"):
+        DrawnProblems(Squares(), Halved(), 0)[[0, 1]]
+    with pytest.raises(ShapeError, match=r"Colours: expected images \[\*batch, 3, 32, 32\], got"):
+        network(torch.zeros(2, 3, 36, 32))

@@ -52,8 +52,8 @@ def check_group(
     The laws: product, inverse, identity; one-parameter subgroups, :math:`\exp(s v) \exp(t v) = \exp((s + t) v)`; the
     logarithm; :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`; structure constants against differences of Ad;
     Jacobians against differences of exp; the modular function; `project`; the standard action; and rows of a batch
-    against single ones. The required hooks take a batch, also under `torch.func.vmap`. Without this check a wrong
-    adjoint, for example, would raise no error, but would make diffusion wrong.
+    against single ones. The required hooks take a batch, also under `torch.func.vmap`. Results have the dtype of the
+    arguments. Without this check a wrong adjoint, for example, would raise no error, but would make diffusion wrong.
 
     Args:
         group: the group, such as a subclass of `LieGroup` of your own.
@@ -66,7 +66,8 @@ def check_group(
         The largest error of each law.
 
     Raises:
-        AlgebraError: a law does not hold; the message names it, and the error. Or an operation returns no tensor.
+        AlgebraError: a law does not hold; the message names it, and the error. Or an operation returns no tensor, or
+            one of another dtype.
         ConfigurationError: an argument is out of range.
 
     Example:
@@ -82,6 +83,8 @@ def check_group(
     trial = _Trial(group, std, num_samples, generator)
     found = GroupCheck()
     for law, left, right, differences in trial.laws():
+        for side in (left, right):
+            _check_dtype(group, f"the operations in the law that {law}", side)
         error = trial.error(left, right)
         found.errors[law] = error
         bound = max(tolerance, _DIFFERENCE_TOLERANCE) if differences else tolerance
@@ -107,17 +110,25 @@ def _check_hooks(group: LieGroup) -> None:
         if found.shape != (2, *shape):
             expected = [2, *shape]
             raise AlgebraError(f"{group!r}: expected {expected} of {name} for two elements, got {list(found.shape)}")
-
+        _check_dtype(group, name, found)
         _called(group, f"{name} under torch.func.vmap", torch.func.vmap(getattr(group, name)), arguments)
 
     unit = _called(group, "identity", lambda: group.identity(2, dtype=torch.float64), ())
     if not isinstance(unit, Tensor) or unit.shape != (2, *element):
         raise AlgebraError(f"{group!r}: expected a tensor {[2, *element]} of identity(2), got {unit!r}")
+    _check_dtype(group, "identity", unit)
     check("_compose", (unit, unit), *element)
     check("_inverse", (unit,), *element)
     check("_exp", (torch.zeros(2, dim, dtype=torch.float64),), *element)
     check("_log", (unit,), dim)
     check("_adjoint", (unit,), dim, dim)
+
+
+def _check_dtype(group: LieGroup, name: str, found: Tensor) -> None:
+    if found.dtype != torch.float64:
+        raise AlgebraError(
+            f"{group!r}: expected {torch.float64} of {name}, the dtype of what it is given, got {found.dtype}"
+        )
 
 
 def _called(group: LieGroup, name: str, hook: Callable[..., object], arguments: Sequence[Tensor]) -> object:

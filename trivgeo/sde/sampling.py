@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._devices import module_device
+from trivgeo._numerics import is_abstract
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
@@ -21,7 +23,7 @@ from trivgeo.sde.processes.reverse import reverse_process
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.scores.base import Score
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun
-from trivgeo.sde.solvers.time_loop import solve
+from trivgeo.sde.solvers.time_loop import Solution, solve
 
 __all__ = ["forward_noising", "probability_flow_sample", "reverse_diffusion"]
 
@@ -92,7 +94,8 @@ def reverse_diffusion(
         dtype: of the samples; default torch's, or that of ``initial``.
 
     Returns:
-        Samples ``[*batch, *element_shape]``; NaN in chains whose score or element was not finite.
+        Samples ``[*batch, *element_shape]``; NaN in chains whose score or element was not finite. A `RuntimeWarning`
+        counts these chains, except under ``torch.func.vmap``.
 
     Raises:
         ConfigurationError: counts below one, or both or neither of ``num_samples`` and ``initial``.
@@ -120,7 +123,7 @@ def reverse_diffusion(
             device = generator.device
         kernel = NoiseKernel(group, schedule, steps)
         initial, _ = kernel.sample(*batch, t=1.0, generator=generator, dtype=dtype, device=device)
-    return solve(process, initial, times, generator=generator).final_or_nan
+    return _samples(solve(process, initial, times, generator=generator))
 
 
 def probability_flow_sample(
@@ -149,7 +152,8 @@ def probability_flow_sample(
         final_time: last time; above zero for scores that do not exist at zero.
 
     Returns:
-        Elements ``[*batch, *element_shape]``; NaN in chains whose score was not finite.
+        Elements ``[*batch, *element_shape]``; NaN in chains whose score was not finite, which a `RuntimeWarning` counts
+        as in `reverse_diffusion`.
 
     Raises:
         ConfigurationError: ``steps`` is less than one.
@@ -157,6 +161,17 @@ def probability_flow_sample(
     """
     process = probability_flow(group, schedule, score, modular_drift=modular_drift)
     stepper = GeometricHeun() if stepper is None else stepper
-    return solve(
-        process, initial, uniform_grid(steps, 1.0, final_time), stepper=stepper, generator=generator
-    ).final_or_nan
+    return _samples(solve(process, initial, uniform_grid(steps, 1.0, final_time), stepper=stepper, generator=generator))
+
+
+def _samples(solution: Solution[Tensor]) -> Tensor:
+    """Return the final elements, NaN in chains that are lost, and say how many these are."""
+    lost = solution.num_masked_steps > 0
+    if not is_abstract(lost) and bool(lost.any()):
+        warnings.warn(
+            f"{int(lost.sum())} of {lost.numel()} samples are NaN, since their score or element was not finite: take "
+            "more steps, or bound the score by `reverse_process(..., max_score_norm=)`",
+            RuntimeWarning,
+            stacklevel=4,  # of the caller of a public function, whose calls are checked
+        )
+    return solution.final_or_nan

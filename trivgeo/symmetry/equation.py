@@ -21,6 +21,7 @@ __all__ = ["EvolutionSystem", "check_one_branch", "residuals_of"]
 Index = tuple[int, ...]
 
 _MAX_EQUATIONS = 60  # with their consequences
+_FOLLOWS = " = 0 follows"
 _CORNERED = (sp.Abs, sp.sign, sp.re, sp.im, sp.arg, sp.conjugate, sp.Max, sp.Min, sp.Heaviside, sp.DiracDelta)
 _UNEVALUATED = (sp.Integral, sp.Sum, sp.Product, sp.Limit, sp.Piecewise, sp.Order, sp.floor, sp.ceiling, sp.Mod)
 _MAX_ORDER = 10  # of derivatives: as in text; beyond it the work grows without a known bound
@@ -222,6 +223,9 @@ class EvolutionSystem:
             if reason is None:
                 return
             reasons.append(f"{names[position]}: {reason}")
+        contradiction = next((reason.partition(": ")[2] for reason in reasons if reason.endswith(_FOLLOWS)), None)
+        if contradiction is not None:
+            raise ConfigurationError(f"pde: expected equations that do not contradict each other, but {contradiction}")
         raise ConfigurationError(
             "pde: expected equations that can be solved for the highest derivative in one variable; "
             + "; ".join(reasons)
@@ -280,7 +284,7 @@ class EvolutionSystem:
                 continue
             jets = self.jets_in(equation)
             if not jets:
-                return f"{equation} = 0 follows"
+                return f"{equation}{_FOLLOWS}"
             key = max(((a, index) for _, a, index in jets), key=self._rank)
             right = solution_for(equation, self.jet(*key))
             if right is None or not any(key[1]):

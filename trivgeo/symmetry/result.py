@@ -199,7 +199,8 @@ class Symmetries(Sequence[Symmetry]):
         searched = f"complete for {kind} up to degree {d}{named}"
         if self.dimensions:
             more = f"has {self.dimensions[d + 1]}" if self.grows else "has no more"
-            searched += f"; degree {d + 1} {more}" + (f": use degree={d + 1}" if self.grows and n != k else "")
+            helps = self.grows and n != k and not self.looks_infinite
+            searched += f"; degree {d + 1} {more}" + (f": use degree={d + 1}" if helps else "")
         generic = f", for generic {', '.join(s.name for s in self.parameters)}" if self.parameters else ""
         generic += "".join(f", for an arbitrary function {f}" for f in self._system.arbitrary)
         beside = " beside superposition" if self.infinite_ideal is not None else ""
