@@ -94,7 +94,7 @@ def reverse_diffusion(
         dtype: of the samples; default torch's, or that of ``initial``.
 
     Returns:
-        Samples ``[*batch, *element_shape]``; NaN in chains whose score or element was not finite. A `RuntimeWarning`
+        Samples ``[*batch, *element_shape]``; NaN in chains whose score or element was not finite. A ``RuntimeWarning``
         counts these chains, except under ``torch.func.vmap``.
 
     Raises:
@@ -152,8 +152,8 @@ def probability_flow_sample(
         final_time: last time; above zero for scores that do not exist at zero.
 
     Returns:
-        Elements ``[*batch, *element_shape]``; NaN in chains whose score was not finite, which a `RuntimeWarning` counts
-        as in `reverse_diffusion`.
+        Elements ``[*batch, *element_shape]``; NaN in chains whose score was not finite. These are counted as in
+        `reverse_diffusion`.
 
     Raises:
         ConfigurationError: ``steps`` is less than one.
