@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tasks.report import KEPT, Result, count_text, find_result, format_table, read_result, read_tables
@@ -19,7 +18,6 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
 SPEED = BENCHMARKS / "groups-cpu.json"
 XLA = BENCHMARKS / "xla-cpu.json"
-COMPILED = BENCHMARKS / "compiled-cpu.json"
 SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
 CANONICAL = BENCHMARKS / "canonical-operators-cpu.json"
 GPUS = "gpu-*.json"
@@ -313,11 +311,11 @@ def learned_posterior() -> str:
         flagged = [f"{100 * share:.1f}" for share in row["flagged"].values()]
         right = " / ".join(f"{100 * share:.1f}" for share in row.get("accuracy", {}).values()) or NONE
         efficiency = " / ".join(f"{share:.2f}" for share in row.get("efficiency", {}).values()) or NONE
-        steps = f"{row['steps']:,}" if row["steps"] else "kept"
+        steps = f"{row['steps']:,}" if row["steps"] else NONE
         rows.append([name, steps, ", ".join(regions), *flagged, right, efficiency])
-    flags = ["flagged, %: clean", "moved", "beyond the law", "noise"]
-    header = ["set", "steps", "coverage, %, of 50 / 90", *flags, "clean accuracy, %: alone / gate"]
-    return markdown([*header, "effective share of samples: learned proposals / none"], rows)
+    flags = [f"flagged, %: {data}" for data in ("clean", "moved", "beyond the law", "noise")]
+    header = ["set", "training steps", "coverage, %, of 50 / 90", *flags, "classifier on clean data, %: alone / gate"]
+    return markdown([*header, "effective share of samples: with / without"], rows)
 
 
 def rival() -> str:
@@ -348,7 +346,7 @@ def devices() -> str:
     """One test on one process and on two."""
     rows = json.loads((BENCHMARKS / "devices-cpu.json").read_text())["rows"]
     lines = [[str(r["processes"]), f"{r['cpu_seconds']:.1f}", f"{r['error']:.4g}", str(r["cases"])] for r in rows]
-    return markdown(["processes", "CPU seconds of the busiest", "error with inversion", "problems"], lines)
+    return markdown(["processes", "CPU seconds of the busiest", "mean error", "cases"], lines)
 
 
 def generative(data: str) -> str:
@@ -363,8 +361,8 @@ def generative(data: str) -> str:
 
     columns = {
         "test NLL, nats": ("test NLL", 2),
-        "energy distance, flow": ("energy distance of samples", 4),
-        "random steps": ("energy distance of samples by random steps", 4),
+        "energy distance": ("energy distance of samples", 4),
+        "energy distance, random steps": ("energy distance of samples by random steps", 4),
         "seconds to train": ("seconds of training", 0),
         "seconds to sample": ("seconds of sampling", 0),
     }
@@ -460,48 +458,31 @@ def report() -> str:
 
 
 def speed(mode: str, batch: int, unit: float) -> str:
-    """Times of operations of rotations and rigid motions by other libraries, in units of seconds."""
+    """Times of operations of rotations and rigid motions by all libraries, in units of seconds."""
     document = json.loads(SPEED.read_text())
     rows = [row for row in document["rows"] if "seconds" in row and (row["mode"], row["batch"]) == (mode, batch)]
-    rows = [row for row in rows if row["group"] in ("SO(3)", "SE(3)") and not row["library"].startswith("trivgeo")]
+    # compiled times are of code that is gone
+    rows = [row for row in rows if row["group"] in ("SO(3)", "SE(3)") and row["library"] != "trivgeo compiled"]
     libraries = list(dict.fromkeys(row["library"] for row in rows))
     cells: dict[str, dict[str, str]] = {}
     for row in rows:
         name = f"{row['group']} {row['operation']}"
         cells.setdefault(name, {})[row["library"]] = f"{row['seconds'] / unit:.1f}"
     lines = [[name, *(found.get(library, NONE) for library in libraries)] for name, found in cells.items()]
-    return markdown(["operation", *libraries], lines)
+    return markdown(["operation", *(f"{n} 0.2, eager" if n == "trivgeo" else n for n in libraries)], lines)
 
 
-def xla(mode: str) -> str:
-    """Milliseconds for 100,000 elements by `torch.compile`, eager, by the compiler before, and by jaxlie under XLA."""
-    libraries = ("trivgeo compiled", "trivgeo compiled before", "trivgeo", "trivgeo before", "jaxlie")
-    rows = [r for r in json.loads(XLA.read_text())["rows"] if (r["mode"], r["batch"]) == (mode, 100_000)]
-    found: dict[str, dict[str, float]] = {}
-    for row in rows:
-        found.setdefault(f"{row['group']} {row['operation']}", {})[row["library"]] = 1e3 * row["seconds"]
-    lines = [[name, *(f"{x[n]:.1f}" if n in x else NONE for n in libraries)] for name, x in found.items()]
-    computed = [x for name, x in found.items() if name not in ("SO(3) inverse", "SO(3) Ad")]  # those are views
-    compiled, eager = (median(x[n] / x[f"{n} before"] for x in computed) for n in ("trivgeo compiled", "trivgeo"))
-    return markdown(
-        ["operation", *libraries], [*lines, ["median, by before", f"{compiled:.1f}", "1", f"{eager:.1f}", "1", NONE]]
-    )
-
-
-def compiled() -> str:
-    """Times of compiled operations in units of those by the compiler before, of runs of both, and their medians."""
-    found: dict[str, dict[tuple[str, int], dict[str, float]]] = {}
-    for r in json.loads(COMPILED.read_text())["rows"]:
-        cells = found.setdefault(f"{r['group']} {r['operation']}", {})
-        cells.setdefault((r["mode"], r["batch"]), {})[r["library"]] = r["seconds"]
-    ratios = {
-        name: {kind: x["trivgeo compiled"] / x["trivgeo compiled before"] for kind, x in cells.items()}
-        for name, cells in found.items()
-    }
-    kinds = list(dict.fromkeys(kind for row in ratios.values() for kind in row))
-    ratios["median"] = {kind: median(row[kind] for row in ratios.values() if kind in row) for kind in kinds}
-    lines = [[name, *(f"{row[k]:.1f}" if k in row else NONE for k in kinds)] for name, row in ratios.items()]
-    return markdown(["operation", *(f"{mode}, {batch:,}" for mode, batch in kinds)], lines)
+def xla() -> str:
+    """Milliseconds for 100,000 elements compiled, eager and by jaxlie, without and with gradients."""
+    columns = [(n, m) for m in ("forward", "forward+backward") for n in ("trivgeo compiled", "trivgeo", "jaxlie")]
+    found: dict[str, dict[tuple[str, str], float]] = {}
+    for row in json.loads(XLA.read_text())["rows"]:
+        if row["batch"] == 100_000:
+            cells = found.setdefault(f"{row['group']} {row['operation']}", {})
+            cells[row["library"], row["mode"]] = 1e3 * row["seconds"]
+    lines = [[name, *(f"{x[c]:.1f}" for c in columns)] for name, x in found.items() if columns[-1] in x]
+    header = [f"{library}{', with backward' if mode != 'forward' else ''}" for library, mode in columns]
+    return markdown(["operation", *header], lines)
 
 
 def conditions(path: Path) -> str:
@@ -625,9 +606,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "report": report,
     "speed-forward": lambda: speed("forward", 100_000, 1e-3),
     "speed-backward": lambda: speed("forward+backward", 100_000, 1e-3),
-    "speed-compiled": compiled,
-    "speed-xla": lambda: xla("forward"),
-    "speed-xla-backward": lambda: xla("forward+backward"),
+    "speed-xla": xla,
     "speed-conditions": partial(conditions, SPEED),
     "symmetries": symmetries,
     "gpu-images": gpu_images,
