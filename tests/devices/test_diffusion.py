@@ -122,10 +122,10 @@ def test_score_matching(group: LieGroup, device: torch.device) -> None:
         (SO(3), "momentum"),
         (Torus(2), "flow"),
         (SE(2), "diffusion"),
-        (U(2), "diffusion"),
         *(
             pytest.param(group, kind, marks=pytest.mark.slow(reason="the others stand for them"))
             for group, kind in (
+                (U(2), "diffusion"),
                 (SO(3), "diffusion"),
                 (SE(2), "flow"),
                 (DirectProduct(SU(2), Translation(1)), "flow"),

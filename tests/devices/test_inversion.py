@@ -34,7 +34,7 @@ from trivgeo.inversion import (
     check_energy,
 )
 from trivgeo.inversion.energies import DataEnergy, FramedEnergy, LeastSquares
-from trivgeo.inversion.learned import PointsBackbone, density_fit
+from trivgeo.inversion.learned import PointsBackbone, calibration, density_fit
 from trivgeo.inversion.stages import (
     Descend,
     GaussianSearch,
@@ -248,7 +248,8 @@ def field_problem() -> tuple[LearnedInverter, Any, Any]:
 class TestLearned:
     @pytest.fixture(autouse=True)
     def _short_calibration(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Devices are looked at here, not the fit: one kind of tails is tried, not four."""
+        """Devices are looked at here, not the fit: it is of few data, with one kind of tails."""
+        monkeypatch.setattr(calibration, "_FEWEST", 16)
         monkeypatch.setattr(density_fit, "_DEGREES", (6,))
         monkeypatch.setattr(density_fit, "_MAX_ITERATIONS", 1)
 

@@ -32,7 +32,9 @@ def pairs(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return Torus(1).wrap(angle), torch.cat([centre.cos(), centre.sin()], -1)
 
 
-@pytest.fixture(scope="module", params=["flow", "diffusion"])
+@pytest.fixture(
+    scope="module", params=["flow", pytest.param("diffusion", marks=pytest.mark.slow(reason="the kind flow stays"))]
+)
 def model(request: pytest.FixtureRequest) -> GroupDiffusion:
     steps = {"flow": 400, "diffusion": 800}[request.param]
     return GroupDiffusion(Torus(1), request.param, condition=2, **SMALL).fit(*pairs(4000), **{**FIT, "steps": steps})
@@ -157,40 +159,43 @@ def test_modules(kind: str, tmp_path: Path) -> None:
     norm = trained.layers[0]
     assert isinstance(norm, nn.BatchNorm2d)
     assert float((norm.running_mean - 0.0).abs().max()) > 0.0  # moved with the training, and was kept
-    single, many = (model.sample(3, condition=c, generator=seeded(0)) for c in (x[0], x[:1].expand(3, -1, -1, -1)))
+    single, many = (
+        model.sample(3, condition=c, generator=seeded(0), steps=10) for c in (x[0], x[:1].expand(3, -1, -1, -1))
+    )
     assert torch.allclose(single, many, atol=1e-5)
     model.save(tmp_path / "model.safetensors")
     other = Pictures()
     other(x[:2])
     loaded = GroupDiffusion.load(tmp_path / "model.safetensors", SO(3), condition=other)
-    assert torch.equal(*(m.sample(3, condition=x[:3], generator=seeded(0)) for m in (model, loaded)))
+    assert torch.equal(*(m.sample(3, condition=x[:3], generator=seeded(0), steps=10) for m in (model, loaded)))
     with pytest.raises(CheckpointError, match="expected a module condition="):
         GroupDiffusion.load(tmp_path / "model.safetensors", SO(3))
     again = loaded.fit(g, x, steps=2, batch_size=16, progress=False)
     assert not any(p.requires_grad for p in again.encoder.encoder.frozen.parameters())  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("kind", ["diffusion", "momentum", "flow"])
-def test_own_network(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "condition", "dropout"),
+    [("diffusion", None, 0.1), ("flow", nn.Identity(), 0.2), ("momentum", None, 0.1)],
+)
+def test_own_network(kind: str, condition: nn.Module | None, dropout: float, tmp_path: Path) -> None:
     g = SE(2).random(64, std=0.4, generator=seeded(0))
     tokens = torch.randn(64, 6, 4, generator=seeded(1))
-    network = TokenNetwork(SE(2))
-    for condition, dropout in ((None, 0.1), (nn.Identity(), 0.2)):
-        model = GroupDiffusion(SE(2), kind, condition=condition, network=network, condition_dropout=dropout)
-        model.fit(g, tokens, steps=5, batch_size=16, progress=False)
-        assert torch.isfinite(model.log_prob(g[:3], condition=tokens[:3], tolerance=0.1)).all()
-        fewer = model.sample(3, condition=tokens[:3, :2], generator=seeded(0))
-        assert fewer.shape == (3, *SE(2).element_shape)
-        path = tmp_path / "model.safetensors"
-        model.save(path)
-        modules = {"network": TokenNetwork(SE(2)), "condition": condition}
-        loaded = GroupDiffusion.load(path, SE(2), **modules)
-        assert torch.equal(*(m.sample(3, condition=tokens[:3], generator=seeded(0)) for m in (model, loaded)))
-        if condition is None:
-            with pytest.raises(ConfigurationError, match="condition_dropout > 0"):
-                model.sample(3, condition=tokens[:3], guidance=2.0)
-        else:
-            assert model.sample(3, generator=seeded(0)).shape == fewer.shape
+    model = GroupDiffusion(SE(2), kind, condition=condition, network=TokenNetwork(SE(2)), condition_dropout=dropout)
+    model.fit(g, tokens, steps=5, batch_size=16, progress=False)
+    assert torch.isfinite(model.log_prob(g[:3], condition=tokens[:3], tolerance=0.1)).all()
+    drawn: dict[str, Any] = {"generator": seeded(0), "steps": 10}
+    fewer = model.sample(3, condition=tokens[:3, :2], **drawn)
+    assert fewer.shape == (3, *SE(2).element_shape)
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    loaded = GroupDiffusion.load(path, SE(2), network=TokenNetwork(SE(2)), condition=condition)
+    assert torch.equal(*(m.sample(3, condition=tokens[:3], generator=seeded(0), steps=10) for m in (model, loaded)))
+    if condition is None:
+        with pytest.raises(ConfigurationError, match="condition_dropout > 0"):
+            model.sample(3, condition=tokens[:3], guidance=2.0)
+    else:
+        assert model.sample(3, **drawn).shape == fewer.shape
 
 
 def test_own_network_learns() -> None:

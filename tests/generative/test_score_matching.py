@@ -36,7 +36,7 @@ class TestTarget:
     @pytest.mark.parametrize("group", [SO(3), affine_line(), SE(2), Affine(2, scale=0.5)], ids=repr)
     def test_integration_by_parts(self, group: LieGroup) -> None:
         """E[f T] = E[a f - grad f], which holds for the score and singles out its conditional mean."""
-        number = 40_000 if group.dim <= 3 else 5_000
+        number = 15_000 if group.dim <= 3 else 5_000
         clean = group.random(1, std=0.4, generator=seeded(0), dtype=torch.float64).expand(number, *group.element_shape)
         noise = noised(group, clean, 0.8, steps=3, seed=1)
         g, target = group.compose(clean, noise.elements), noise.target

@@ -264,6 +264,14 @@ GENERATED = (
     "test_derivatives_keep_the_dtype",
     "test_derivatives_are_finite_near_the_identity[float32]",
 )
+# through the same lines as HeatSymmetry(0.1), Affine(2), SL(2).Heisenberg(1), SO(3) and SE(3)
+DERIVATIVES = (
+    "test_under_vmap",
+    "test_second_derivatives",
+    "test_jvp_of_a_batch",
+    "test_derivatives_keep_the_dtype",
+    "test_gradcheck",
+)
 LOGARITHMS = ("test_under_vmap[logarithms]",)  # second derivatives of long closed forms; SO(3), SE(3) and SL(2) stay
 
 CASES = [
@@ -273,7 +281,7 @@ CASES = [
     GroupCase("SL(2)", SL, 0.5, lambda g: g, has_action=True),
     GroupCase("Aff(1)", affine_line, 0.7, affine_line_matrix),
     GroupCase("R.Heisenberg(1)", dilated_heisenberg, 0.5, dilated_heisenberg_matrix),
-    GroupCase("SL(2).R2", special_affine, 0.5, special_affine_matrix),
+    GroupCase("SL(2).R2", special_affine, 0.5, special_affine_matrix, slow_laws=DERIVATIVES),
     GroupCase("SL(2).Heisenberg(1)", linear_jacobi, 0.4, partial(jacobi_matrix, central=3.0)),
     GroupCase(
         "HeatSymmetry(1)",
@@ -282,6 +290,7 @@ CASES = [
         partial(jacobi_matrix, central=0.5),
         has_action=True,
         pdes=(heat(1.0),),
+        slow_laws=(*DERIVATIVES, "test_first_derivatives", "test_derivatives_are_finite_near_the_identity"),
     ),
     GroupCase(
         "HeatSymmetry(0.1)",
@@ -298,6 +307,7 @@ CASES = [
         partial(jacobi_matrix, central=500.0),
         has_action=True,
         pdes=(heat(1e-3),),
+        slow_laws=DERIVATIVES,
     ),
     GroupCase(
         "BurgersSymmetry",
@@ -310,12 +320,19 @@ CASES = [
     GroupCase("KdVSymmetry", KdVSymmetry, 0.4, kdv_matrix, has_action=True, pdes=(kdv(),), slow_laws=LOGARITHMS),
     GroupCase("GL+(2)", partial(GLPlus, 2), 0.5, itself, has_action=True),
     GroupCase("Affine(2)", partial(Affine, 2), 0.5, homogeneous_matrix, has_action=True),
-    GroupCase("SL(2) and translations", partial(InhomogeneousGroup, SL(2)), 0.5, homogeneous_matrix, has_action=True),
+    GroupCase(
+        "SL(2) and translations",
+        partial(InhomogeneousGroup, SL(2)),
+        0.5,
+        homogeneous_matrix,
+        has_action=True,
+        slow_laws=DERIVATIVES,
+    ),
     GroupCase("SO(3)", partial(SO, 3), 0.8, itself, has_action=True),
     GroupCase("SO(4)", partial(SO, 4), 0.5, itself, has_action=True, slow_laws=LOGARITHMS),
     GroupCase("SE(3)", partial(SE, 3), 0.6, homogeneous_matrix, has_action=True),
-    GroupCase("O(3)", partial(O, 3), 0.8, itself, has_action=True, slow_laws=LOGARITHMS),
-    GroupCase("E(2)", partial(E, 2), 0.6, homogeneous_matrix, has_action=True, slow_laws=LOGARITHMS),
+    GroupCase("O(3)", partial(O, 3), 0.8, itself, has_action=True, slow_laws=DERIVATIVES),
+    GroupCase("E(2)", partial(E, 2), 0.6, homogeneous_matrix, has_action=True, slow_laws=DERIVATIVES),
     GroupCase("Projective(2)", partial(Projective, 2), 0.3, itself, has_action=True, slow_laws=LOGARITHMS),
     GroupCase("Triangular(2)", triangular, 0.5, itself, has_action=True),
     GroupCase("Nilpotent(filiform, 4)", filiform, 0.8),

@@ -739,12 +739,15 @@ class TestLocality:
         assert_relative(group.log_modular(g), torch.tensor(-400.0).double(), 1e-12)
 
 
+COVER = GroupCase("cover", lambda scale=None: from_generators(OSCILLATOR, variables=(x,), scale=scale), 0.5)
+
+
 class TestCover(laws.TestLaws):
     """The laws on the universal cover of SL(2, R)."""
 
     @pytest.fixture
     def case(self) -> GroupCase:
-        return GroupCase("cover", lambda scale=None: from_generators(OSCILLATOR, variables=(x,), scale=scale), 0.5)
+        return COVER
 
 
 class TestWinding:

@@ -132,7 +132,13 @@ def test_what_they_are_made_of() -> None:
 
 @pytest.mark.parametrize(
     ("group", "matched"),
-    [(O(2), True), (E(2), True), (E(3), True), (O(2), False), (E(3), False)],
+    [
+        (O(2), True),
+        (E(2), True),
+        (E(3), True),
+        (O(2), False),
+        pytest.param(E(3), False, marks=pytest.mark.slow(reason="unmatched points of O(2) stay")),
+    ],
     ids=lambda value: repr(value) if isinstance(value, O | E) else {True: "matched", False: "unmatched"}[value],
 )
 @pytest.mark.parametrize("component", [0, 1], ids=["motion", "reflection"])

@@ -122,7 +122,7 @@ class TestBaselines:
         found = []
         for model in (OneNormal(), KernelDensity(factors=[1.0])):
             model.fit(group, train, 0)
-            found.append(float(model.log_prob(train[:300]).mean()))
+            found.append(float(model.log_prob(train[:100]).mean()))
         assert found[0] == pytest.approx(found[1], abs=0.5)
 
     def test_bad_groups(self) -> None:

@@ -334,7 +334,7 @@ class TestDamage:
         path = tmp_path / "rows.jsonl"
         content = path.read_bytes()
         draw = random.Random(0)
-        for _ in range(300):
+        for _ in range(150):
             place, bit = draw.randrange(len(content)), draw.randrange(8)
             damaged = bytearray(content)
             damaged[place] ^= 1 << bit
