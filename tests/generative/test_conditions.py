@@ -142,7 +142,9 @@ class TokenNetwork(nn.Module):
         return self.out((weight * tokens).sum(-2))
 
 
-@pytest.mark.parametrize("kind", ["diffusion", "momentum", "flow"])
+@pytest.mark.parametrize(
+    "kind", ["diffusion", pytest.param("momentum", marks=pytest.mark.slow(reason="the other kinds stay")), "flow"]
+)
 def test_modules(kind: str, tmp_path: Path) -> None:
     """Pictures of classes on SO(3), a module with running statistics and a lazy layer, and files of it."""
     with torch.random.fork_rng():

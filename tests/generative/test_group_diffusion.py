@@ -357,7 +357,7 @@ def _by_angle(h: Tensor, n: Tensor) -> Tensor:
     [
         DirectProduct(Torus(1), Translation(1), scale=[[1.0, 0.3], [0.0, 1.0]]),
         SemidirectProduct(Torus(1), Translation(2), _by_angle),
-        DirectProduct(Torus(1), Translation(1)),
+        pytest.param(DirectProduct(Torus(1), Translation(1)), marks=pytest.mark.slow(reason="the joined angles stay")),
     ],
     ids=["joined", "semidirect", "product"],
 )

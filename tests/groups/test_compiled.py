@@ -59,7 +59,7 @@ def spread_frames(values: list[float]) -> Tensor:
     return left @ (torch.tensor(values, dtype=torch.float64).unsqueeze(-1) * right)
 
 
-@pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
 def test_rows_that_are_not_finite_make_nothing_eager(bad: float, traced: None) -> None:
     """What comes of such a row is NaN or infinity, in compiled code at other places than in eager code."""
     group, v = compiled(SE(3), threshold=10), random_vectors(SE(3), 20, std=1.0)

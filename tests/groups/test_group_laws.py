@@ -45,7 +45,6 @@ class Setting:
 NEAR = (1e-3, 1e-6, 1e-12, 0.0)
 SETTINGS = [
     Setting(torch.float64, ()),
-    Setting(torch.float64, (3,)),
     Setting(torch.float64, (2, 1, 3)),
     Setting(torch.float64, (4,), NEAR),
     Setting(torch.float32, (3,)),
