@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from trivgeo.inversion import FeatureEnergy
 from trivgeo.inversion.energies import DataEnergy
 
 from ..checkpoints import load_checkpoint
@@ -59,11 +60,11 @@ class ClassifierEnergy(NetworkEnergy):
     """E(x) = -logsumexp of the logits (Grathwohl et al. 2020): low where the classifier is confident.
 
     Args:
-        classifier: name or path of its checkpoint, an `ImageClassifier` of any kind.
+        classifier: see `load_classifier`.
         precision: see `NetworkEnergy`.
     """
 
-    def __init__(self, classifier: str, precision: Precision = "float32") -> None:
+    def __init__(self, classifier: str | ImageClassifier, precision: Precision = "float32") -> None:
         super().__init__(precision)
         self.network = with_blocks(fused(load_classifier(classifier)))
 
@@ -72,14 +73,33 @@ class ClassifierEnergy(NetworkEnergy):
         return -torch.logsumexp(self.network(x).float(), -1)
 
 
+class CosineEnergy(NetworkEnergy):
+    """Minus the cosine of a classifier's features to the nearest class weight, see `trivgeo.inversion.FeatureEnergy`.
+
+    For classifiers of photographs, which are often as confident of rotated pictures as of upright ones.
+
+    Args:
+        classifier: see `load_classifier`.
+        precision: see `NetworkEnergy`.
+    """
+
+    def __init__(self, classifier: str | ImageClassifier, precision: Precision = "float32") -> None:
+        super().__init__(precision)
+        self.energy = FeatureEnergy(with_blocks(fused(load_classifier(classifier))))
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """The energy of the features."""
+        return self.energy(x)
+
+
 class PredictedClass:
     """The class that a classifier predicts, for the diversity of the hypotheses of `trivgeo.inversion.ITS`.
 
     Args:
-        classifier: see `ClassifierEnergy`.
+        classifier: see `load_classifier`.
     """
 
-    def __init__(self, classifier: str) -> None:
+    def __init__(self, classifier: str | ImageClassifier) -> None:
         self.network = fused(load_classifier(classifier))
 
     def __call__(self, x: Float[Tensor, "b c h w"]) -> Int[Tensor, " b"]:
@@ -114,16 +134,18 @@ class VAEEnergy(NetworkEnergy):
         return energy if self.regulariser is None else energy + self.weight * self.regulariser(x)
 
 
-def load_classifier(checkpoint: str) -> ImageClassifier:
+def load_classifier(classifier: str | ImageClassifier) -> ImageClassifier:
     """A trained classifier, in evaluation mode, without gradients of its parameters.
 
     Args:
-        checkpoint: its name or path.
+        classifier: name or path of its checkpoint, an `ImageClassifier` of any kind; or the network, trained.
 
     Raises:
         CheckpointError: see `load_checkpoint`.
     """
-    return load_checkpoint(ImageClassifier, checkpoint).network  # type: ignore[type-abstract]
+    if isinstance(classifier, ImageClassifier):
+        return classifier.eval().requires_grad_(False)
+    return load_checkpoint(ImageClassifier, classifier).network  # type: ignore[type-abstract]
 
 
 def fused(network: ImageClassifier) -> ImageClassifier:

@@ -19,6 +19,7 @@ _TITLE_INCHES = 4.0  # width of the title of a picture
 def draw_image(axis: Axes, image: Float[Tensor, "c h w"]) -> None:
     """One image: of three channels in its colours, else the mean of its channels in grey."""
     pixels = image.cpu() if len(image) == 3 else image.cpu().mean(0, keepdim=True)
+    pixels = pixels.clamp(0.0, 1.0)  # bicubic interpolation exceeds the range
     axis.imshow(pixels.movedim(0, -1).numpy(), cmap="gray", vmin=0, vmax=1)
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trivgeo.checks import check_choice, check_count
@@ -29,39 +30,60 @@ class ImageFolder(ImageSource):
     their names in alphabetical order.
 
     Args:
-        train: folder of the class folders for training.
+        train: folder of the class folders for training; ``None`` for tests of a pretrained network, with ``classes``.
         test: the same for tests; it may lack classes.
         size: height and width to which images are brought.
         channels: 3 for colours, 1 for grey values.
         frame: height and width of the empty frame around them, in which they can move; default their size.
+        keep_aspect: keep the ratio of height and width of every picture, with black margins, instead of stretching it.
+        classes: number of classes of a pretrained network. Folders are then named by the numbers of the classes, from
+            0 on, such as `test/207/1.png`.
 
     Raises:
-        ConfigurationError: a number is out of range, or the frame is smaller than the images.
-        DataError: a folder is missing, holds no class folders, or has classes that training lacks; or (when read) a
-            class without pictures, a file that is no picture, or one that is transparent in part.
+        ConfigurationError: a number is out of range, the frame is smaller than the images, or neither ``train`` nor
+            ``classes`` is given.
+        DataError: a folder is missing, holds no class folders, has classes that training lacks, or names that are no
+            numbers of ``classes``; or (when read) a class without pictures, a file that is no picture, one that is
+            transparent in part, or there is no folder for training.
     """
 
     def __init__(
         self,
-        train: str,
+        train: str | None,
         test: str,
         size: Sequence[int],
         channels: Literal[1, 3] = 3,
         frame: Sequence[int] | None = None,
+        keep_aspect: bool = False,
+        classes: int | None = None,
     ) -> None:
         self.size = _pair("size", size)
         self.frame = self.size if frame is None else _pair("frame", frame)
         if any(outer < inner for outer, inner in zip(self.frame, self.size, strict=True)):
             raise ConfigurationError(f"frame: expected at least {list(self.size)} pixels, got {list(self.frame)}")
         self.channels = check_choice("channels", channels, tuple(_MODES))
-        self._train, self._test = Path(train), Path(test)
-        self.names = _classes(self._train)
+        self.keep_aspect = bool(keep_aspect)
+        self._train, self._test = None if train is None else Path(train), Path(test)
+        if classes is not None:
+            self.names = [str(number) for number in range(check_count("classes", classes))]
+        elif self._train is not None:
+            self.names = _classes(self._train)
+        else:
+            raise ConfigurationError("train: expected a folder, or the number of `classes` of a pretrained network")
         self.classes = len(self.names)
-        if unknown := set(_classes(self._test)) - set(self.names):
-            raise DataError(f"{test}: expected classes of {train}, got also {', '.join(sorted(unknown))}")
+        for folder in (self._train, self._test):
+            if folder is not None and (unknown := set(_classes(folder)) - set(self.names)):
+                expected = f"classes of {train}" if classes is None else f"folders named 0 to {classes - 1}"
+                raise DataError(f"{folder}: expected {expected}, got also {', '.join(sorted(unknown))}")
 
     def train(self) -> LabelledImages:
-        """The images for training."""
+        """The images for training.
+
+        Raises:
+            DataError: there is no folder for training; see also `ImageFolder`.
+        """
+        if self._train is None:
+            raise DataError("train: expected a folder of pictures for training, got None")
         return self._read(self._train)
 
     def test(self) -> LabelledImages:
@@ -74,26 +96,39 @@ class ImageFolder(ImageSource):
             files = sorted(file for file in (root / name).iterdir() if file.suffix.lower() in _SUFFIXES)
             if not files:
                 raise DataError(f"{root / name}: expected files {', '.join(_SUFFIXES)}, got none")
-            images += [self._picture(file) for file in files]
+            images += [read_picture(file, self.size, self.channels, self.keep_aspect) for file in files]
             labels += [self.names.index(name)] * len(files)
         return LabelledImages(torch.stack(images), torch.tensor(labels))
 
-    def _picture(self, file: Path) -> torch.Tensor:
-        height, width = self.size
-        try:
-            with Image.open(io.BytesIO(read_bytes(file))) as opened:
-                if opened.width * opened.height > _MOST_PIXELS:
-                    raise DataError(
-                        f"{file}: expected at most {_MOST_PIXELS} pixels, got {opened.width} x {opened.height}"
-                    )
-                upright = ImageOps.exif_transpose(opened)
-                if upright.has_transparency_data and upright.convert("RGBA").getextrema()[-1] != (255, 255):
-                    raise DataError(f"{file}: expected a picture on a ground, got one that is transparent in part")
-                whole = _in_bytes(upright) if upright.mode.startswith("I") else upright
-                picture = whole.convert(_MODES[self.channels]).resize((width, height), Image.Resampling.BILINEAR)
-        except (OSError, *_NO_PICTURE) as error:
-            raise DataError(f"{file}: expected a picture: {error}") from error
-        return torch.from_numpy(np.array(picture)).reshape(height, width, self.channels).movedim(-1, 0)
+
+def read_picture(file: Path, size: tuple[int, int], channels: int, keep_aspect: bool) -> UInt8[torch.Tensor, "c h w"]:
+    """A picture of a file as its camera says, brought to a size.
+
+    Args:
+        file: PNG or JPEG.
+        size: height and width.
+        channels: 3 for colours, 1 for grey values.
+        keep_aspect: keep its ratio of height and width, in the middle of a black picture, instead of stretching it.
+
+    Raises:
+        DataError: no picture, one that is too large, or transparent in part.
+    """
+    try:
+        with Image.open(io.BytesIO(read_bytes(file))) as opened:
+            if opened.width * opened.height > _MOST_PIXELS:
+                raise DataError(f"{file}: expected at most {_MOST_PIXELS} pixels, got {opened.width} x {opened.height}")
+            upright = ImageOps.exif_transpose(opened)
+            if upright.has_transparency_data and upright.convert("RGBA").getextrema()[-1] != (255, 255):
+                raise DataError(f"{file}: expected a picture on a ground, got one that is transparent in part")
+            whole = _in_bytes(upright) if upright.mode.startswith("I") else upright
+            coloured, (height, width) = whole.convert(_MODES[channels]), size
+            if keep_aspect:
+                picture = ImageOps.pad(coloured, (width, height), Image.Resampling.BILINEAR)
+            else:
+                picture = coloured.resize((width, height), Image.Resampling.BILINEAR)
+    except (OSError, *_NO_PICTURE) as error:
+        raise DataError(f"{file}: expected a picture: {error}") from error
+    return torch.from_numpy(np.array(picture)).reshape(height, width, channels).movedim(-1, 0)
 
 
 def _in_bytes(picture: Image.Image) -> Image.Image:

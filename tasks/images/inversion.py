@@ -22,7 +22,7 @@ from ..summary import Row
 from .energies import NetworkEnergy, load_classifier
 from .fid import FrechetDistance
 from .figures import draw_pairs
-from .models import ImageNetwork
+from .models import ImageClassifier, ImageNetwork
 from .testsets import DrawnTest, ImageProblems
 from .vae import VAE
 
@@ -35,7 +35,7 @@ class ImageInversion(ShardedTest):
     a run that was killed loses nothing. An image for which the inverter finds no element is classified as it is.
 
     Args:
-        classifier: name or path of the network that is tested, an `ImageClassifier` of any kind.
+        classifier: the network that is tested, see `tasks.images.energies.load_classifier`.
         action: how the transformations act.
         energy: an energy of images, low for clean ones; ``None`` for an inverter that needs none.
         inverter: makes the inverter from an action and an energy.
@@ -57,7 +57,7 @@ class ImageInversion(ShardedTest):
 
     def __init__(
         self,
-        classifier: str,
+        classifier: str | ImageClassifier,
         action: ImageWarp,
         energy: NetworkEnergy | None,
         inverter: Callable[[ImageWarp, DataEnergy | None], Inverter],

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from trivgeo.actions import ImageWarp
+from trivgeo.actions.sampling import Interpolation
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Affine, LieGroup, Projective
@@ -67,14 +68,17 @@ class DrawnProblems(ProblemSet):
         source: where the test images come from.
         law: of the elements.
         seed: of the elements.
+        mode: of interpolation, see `trivgeo.actions.ImageWarp`.
     """
 
-    def __init__(self, source: ImageSource, law: TransformationLaw, seed: int) -> None:
+    def __init__(
+        self, source: ImageSource, law: TransformationLaw, seed: int, mode: Interpolation = "bilinear"
+    ) -> None:
         self.images = source.test()
         self.frame = source.frame
         self.law = law
         self.seed = seed
-        self.action = ImageWarp(law.group)
+        self.action = ImageWarp(law.group, mode)
 
     def __len__(self) -> int:
         """The number of images."""
@@ -180,6 +184,7 @@ class DrawnTest(ImageTest):
         batch_size: see `ImageTest`.
         seed: see `ImageTest`.
         seeds: see `ImageTest`.
+        mode: of interpolation of the moved images, see `trivgeo.actions.ImageWarp`.
     """
 
     def __init__(
@@ -190,8 +195,10 @@ class DrawnTest(ImageTest):
         batch_size: int = 100,
         seed: int = 0,
         seeds: list[int] | None = None,
+        mode: Interpolation = "bilinear",
     ) -> None:
         super().__init__(limit, batch_size, seed, seeds)
+        self.mode = mode
         self.source = MNIST() if source is None else source
         self.inputs = self.source.format
         self.law = law
@@ -202,7 +209,7 @@ class DrawnTest(ImageTest):
 
     def problems(self) -> DrawnProblems:
         """All test images, each moved by one element."""
-        return DrawnProblems(self.source, self.law, self.seed)
+        return DrawnProblems(self.source, self.law, self.seed, self.mode)
 
 
 class PublishedFiles(ImageTest):

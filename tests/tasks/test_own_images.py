@@ -94,6 +94,32 @@ class TestImageFolder:
         assert deep.flatten().tolist() == [0, 51, 102, 153, 204, 255]
         assert phone[0].max() < 60 < 195 < phone[1].min()
 
+    def test_ratio_of_sides_is_kept(self, tmp_path: Path) -> None:
+        (tmp_path / "all").mkdir()
+        Image.new("RGB", (40, 10), COLOURS["red"]).save(tmp_path / "all" / "wide.png")
+        source = ImageFolder(str(tmp_path), str(tmp_path), [12, 16], keep_aspect=True)
+        shown = source.test().images[0, 0] == 255
+        assert shown.any(1).nonzero().flatten().tolist() == [4, 5, 6, 7]
+        assert shown[4:8].all()
+
+    def test_numbers_of_a_pretrained_network(self, pictures: Path) -> None:
+        for number, name in zip((9, 10, 2), COLOURS, strict=True):
+            (pictures / "test" / name).rename(pictures / "test" / str(number))
+        test = str(pictures / "test")
+        source = ImageFolder(None, test, [4, 4], classes=11)
+        images, labels = source.test()
+        assert source.classes == 11
+        assert sorted(set(labels.tolist())) == [2, 9, 10]
+        expected = {2: COLOURS["red"], 9: COLOURS["blue"], 10: COLOURS["green"]}
+        colours = torch.tensor([expected[number] for number in labels.tolist()])
+        assert int((images.int() - colours[..., None, None]).abs().max()) <= 4
+        with pytest.raises(DataError, match="for training"):
+            source.train()
+        with pytest.raises(DataError, match="folders named 0 to 9, got also 10"):
+            ImageFolder(None, test, [4, 4], classes=10)
+        with pytest.raises(ConfigurationError, match="classes"):
+            ImageFolder(None, test, [4, 4])
+
     def test_transparent_pictures(self, tmp_path: Path) -> None:
         """Opaque ones are read; what lies on no ground would lose its shape."""
         (tmp_path / "all").mkdir()
