@@ -14,7 +14,14 @@ from torch import Tensor
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO
-from trivgeo.inversion import InversionResult, LearnedInverter, Population, PosteriorSample, PosteriorSampler
+from trivgeo.inversion import (
+    InversionResult,
+    LearnedInverter,
+    Population,
+    PosteriorSample,
+    PosteriorSampler,
+    posterior_energy,
+)
 from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for, calibration
 from trivgeo.inversion.learned.calibration import REASONS, _coverage, _joint_thresholds
@@ -58,6 +65,23 @@ def spread_of(mixture: StudentMixture) -> Tensor:
     """Standard deviations along the coordinates of mixtures of one mode, the root of their mean square."""
     variance = (mixture.factors @ mixture.factors.mT).diagonal(dim1=-2, dim2=-1)[:, 0].mean(0)
     return (variance * mixture.degrees / (mixture.degrees - 2)).sqrt()
+
+
+def test_network_sees_no_more_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws and features of a calibration too: without an energy as with one."""
+    sizes: list[int] = []
+
+    class Watching(torch.nn.Linear):
+        def forward(self, y: Tensor, level: Tensor) -> Tensor:
+            sizes.append(len(y))
+            return super().forward(y.flatten(1))
+
+    monkeypatch.setattr(posterior_energy, "_CPU_BYTES", 16 * SHAPE.numel() * SHAPE.element_size())
+    inverter = LearnedInverter(GROUP.action(), backbone=Watching(12, 3), steps=2, seed=0)
+    inverter.fit(clean, law, steps=2, batch_size=8)
+    assert max(sizes) == 16
+    inverter.log_prob(law(40, seeded(1)), clean(40, seeded(0)))
+    assert max(sizes) == 16
 
 
 class TestDensity:

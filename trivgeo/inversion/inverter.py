@@ -53,8 +53,7 @@ class Inverter(nn.Module):
         log_det: keep the log-determinant of the action in the posterior energy, see `PosteriorEnergy` (published: off).
         max_evaluations: the largest number of energies, or of data seen by a network, at once: bounds memory, and
             changes no result but by rounding. ``"auto"`` chooses it from the size of a datum and the device, see
-            `trivgeo.inversion.posterior_energy.automatic_bound`, and is no bound where there is no energy; ``None`` is
-            no bound.
+            `trivgeo.inversion.posterior_energy.automatic_bound`; ``None`` is no bound.
         progress: a progress bar; ``None`` for one on a terminal in runs of more than two seconds; or a function of
             the numbers of steps done and in all.
         compiled: evaluate energies with their gradients by one graph of `torch.compile`, action, networks and all; of

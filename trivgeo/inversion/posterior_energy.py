@@ -150,7 +150,7 @@ class PosteriorEnergy(Described):
         self.prepared = self.x if self.energy is None else self.energy.prepare(action, self.x)
         bound = check_bound(max_evaluations)
         if bound == "auto":
-            bound = None if self.energy is None else automatic_bound(self.prepared)
+            bound = automatic_bound(self.prepared)
         self.max_evaluations = bound
         self.evaluate = Evaluation(self.action, self.energy, log_det)
         self.guard = self.evaluate.guard

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from trivgeo.inversion.learned.density import mixture_of_draws
 from trivgeo.inversion.learned.density_fit import DensityFit, fit_density
 from trivgeo.inversion.learned.noise_network import NoiseNetwork
 from trivgeo.inversion.learned.score import LearnedScore, apply_inverse
+from trivgeo.inversion.posterior_energy import automatic_bound
 from trivgeo.inversion.sampling.mixture import StudentMixture
 
 __all__ = ["Calibration", "CalibrationSource", "calibrate", "calibration_size"]
@@ -33,8 +34,6 @@ _FALSE_ALARMS = 0.04
 """Share of clean validation data that are flagged; a twentieth is promised, of which the rest is for chance."""
 _LEFT_ALONE = 0.997
 """Share of clean validation data that the gate leaves alone."""
-_TOGETHER = 1024
-"""Data that the network sees at once."""
 _NUM_LAW_POINTS, _NEIGHBOUR = 8192, 8
 _SHRINKAGE = 1e-3
 """Variance added to features in every direction, in units of their mean variance."""
@@ -161,9 +160,7 @@ class Calibration(nn.Module):
             g: the elements found, ``[b, *element_shape]``.
         """
         rows = []
-        for i in range(0, len(g), _TOGETHER):
-            part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + _TOGETHER], x)
-            some = g[i : i + _TOGETHER]
+        for part, some in _parts(x, g):
             restored = apply_inverse(score.action, some, part)[0]
             looks = zip(("restored", "given"), (restored, part), score.levels, strict=True)
             each = [self._unusual(name, features(score, data, level)) for name, data, level in looks]
@@ -195,10 +192,9 @@ class Calibration(nn.Module):
 
     def _cleanness(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 2"]:
         rows = []
-        for i in range(0, len(g), _TOGETHER):
-            part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + _TOGETHER], x)
+        for part, some in _parts(x, g):
             look = self._unusual("clean", features(score, part, score.levels[0]))
-            v = score.group.log(g[i : i + _TOGETHER]).nan_to_num(nan=1e6)
+            v = score.group.log(some).nan_to_num(nan=1e6)
             rows.append(torch.stack([look, matmul(v, self.get_buffer("error_white").to(v)).square().sum(-1)], -1))
         return torch.cat(rows)
 
@@ -285,11 +281,15 @@ def _problems(
 
 
 def _in_parts(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]:
-    number = len(pytree.tree_leaves(y)[0])
-    parts = range(0, number, _TOGETHER)
-    return torch.cat(
-        [features(score, pytree.tree_map(lambda leaf, i=i: leaf[i : i + _TOGETHER], y), level) for i in parts]
-    )
+    like: Tensor = pytree.tree_leaves(y)[0]
+    return torch.cat([features(score, part, level) for part, _ in _parts(y, like)])
+
+
+def _parts(x: Any, g: Tensor) -> Iterator[tuple[Any, Tensor]]:
+    """Parts of data and of their elements, of as many as a network sees at once."""
+    number = automatic_bound(x) or max(1, len(g))
+    for i in range(0, len(g), number):
+        yield pytree.tree_map(lambda leaf, i=i: leaf[i : i + number], x), g[i : i + number]
 
 
 def _law_tensors(score: LearnedScore, law: Law, errors: Float[Tensor, "b n"], seed: int) -> dict[str, Tensor]:
