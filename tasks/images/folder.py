@@ -107,7 +107,7 @@ def read_picture(file: Path, size: tuple[int, int], channels: int, keep_aspect: 
     Args:
         file: PNG or JPEG.
         size: height and width.
-        channels: 3 for colours, 1 for grey values.
+        channels: see `ImageFolder`.
         keep_aspect: keep its ratio of height and width, in the middle of a black picture, instead of stretching it.
 
     Raises:
