@@ -135,6 +135,20 @@ class TestPixels:
             warp.from_pixels(torch.stack([good, torch.tensor(rows)]), (20, 30))
         assert_relative(warp.from_pixels(good, (20, 30)), group.identity(), 1e-6)
 
+    def test_derivatives_of_matrices(self) -> None:
+        """Through both conversions, under transforms too, where no matrix can be looked at: v to v."""
+        group, warp = Similarity(2), ImageWarp(Similarity(2))
+        v = 0.3 * randn(3, group.dim, seed=5)
+
+        def again(v: Tensor) -> Tensor:
+            return group.log(warp.from_pixels(warp.to_pixels(group.exp(v), (30, 40)), (30, 40)))
+
+        eye = torch.eye(group.dim, dtype=torch.float64).expand(3, -1, -1)
+        for jacobian in (torch.func.jacrev, torch.func.jacfwd):
+            assert_relative(torch.func.vmap(jacobian(again))(v), eye, 1e-9)
+        with pytest.raises(DomainError, match="not in the group"):
+            torch.func.jacrev(lambda m: warp.from_pixels(m, (30, 40)))(torch.ones(3, 3, dtype=torch.float64))
+
     def test_refusals(self) -> None:
         warp = ImageWarp(HeatSymmetry(0.1))
         with pytest.raises(ConfigurationError, match="homographies"):

@@ -394,6 +394,10 @@ class TestRefusals:
     def test_integers(self) -> None:
         with pytest.raises(ConfigurationError, match=r"floating-point tensor of images, got torch\.uint8"):
             ImageWarp(SO(2)).check_data(torch.zeros(1, 5, 5, dtype=torch.uint8))
+        with pytest.raises(ShapeError, match="channels first"):
+            ImageWarp(SO(2))(SO(2).identity(), torch.zeros(2, 20, 30, 3))
+        narrow = torch.zeros(2, 16, 30, 3)
+        assert torch.equal(ImageWarp(SO(2))(SO(2).identity(), narrow), narrow)
 
     def test_batches(self) -> None:
         with pytest.raises(ShapeError, match=r"broadcast, got \[2\] and \[3\]"):
@@ -440,12 +444,19 @@ class TestOutsideTheFrame:
 
 @pytest.mark.parametrize("make", [Affine, Projective], ids=lambda make: make.__name__)
 def test_elements_and_images_of_two_dtypes(make: type[LieGroup]) -> None:
-    """In the wider of them, as points."""
+    """Images keep theirs, so that a network still takes them; elements drawn from a law have float64."""
     group = make(2)
-    g, image = random_elements(group, 3, std=0.1), rand(3, 1, 5, 6)
-    warped = ImageWarp(group)(g, image.float())
-    assert_relative(warped, ImageWarp(group)(g, image), 1e-6)
-    assert_relative(ImageWarp(group)(g.float(), image), ImageWarp(group)(g, image), 1e-4)
+    warp, g, image = ImageWarp(group), random_elements(group, 3, std=0.1), rand(3, 1, 5, 6)
+    exact = warp(g, image)
+    assert_relative(warp(g, image.float()), exact.float(), 1e-6)
+    assert_relative(warp(g.float(), image), exact, 1e-4)
+    assert_relative(warp(g, image.half()), exact.half(), 2e-3)
+    assert [one.dtype for one in warp(g[:2], [image[0].float(), image[1]])] == [torch.float32, torch.float64]
+    torch.nn.Conv2d(1, 1, 3)(warp(g, image.float())).sum().backward()
+    v = torch.zeros(group.dim, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(warp(group.perturb(g, v), image.float()).double().square().sum(), v)
+    (expected,) = torch.autograd.grad(warp(group.perturb(g, v), image).square().sum(), v)
+    assert_relative(slope, expected, 1e-5)
 
 
 @pytest.mark.parametrize("make", [Affine, Projective], ids=lambda make: make.__name__)

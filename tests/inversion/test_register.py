@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.helpers import assert_relative, rand, randn, random_elements, seeded
 from trivgeo.actions import ImageWarp, PointCloud
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
-from trivgeo.groups import SE, SO, Affine, E, LieGroup, Projective, Similarity, Translation
+from trivgeo.groups import SE, SO, Affine, E, GLPlus, LieGroup, Projective, Similarity, Translation
 from trivgeo.inversion import Inverter, register
 from trivgeo.inversion.energies import LeastSquares, PairedImages, SymmetricNearestPoints, with_coverage
 from trivgeo.inversion.laws import composed, homographies, rotations, scales, shifts
@@ -165,6 +165,34 @@ class TestImages:
         r = register(picture(pixels()), fixed, warp.group, law=law)
         assert corner_error(warp.to_pixels(r.element, SIZE), matrix) < 0.15
 
+    @pytest.mark.parametrize(
+        ("gain", "offset"),
+        [((1.2, 0.7), (0.1, -0.3)), pytest.param((0.1, 0.1), (2.0, 2.0)), ((255.0, 255.0), (0.0, 9.0))],
+    )
+    def test_other_exposures(self, gain: tuple[float, float], offset: tuple[float, float]) -> None:
+        """A gain and an offset of each channel: corners were off by up to half a pixel, and trusted."""
+        warp = ImageWarp(Similarity(2))
+        law = composed(warp.group, rotations(warp.group, 10.0), scales(warp.group, 0.9, 1.1), shifts(warp.group, 0.05))
+        matrix = warp.to_pixels(law(1, seeded(3))[0], SIZE)
+        plain = seen_at(matrix)
+        plain[:, 10:25, 20:35] = 4.0  # something else
+        exposed = torch.tensor(gain).double()[:, None, None] * plain + torch.tensor(offset).double()[:, None, None]
+        r = register(picture(pixels()), exposed, warp.group, num_starts=32)
+        assert r.trusted, r.reasons
+        assert corner_error(warp.to_pixels(r.element, SIZE), matrix) < 0.1
+
+    def test_larger_than_the_search_reaches(self) -> None:
+        """The reasons say what helps, and a law does."""
+        half_turn = -torch.eye(2, dtype=torch.float64)
+        image = picture(pixels())
+        turned = ImageWarp(SO(2))(half_turn, image)
+        r = register(image, turned, SO(2), num_starts=8)
+        assert not r.trusted
+        assert "give a law" in r.reasons[-1]
+        r = register(image, turned, SO(2), law=rotations(SO(2)), num_starts=32)
+        assert r.trusted, r.reasons
+        assert_relative(r.element, half_turn, 1e-5)
+
     def test_images_of_other_things_are_not_trusted(self) -> None:
         """Their residuals are as those of noise, and their element had the covariance of noise."""
         coarse = [randn(1, 3, 8, 10, seed=seed).float() for seed in (14, 15)]
@@ -190,10 +218,14 @@ class TestImages:
         assert r.element.dtype == torch.float32
         assert_relative(r.element, SE(2).identity(), 1e-4, floor=1.0)
 
-    def test_nothing_to_see_is_not_trusted(self) -> None:
-        r = register(torch.ones(1, 30, 40), torch.ones(1, 30, 40), SE(2), num_starts=4)
-        assert not r.trusted
+    @pytest.mark.parametrize("size", [(30, 40), (1, 1), (1, 50)], ids=str)
+    def test_nothing_to_see_is_not_trusted(self, size: tuple[int, int]) -> None:
+        one, image = torch.ones(1, *size), rand(1, *size).float()
+        r = register(one, one, SE(2), num_starts=4)
         assert "determine" in " ".join(r.reasons)
+        assert " 0% of the contrast" in " ".join(("", *r.reasons))
+        for moving, fixed in ((one, image), (image, one)):
+            assert not register(moving, fixed, SE(2), num_starts=4).trusted
 
     def test_residuals_beyond_the_image_count_for_nothing(self) -> None:
         """A shift by a quarter of the frame: the mean over what is covered, by hand; NaN where hardly anything is."""
@@ -329,11 +361,37 @@ class TestClouds:
         for expected in (g, SE(2).compose(g, half_turn)):
             assert float((r.modes.elements[0] - expected).abs().amax((-2, -1)).min()) < 0.02
 
-    def test_points_on_a_line_do_not_determine_a_rotation(self) -> None:
+    @pytest.mark.parametrize("noise", [0.0, 0.01])
+    def test_points_on_a_line_do_not_determine_a_rotation(self, noise: float) -> None:
+        """Without noise any direction was certain."""
         line = torch.linspace(-1.0, 1.0, 20, dtype=torch.float64)[:, None] * torch.tensor([1.0, 2.0, 0.5]).double()
-        r = register(line, line + 0.01 * randn(20, 3, seed=1), SE(3), matched=True)
+        r = register(
+            line,
+            SE(3).action()(random_elements(SE(3), std=0.5), line) + noise * randn(20, 3, seed=1),
+            SE(3),
+            matched=True,
+        )
         assert not r.trusted
         assert "determine" in " ".join(r.reasons)
+
+    @pytest.mark.parametrize(
+        ("group", "few"),
+        [(SO(3), 1), (SE(3), 2), (Similarity(3), 2), (Projective(2), 3), (Affine(3), 3), (GLPlus(3), 2)],
+        ids=str,
+    )
+    @pytest.mark.parametrize("matched", [True, False])
+    def test_as_many_points_as_it_takes(self, group: LieGroup, few: int, matched: bool) -> None:
+        """Exact ones: one point less leaves a direction free, by counting; one more than these leaves none."""
+        (n,) = group.action().point_dims
+        g, x = random_elements(group, std=0.3, seed=1), randn(few + 2, n, seed=2)
+        for number in (few, few + 2):
+            y = group.action()(g, x[:number])
+            r = register(x[:number], y, group, matched=matched, num_starts=8)
+            if number == few:
+                assert not r.trusted
+            elif matched:
+                assert r.trusted, r.reasons
+                assert_relative(r.element, g, 1e-8)
 
 
 def test_refusals() -> None:
@@ -341,6 +399,7 @@ def test_refusals() -> None:
     for error, moving, fixed, group in (
         (ShapeError, cloud, image, SE(3)),
         (ShapeError, image, torch.zeros(1, 6, 5), SE(2)),
+        (ConfigurationError, image[0].repeat(9, 9), image[0].repeat(9, 9), SE(2)),
         (ShapeError, torch.zeros(3), torch.zeros(3), SE(2)),
         (ShapeError, cloud, torch.zeros(4, 2), SE(3)),
         (ConfigurationError, cloud, cloud, SE(2)),

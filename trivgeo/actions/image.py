@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo._numerics import Constant, broadcast_shapes, is_traced
+from trivgeo._numerics import Constant, broadcast_shapes, is_abstract
 from trivgeo.actions.frame import check_sides, frame_corners, frame_from_pixels, half_sides, pixel_centres
 from trivgeo.actions.image_guard import ImageGuard
 from trivgeo.actions.sampling import Interpolation, Padding, sample_images
@@ -25,6 +25,8 @@ __all__ = ["ImageWarp"]
 
 _MODES = ("bilinear", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
+_CHANNELS, _MAX_CHANNELS = (3, 4), 16
+"""Last sizes that are channels, not a width, of images that have more than so many of everything else."""
 _MATRIX_TOLERANCE = 1e-4
 """By how much a matrix may differ from one of the group, in units of half the longer side of a frame."""
 
@@ -127,8 +129,8 @@ class ImageWarp(Action):
     def __call__(self, g: Tensor, x: Any) -> Any:
         """The warped images, NaN where the transformation is not defined on the frame.
 
-        Images that share many transformations are read in place: the last batch dimensions in which ``x`` has size
-        one cost no copies of it.
+        Images keep their dtype; the computation is in the wider one of both. Images that share many transformations
+        are read in place: the last batch dimensions in which ``x`` has size one cost no copies of it.
 
         Args:
             g: elements ``[*batch, *element_shape]``; for a list one element, or as many as images.
@@ -157,7 +159,7 @@ class ImageWarp(Action):
 
     def _warp(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*out c h w"]:
         """Return the warped images."""
-        batch = self._out_shape(g, x)
+        batch, dtype = self._out_shape(g, x), x.dtype
         g, x = promoted(g=self.group.check_elements(g), x=x)
         channels, height, width = x.shape[-3:]
         inverse = self.group.inverse(g)
@@ -195,7 +197,7 @@ class ImageWarp(Action):
         warped = rearrange(warped, "b c (k h) w -> (b k) c h w", k=chains, h=height).reshape(
             *batch, channels, height, width
         )
-        return torch.where(kept[..., None, None, None], warped, math.nan)
+        return torch.where(kept[..., None, None, None], warped, math.nan).to(dtype)
 
     def source_points(self, g: Tensor, height: int, width: int) -> Float[Tensor, "*batch h w 2"]:
         """Return the points :math:`g^{-1} p` of the original image at which the pixels p of ``g.I`` are read.
@@ -280,7 +282,7 @@ class ImageWarp(Action):
         last = inside[..., -1:, -1:]
         inside = inside / torch.where(last == 0, 1.0, last)
         g = self.point_action.from_homogeneous(inside)
-        if not is_traced():
+        if not is_abstract(g):
             found = self.point_action.homogeneous(g)
             scale = (found * inside).sum((-2, -1), keepdim=True) / found.square().sum((-2, -1), keepdim=True)
             off = (scale * found - inside).abs().amax((-2, -1)) / inside.abs().amax((-2, -1)).clamp(min=1.0)
@@ -337,13 +339,19 @@ class ImageWarp(Action):
 
         Raises:
             ConfigurationError: ``x`` has another type.
-            ShapeError: ``x`` has fewer than three dimensions, or images without pixels.
+            ShapeError: ``x`` has fewer than three dimensions, images without pixels, or channels last: 3 or 4 columns
+                of more than 16 rows and channels.
         """
         if not isinstance(x, Tensor) or not x.is_floating_point():
             got = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise ConfigurationError(f"{name}: expected a floating-point tensor of images, got {got}")
+            hint = f"{got}; see image / 255.0" if got == torch.uint8 else got
+            raise ConfigurationError(f"{name}: expected a floating-point tensor of images, got {hint}")
         if x.ndim < 3 or 0 in x.shape[-3:]:
             raise ShapeError(f"{name}: expected images [*batch, c, h, w], got {list(x.shape)}")
+        if x.shape[-1] in _CHANNELS and min(x.shape[-3:-1]) > _MAX_CHANNELS:
+            raise ShapeError(
+                f"{name}: expected [*batch, c, h, w], channels first, got {list(x.shape)}; see Tensor.movedim"
+            )
 
     def _background(self, rows: Tensor) -> Tensor | None:
         """The value outside the frame of each channel; ``None`` for zero."""

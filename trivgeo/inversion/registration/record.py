@@ -36,6 +36,10 @@ _MAX_STEP = 3e-5
 of a pixel in 512, where standard deviations may be less."""
 _MAX_STD = 0.5
 """Standard deviation of an element from which on it is not determined, in units of the basis on conditioned data."""
+_NO_CURVATURE = 1024.0
+"""Curvature, in units of the last digit of the curvature along the basis, that is rounding."""
+_UNKNOWN_STD = 1e3
+"""Standard deviation in a direction of no curvature, in units of the basis on conditioned data."""
 _ROUNDING = 1024.0
 """Standard deviation of residuals that are all rounding, in units of the last digit of one."""
 _NORMAL_MEDIAN = 0.6744897501960817
@@ -152,13 +156,15 @@ def fit_of(
 
 
 def _inverse(curvature: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """Return the inverse, very large in directions of no curvature."""
+    """Return the inverse, with the variance of the unknown in directions whose curvature is rounding."""
     digits = torch.finfo(curvature.dtype).eps
     diagonal = curvature.diagonal()
     root = (diagonal.clamp(min=0.0) + digits * diagonal.amax() + digits**2).sqrt()
     values, vectors = torch.linalg.eigh(curvature / root / root.unsqueeze(-1))
     vectors = vectors / root.unsqueeze(-1)
-    return vectors @ torch.diag(1.0 / values.clamp(min=len(root) * digits)) @ vectors.mT
+    # residuals without noise would make any direction certain
+    variances = torch.where(values > _NO_CURVATURE * digits, 1.0 / values, _UNKNOWN_STD**2 / vectors.square().sum(0))
+    return vectors @ torch.diag(variances) @ vectors.mT
 
 
 def _variance(

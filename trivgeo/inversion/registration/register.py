@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_tensor, check_type, promoted
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
@@ -19,8 +21,8 @@ __all__ = ["register"]
 _STARTS_ON_PLANE = 64
 _STARTS_IN_SPACE = 512
 _STARTS_OF_IMAGES = 256
-_CHANNELS, _MAX_CHANNELS = (3, 4), 16
-"""Last sizes that are channels, not a width, of data that have more than so many of everything else."""
+_MAX_COORDINATES = 16
+"""Coordinates of points up to which a matrix is a cloud, more likely than an image without channels."""
 
 
 def register(
@@ -37,8 +39,9 @@ def register(
 
     Photographs ``[c, h, w]`` are of one size; g is found from coarse images to fine ones, by Levenberg and Marquardt's
     descent of the differences of pixels under a loss that leaves outliers alone (Geman and McClure 1987), on the part
-    that both show. The first elements are near the identity (shifts by some 15 % of the frame); for others, such as
-    rotations by any angle, give a ``law``. Images that share less than half of their contrast are not trusted. Data of
+    that both show. Exposures may differ: a gain and an offset of each channel are fitted beside g. The first elements
+    are near the identity (shifts by some 15 % of the frame); for others, such as rotations by any angle, give a
+    ``law``. Images that share less than half of their contrast are not trusted. Data of
     half precision are registered in single precision, and so are the elements.
 
     Clouds ``[m, n]`` and ``[k, n]`` are centred and scaled first, wherever the group has what that takes, so that map
@@ -78,7 +81,8 @@ def register(
         raise ShapeError(f"fixed: expected data like moving, {list(moving.shape)}, got {list(fixed.shape)}")
     n = 2 if moving.ndim == 3 else moving.shape[-1]
     if n not in group.action().point_dims:
-        raise ConfigurationError(f"group: expected one that acts on points of {n} coordinates, got {group!r}")
+        hint = "" if n <= _MAX_COORDINATES else "; a photograph is [c, h, w]: see Tensor.unsqueeze for a grey one"
+        raise ConfigurationError(f"group: expected one that acts on points of {n} coordinates, got {group!r}{hint}")
     if matched is not None and not isinstance(matched, bool):
         raise ConfigurationError(f"matched: expected True, False or None, got {matched!r}")
     if law is not None and not callable(law):
@@ -91,22 +95,22 @@ def register(
     if moving.ndim == 2:
         return register_clouds(moving, fixed, group, matched, law, number, generator)
     if moving.shape != fixed.shape:
-        raise ShapeError(f"fixed: expected an image {list(moving.shape)}, as moving, got {list(fixed.shape)}")
+        hint = "crop or pad both to one size"
+        raise ShapeError(f"fixed: expected an image {list(moving.shape)}, as moving, got {list(fixed.shape)}; {hint}")
     if matched is not None:
         raise ConfigurationError("matched: expected none for photographs")
+    ImageWarp(group).check_data(moving, "moving")
     return register_images(moving, fixed, group, law, number, generator)
 
 
 def _checked(name: str, value: Tensor) -> Tensor:
     """A finite image or cloud."""
-    value = check_tensor(name, value)
-    if not value.is_floating_point():
+    if isinstance(value, Tensor | np.ndarray) and value.dtype in (torch.uint8, np.uint8):
         raise ConfigurationError(f"{name}: expected floating-point numbers, such as image / 255.0, got {value.dtype}")
+    value = check_tensor(name, value)
     if value.ndim not in (2, 3) or 0 in value.shape:
         raise ShapeError(f"{name}: expected a photograph [c, h, w] or a cloud [m, n], got {list(value.shape)}")
     if not bool(torch.isfinite(value).all()):
         raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
-    if value.ndim == 3 and value.shape[-1] in _CHANNELS and min(value.shape[:2]) > _MAX_CHANNELS:
-        raise ShapeError(f"{name}: expected [c, h, w], channels first, got {list(value.shape)}; see Tensor.movedim")
     # elements of half precision are off by pixels
     return value.to(torch.promote_types(value.dtype, torch.float32))
