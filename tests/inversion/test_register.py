@@ -82,6 +82,13 @@ class TestLaws:
         matrix = warp.to_pixels(shifts(Translation(2), 0.1)(2000, seeded(0)), SIZE)
         assert 7.9 < float(matrix[:, :2, 2].abs().max()) <= 8.0
 
+    def test_homographies_are_defined_on_the_frame(self) -> None:
+        """Also those of a large share, of which a seventh would send a line of the frame to infinity."""
+        g = homographies(Projective(2), 0.4, (12, 16))(2000, seeded(0)).float()
+        warp, x = ImageWarp(Projective(2)), torch.ones(2000, 1, 12, 16)
+        assert torch.isfinite(warp(g, x)).all()
+        assert torch.isfinite(warp(warp.group.inverse(g), x)).all()
+
     @pytest.mark.parametrize("size", [(60, 80), (80, 60)])
     def test_homographies_move_corners_by_shares_of_the_sides(self, size: tuple[int, int]) -> None:
         """Corners are the outer edges of pixels, at -1/2 and w - 1/2."""

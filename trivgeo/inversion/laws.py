@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._random import keyed, uniform
@@ -28,6 +29,8 @@ from trivgeo.inversion.point_alignment import fit_homographies
 __all__ = ["PlaneLaw", "composed", "homographies", "rotations", "scales", "shifts"]
 
 _DOUBLE = torch.zeros((), dtype=torch.float64)
+_LEAST_DENOMINATOR = 1e-2
+"""Of homographies that are drawn: the smallest denominator on a frame, in units of the largest."""
 _MEMBER_TOLERANCE = 1e-6
 """By how much a matrix may differ from one of the group."""
 
@@ -125,7 +128,9 @@ def shifts(group: LieGroup, share: float) -> Law:
 def homographies(group: LieGroup, share: float = 0.25, size: tuple[int, int] = (1, 1)) -> Law:
     """Return the distribution of homographies that move each corner of the frame independently.
 
-    Uniformly, in x and in y by up to a share of that side.
+    Uniformly, in x and in y by up to a share of that side. Homographies that send a line of the frame to infinity, or
+    whose inverses do, are drawn again: `ImageWarp` is not defined for them. At a share of a quarter that is one in a
+    thousand.
 
     Args:
         group: ``Projective(2)``.
@@ -144,7 +149,13 @@ def homographies(group: LieGroup, share: float = 0.25, size: tuple[int, int] = (
         moved = corners + reach * (2.0 * u.unflatten(-1, (4, 2)) - 1.0)
         return fit_homographies(corners.expand_as(moved), moved)
 
-    return _law(group, matrices, "homographies")
+    def drawn(count: int, generator: torch.Generator | None) -> Tensor:
+        found = matrices(uniform((count, 8), _DOUBLE, generator))
+        while len(again := (~_keeps(found, corners)).nonzero().flatten()):
+            found[again] = matrices(uniform((len(again), 8), _DOUBLE, generator))
+        return found
+
+    return _law(group, matrices, "homographies", drawn)
 
 
 def composed(group: LieGroup, *laws: Law) -> Law:
@@ -175,8 +186,28 @@ def _units(count: int) -> Tensor:
     return torch.eye(3, dtype=torch.float64).repeat(count, 1, 1)
 
 
-def _law(group: LieGroup, matrices: object, what: str) -> Law:
-    """The distribution of matrices made of uniform numbers ``[count, 8]``, if they are in the group."""
+def _keeps(matrix: Float[Tensor, "b 3 3"], corners: Float[Tensor, "4 2"]) -> Bool[Tensor, " b"]:
+    """Whether homographies and their inverses are far from infinity on the quadrilateral of some corners."""
+    kept = []
+    for each in (matrix, torch.linalg.inv(matrix)):
+        denominator = corners @ each[:, 2, :2].unsqueeze(-1) + each[:, 2, 2:].unsqueeze(
+            -1
+        )
+        size = denominator.abs().squeeze(-1)
+        one_sign = denominator.squeeze(-1).sign().sum(-1).abs() == 4
+        kept.append(one_sign & (size.amin(-1) > _LEAST_DENOMINATOR * size.amax(-1)))
+    return kept[0] & kept[1]
+
+
+def _law(group: LieGroup, matrices: object, what: str, drawn: object = None) -> Law:
+    """The distribution of matrices made of uniform numbers ``[count, 8]``, if they are in the group.
+
+    Args:
+        group: the group.
+        matrices: uniform numbers to matrices.
+        what: name of the transformations, for messages.
+        drawn: (count, generator) to matrices, if not all that ``matrices`` makes may be drawn.
+    """
     if not isinstance(group, LieGroup):
         raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
     point_action = group.action()
@@ -185,12 +216,13 @@ def _law(group: LieGroup, matrices: object, what: str) -> Law:
     assert callable(matrices)
 
     def draw(count: int, generator: torch.Generator | None) -> Tensor:
-        return point_action.from_homogeneous(matrices(uniform((count, 8), _DOUBLE, generator)))
+        found = drawn(count, generator) if callable(drawn) else matrices(uniform((count, 8), _DOUBLE, generator))
+        return point_action.from_homogeneous(found)
 
-    drawn = matrices(uniform((4, 8), _DOUBLE, keyed(0)))
-    found = point_action.homogeneous(point_action.from_homogeneous(drawn))
-    found = found * (drawn[:, -1:, -1:] / found[:, -1:, -1:])
-    if not bool(((found - drawn).abs() <= _MEMBER_TOLERANCE).all()):
+    some = matrices(uniform((4, 8), _DOUBLE, keyed(0)))
+    found = point_action.homogeneous(point_action.from_homogeneous(some))
+    found = found * (some[:, -1:, -1:] / found[:, -1:, -1:])
+    if not bool(((found - some).abs() <= _MEMBER_TOLERANCE).all()):
         raise ConfigurationError(f"group: expected one that has {what}, got {group!r}")
     return PlaneLaw(group, draw)
 
