@@ -190,9 +190,7 @@ def _keeps(matrix: Float[Tensor, "b 3 3"], corners: Float[Tensor, "4 2"]) -> Boo
     """Whether homographies and their inverses are far from infinity on the quadrilateral of some corners."""
     kept = []
     for each in (matrix, torch.linalg.inv(matrix)):
-        denominator = corners @ each[:, 2, :2].unsqueeze(-1) + each[:, 2, 2:].unsqueeze(
-            -1
-        )
+        denominator = corners @ each[:, 2, :2].unsqueeze(-1) + each[:, 2, 2:].unsqueeze(-1)
         size = denominator.abs().squeeze(-1)
         one_sign = denominator.squeeze(-1).sign().sum(-1).abs() == 4
         kept.append(one_sign & (size.amin(-1) > _LEAST_DENOMINATOR * size.amax(-1)))
