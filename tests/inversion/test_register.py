@@ -381,6 +381,15 @@ class TestClouds:
         assert not r.trusted
         assert "determine" in " ".join(r.reasons)
 
+    def test_what_is_no_element_is_not_found(self) -> None:
+        """Points on a line leave affine maps nearly singular; rounding took one out of the group, and found was True."""
+        line = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None] * torch.tensor([[1.0, 2.0, 3.0]]).double()
+        for seed in range(3):
+            g = Affine(3).random(generator=seeded(seed), dtype=torch.float64)
+            r = register(line, Affine(3).action()(g, line), Affine(3), matched=True)
+            assert r.found == bool(torch.isfinite(r.element).all())
+            assert not r.trusted
+
     @pytest.mark.parametrize(
         ("group", "few"),
         [(SO(3), 1), (SE(3), 2), (Similarity(3), 2), (Projective(2), 3), (Affine(3), 3), (GLPlus(3), 2)],

@@ -138,6 +138,8 @@ def register_clouds(
     if fit.found:
         element = units.restored(group, element)
         modes = replace(modes, elements=units.restored(group, modes.elements))
+        if not bool(torch.isfinite(element).all()):  # rounding took a nearly singular one out of the group
+            fit = replace(fit, found=False, reasons=(*fit.reasons, "what was found is no element of the group"))
     return replace(
         fit,
         element=element.to(dtype),
