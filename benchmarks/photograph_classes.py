@@ -8,7 +8,8 @@ down before any network saw them. Nothing of the pictures is kept.
 
 Every energy chooses among the same restorations, whose features are computed once: on SO(2) an even grid, elsewhere
 draws of the law, and then draws near the best of some energies. So these rows compare energies, not searches. The rows
-"20 looks" are searches of their own by twenty evaluations of the network, and those of `photograph_rivals` are other
+"20 looks" are searches of their own by twenty evaluations of the network, the row "mean" is the mean prediction over
+the grid or the draws of the law, weighted by the learned posterior, and those of `photograph_rivals` are other
 methods on the same network. What is learned, or compared with clean data, sees other pictures of the package. The gate
 leaves a picture as it is unless the learned energy falls by more than a margin, which 95 % of other clean pictures do
 not reach. Standard errors are those of pictures, of which each has several transformations.
@@ -248,10 +249,13 @@ def run_moved(
             rows.add(f"mean over {VIEWS} views", index, views[:VIEWS].softmax(-1).mean(0))
             for name, score in search.scores.items():
                 rows.add(name, index, logits[score(found).argmin()])
+            drawn = GRID if search.grid else DRAWS
+            weights = (-search.scores[LEARNED](found[:drawn])).softmax(0)
+            rows.add(f"{LEARNED}, mean", index, weights @ logits[:drawn].softmax(-1))
             best, gain = search.gain(found)
             rows.add(f"{LEARNED}, gate", index, logits[best if gain > margin else 0])
             for name in (LEARNED, "class-weight cosine"):
-                rows.add(f"{name}, 20 looks", index, rows.classifier(search.short(moved, found, elements, name))[0])
+                rows.add(f"{name}, 20 looks", index, rows.classifier(search.short(moved, found, elements, name)))
             for name, inverter in others.items():
                 result = inverter(moved[None], generator=search.generator)
                 looks[name] = result.energy_evaluations + result.gradient_evaluations

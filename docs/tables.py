@@ -566,15 +566,47 @@ def symmetries() -> str:
     return markdown(["", *verdicts, "median time"], rows)
 
 
-def photographs() -> str:
-    """Shares of photographs that a network has right, by energy and group, with standard errors."""
+def photographs(rows: str) -> str:
+    """Shares of photographs that a network has right, by energy and group, with standard errors.
+
+    Args:
+        rows: name of the rows in the file.
+    """
     kept = json.loads((BENCHMARKS / "photograph-classes-cpu.json").read_text())["groups"]
     names = {"SO2": "SO(2)", "Similarity": "Similarity(2)", "Affine": "Affine(2)", "Projective": "Projective(2)"}
+    table = []
+    for method in kept["SO2"][rows]:
+        found = [kept[name][rows][method] for name in names]
+        table.append([method, *(f"{row['accuracy']:.3f} ± {row['standard error']:.3f}" for row in found)])
+    return markdown(["method", *names.values()], table)
+
+
+def words() -> str:
+    """Shares of moved words that are read, by method and group, with standard errors, and looks of both networks."""
+    kept = json.loads((BENCHMARKS / "words-cpu.json").read_text())["groups"]
+    names = {"SO2": "SO(2)", "Projective": "Projective(2)"}
     rows = []
-    for method in kept["SO2"]["rows"]:
+    for method, first in kept["SO2"]["rows"].items():
         found = [kept[name]["rows"][method] for name in names]
-        rows.append([method, *(f"{row['accuracy']:.3f} ± {row['standard error']:.3f}" for row in found)])
-    return markdown(["method", *names.values()], rows)
+        looks = [f"{first.get(kind, 0):.0f}" for kind in ("network evaluations", "energy evaluations")]
+        rows.append([method, *(f"{row['accuracy']:.3f} ± {row['standard error']:.3f}" for row in found), *looks])
+    return markdown(["method", *names.values(), "evaluations of the inverter", "of the recogniser"], rows)
+
+
+def photograph_registration() -> str:
+    """Errors of the corners of photographs after registration, in pixels, and seconds of one core."""
+    kept = json.loads((BENCHMARKS / "photographs-cpu.json").read_text())
+    rows = [
+        [
+            name,
+            " x ".join(map(str, row["pixels"])),
+            f"{row['error']:.1e}",
+            "yes" if row["trusted"] else "no",
+            f"{row['seconds']:.1f} s",
+        ]
+        for name, row in kept["photographs"].items()
+    ]
+    return markdown(["photograph", "pixels", "largest error of a corner", "trusted", "time"], rows)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -601,7 +633,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "learned-posterior": learned_posterior,
     "rival": rival,
     "registration": registration,
-    "photographs": photographs,
+    "photographs": partial(photographs, "rows"),
+    "photographs-clean": partial(photographs, "rows of clean pictures"),
+    "photograph-registration": photograph_registration,
+    "words": words,
     "devices": devices,
     "report": report,
     "speed-forward": lambda: speed("forward", 100_000, 1e-3),

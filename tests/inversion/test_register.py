@@ -382,7 +382,7 @@ class TestClouds:
         assert "determine" in " ".join(r.reasons)
 
     def test_what_is_no_element_is_not_found(self) -> None:
-        """Points on a line leave affine maps nearly singular; rounding took one out of the group, and found was True."""
+        """Points on a line leave affine maps nearly singular: rounding took one out of the group."""
         line = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None] * torch.tensor([[1.0, 2.0, 3.0]]).double()
         for seed in range(3):
             g = Affine(3).random(generator=seeded(seed), dtype=torch.float64)
