@@ -24,7 +24,7 @@ from trivgeo.inversion import (
 )
 from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for, calibration
-from trivgeo.inversion.learned.calibration import REASONS, _coverage, _joint_thresholds
+from trivgeo.inversion.learned.calibration import REASONS, _coverage, _joint_thresholds, _law_tensors
 from trivgeo.inversion.learned.density import mixture_of_draws
 from trivgeo.inversion.learned.density_fit import DensityFit, _Mass, fit_density
 from trivgeo.inversion.posterior import Posterior
@@ -82,6 +82,15 @@ def test_network_sees_no_more_than_memory_allows(monkeypatch: pytest.MonkeyPatch
     assert max(sizes) == 16
     inverter.log_prob(law(40, seeded(1)), clean(40, seeded(0)))
     assert max(sizes) == 16
+
+
+def test_most_elements_without_logarithms(trained: LearnedInverter) -> None:
+    """As a network finds them that has hardly been trained: the matrix that measures errors stays finite."""
+    assert trained.score is not None
+    errors = torch.full((50, 3), math.nan)
+    errors[:10] = randn(10, 3, seed=1).float()
+    tensors = _law_tensors(trained.score, law, errors, 0)
+    assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
 
 
 class TestDensity:

@@ -301,7 +301,8 @@ def _law_tensors(score: LearnedScore, law: Law, errors: Float[Tensor, "b n"], se
     spread = v.std(0).clamp(min=1e-6)
     usual = (errors.to(spread) / spread).nan_to_num(nan=torch.inf).abs()
     reach = _OUTLYING * usual.median(0).values / 0.6745  # in another mode of the posterior errors are larger
-    usual_errors = (errors.to(spread) / spread)[(usual <= reach).all(-1)]
+    # after a short training most errors may have no logarithm
+    usual_errors = (errors.to(spread) / spread)[((usual <= reach) & torch.isfinite(usual)).all(-1)]
     white = _whitening(usual_errors) if len(usual_errors) > score.group.dim else torch.eye(len(spread))
     white = white.to(spread) / spread.unsqueeze(-1)
     return {"law_points": matmul(v, white), "law_white": white}

@@ -36,8 +36,8 @@ _FIRST_STEPS, _TRIED = 5, 64
 """Steps of all hypotheses, and how many of them go on at the coarsest level."""
 _STEPS = (15, 8, 6, 5, 4)
 """Steps at each level."""
-_LAST_STEPS = 6
-"""Steps at the end, in double precision."""
+_LAST_STEPS, _STILL = 6, 1e-6
+"""Steps of a round at the end, in double precision, and their length at which the rounds end."""
 _MAX_NUMBERS = 2**23
 """Numbers of restored images at once."""
 _WIDTH = 5.0
@@ -45,7 +45,8 @@ _WIDTH = 5.0
 _EXPOSURES = 6
 """Estimates of gain and offset, each with outliers by the one before."""
 _ROUNDS, _SETTLED = 30, 1e-4
-"""Descents and exposures at the end, in turn, and the change of the exposure at which they end."""
+"""Rounds at the end, at most: of descents and exposures in turn, and of the last steps; and the change of the exposure
+at which the former end."""
 _LEAST_STD = 1e-3
 """Standard deviation of residuals for the robust loss, at least, in units of the contrast."""
 _NOISY_STD = 0.02
@@ -103,7 +104,11 @@ def register_images(
     refine = Inverter(
         action, LeastSquares(full, loss), [LevenbergMarquardt(_LAST_STEPS)], max_evaluations=1, progress=False
     )
-    h = refine(x, initial=h.double()[None]).elements[0]
+    h = h.double()
+    for _ in range(_ROUNDS):
+        before, h = h, refine(x, initial=h[None]).elements[0]
+        if not float(group.log(group.compose(group.inverse(before[:1]), h[:1])).norm()) > _STILL:
+            break
     fit = fit_of(
         action,
         lambda std: LeastSquares(full, loss, std=std),
