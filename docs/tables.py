@@ -574,23 +574,12 @@ def photographs(rows: str) -> str:
     """
     kept = json.loads((BENCHMARKS / "photograph-classes-cpu.json").read_text())["groups"]
     names = {"SO2": "SO(2)", "Similarity": "Similarity(2)", "Affine": "Affine(2)", "Projective": "Projective(2)"}
+    names = {name: text for name, text in names.items() if name in kept}
     table = []
     for method in kept["SO2"][rows]:
         found = [kept[name][rows][method] for name in names]
         table.append([method, *(f"{row['accuracy']:.3f} ± {row['standard error']:.3f}" for row in found)])
     return markdown(["method", *names.values()], table)
-
-
-def words() -> str:
-    """Shares of moved words that are read, by method and group, with standard errors, and looks of both networks."""
-    kept = json.loads((BENCHMARKS / "words-cpu.json").read_text())["groups"]
-    names = {"SO2": "SO(2)", "Projective": "Projective(2)"}
-    rows = []
-    for method, first in kept["SO2"]["rows"].items():
-        found = [kept[name]["rows"][method] for name in names]
-        looks = [f"{first.get(kind, 0):.0f}" for kind in ("network evaluations", "energy evaluations")]
-        rows.append([method, *(f"{row['accuracy']:.3f} ± {row['standard error']:.3f}" for row in found), *looks])
-    return markdown(["method", *names.values(), "evaluations of the inverter", "of the recogniser"], rows)
 
 
 def photograph_registration() -> str:
@@ -636,7 +625,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "photographs": partial(photographs, "rows"),
     "photographs-clean": partial(photographs, "rows of clean pictures"),
     "photograph-registration": photograph_registration,
-    "words": words,
     "devices": devices,
     "report": report,
     "speed-forward": lambda: speed("forward", 100_000, 1e-3),
