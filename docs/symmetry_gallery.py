@@ -42,8 +42,8 @@ LABELS = {
 TEXT = """# Symmetries of thirty equations
 
 [`find_symmetries`](howto/group.md) computes the point symmetries of an equation: transformations of its variables that
-map solutions to solutions. It is tested on {count} equations, of which the table has thirty. *Symmetries* names their
-Lie algebra, its dimension, and the time of one processor:
+map solutions to solutions. It is tested on a catalogue of {count} equations, of which the table has thirty.
+*Symmetries* names their Lie algebra, its dimension, and the time of one processor:
 
 - ⊕ is a direct sum, ⋉ a semidirect sum.
 - h(n) is the Heisenberg algebra of dimension n, aff(1) the algebra of the affine maps of a line.

@@ -231,7 +231,7 @@ class TestMemory:
         assert automatic_bound(torch.zeros(1, 2**30, device="meta")) == 1
         cloud = Translation(2).action()
         x = randn(2, 2**20, 2)
-        for energy, bound in ((Recorder(), 1), (FirstPoint(), 2**23 // 16), (None, None)):
+        for energy, bound in ((Recorder(), 1), (FirstPoint(), 2**23 // 16), (None, 1)):
             assert PosteriorEnergy(cloud, energy, x, max_evaluations="auto").max_evaluations == bound
         with pytest.raises(ConfigurationError, match="max_evaluations"):
             inverter(Recorder()).replace(max_evaluations="many")

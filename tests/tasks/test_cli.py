@@ -108,6 +108,7 @@ LONG_NUMBERS = [
     ("test", "frames/score", "model.init_args.steps"),
     ("test", "homnist/tied_vae", "model.init_args.inverter.init_args.num_mc"),
     ("test", "rotmnist/posterior", "model.init_args.num_samples"),
+    ("test", "photos/so2", "data.init_args.batch_size"),
     ("test", "so10/langevin", "model.init_args.sampler.init_args.steps"),
 ]
 """Those of the other folders: all folders are there."""
