@@ -233,13 +233,14 @@ def run(name: str, options: argparse.Namespace, recogniser: Recogniser) -> dict[
                 errors.setdefault(method, []).append(off.norm(dim=-1))
     if options.figure is not None:
         draw(options.figure, recogniser, action, moved[:SHOWN], found[:SHOWN])
-    rows = {}
+    rows: dict[str, dict[str, float | None]] = {}
     for method, counted in right.items():
         means = torch.tensor(counted).float().mean(0)
         error = float(means.std()) / len(means) ** 0.5
         rows[method] = {"accuracy": float(means.mean()), "standard error": error}
         if method in errors:
-            rows[method] |= {"median error": float(torch.cat(errors[method]).median())}
+            middle = float(torch.cat(errors[method]).nan_to_num(nan=math.inf).median())
+            rows[method] |= {"median error": middle if math.isfinite(middle) else None}
             rows[method] |= dict(zip(("energy evaluations", "network evaluations"), evaluations[method], strict=True))
         print(f"  {method:24}", rows[method], flush=True)
     return table | {"rows": rows}

@@ -582,6 +582,18 @@ def photographs(rows: str) -> str:
     return markdown(["method", *names.values()], table)
 
 
+def words() -> str:
+    """Shares of moved words that are read, by method and group, with standard errors, and looks of both networks."""
+    kept = json.loads((BENCHMARKS / "words-cpu.json").read_text())["groups"]
+    names = {"SO2": "SO(2)", "Projective": "Projective(2)"}
+    rows = []
+    for method, first in kept["SO2"]["rows"].items():
+        found = [kept[name]["rows"][method] for name in names]
+        looks = [f"{first.get(kind, 0):.0f}" for kind in ("network evaluations", "energy evaluations")]
+        rows.append([method, *(f"{row['accuracy']:.3f} ± {row['standard error']:.3f}" for row in found), *looks])
+    return markdown(["method", *names.values(), "evaluations of the inverter", "of the recogniser"], rows)
+
+
 def photograph_registration() -> str:
     """Errors of the corners of photographs after registration, in pixels, and seconds of one core."""
     kept = json.loads((BENCHMARKS / "photographs-cpu.json").read_text())
@@ -625,6 +637,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "photographs": partial(photographs, "rows"),
     "photographs-clean": partial(photographs, "rows of clean pictures"),
     "photograph-registration": photograph_registration,
+    "words": words,
     "devices": devices,
     "report": report,
     "speed-forward": lambda: speed("forward", 100_000, 1e-3),
