@@ -229,8 +229,7 @@ def run(name: str, options: argparse.Namespace, recogniser: Recogniser) -> dict[
                 found = found[torch.arange(len(found)), doubts.nan_to_num(nan=math.inf).argmin(1)]
                 add(method, action(group.inverse(found), moved))
                 evaluations[method] = [doubts.shape[1] if doubts.shape[1] > 1 else 0, result.network_evaluations]
-                off = group.log(group.compose(group.inverse(g), found))
-                errors.setdefault(method, []).append(off.norm(dim=-1))
+                errors.setdefault(method, []).append(group.distance(g, found))
     if options.figure is not None:
         draw(options.figure, recogniser, action, moved[:SHOWN], found[:SHOWN])
     rows: dict[str, dict[str, float | None]] = {}

@@ -149,13 +149,7 @@ def homographies(group: LieGroup, share: float = 0.25, size: tuple[int, int] = (
         moved = corners + reach * (2.0 * u.unflatten(-1, (4, 2)) - 1.0)
         return fit_homographies(corners.expand_as(moved), moved)
 
-    def drawn(count: int, generator: torch.Generator | None) -> Tensor:
-        found = matrices(uniform((count, 8), _DOUBLE, generator))
-        while len(again := (~_keeps(found, corners)).nonzero().flatten()):
-            found[again] = matrices(uniform((len(again), 8), _DOUBLE, generator))
-        return found
-
-    return _law(group, matrices, "homographies", drawn)
+    return _law(group, matrices, "homographies", lambda found: _keeps(found, corners))
 
 
 def composed(group: LieGroup, *laws: Law) -> Law:
@@ -197,24 +191,30 @@ def _keeps(matrix: Float[Tensor, "b 3 3"], corners: Float[Tensor, "4 2"]) -> Boo
     return kept[0] & kept[1]
 
 
-def _law(group: LieGroup, matrices: object, what: str, drawn: object = None) -> Law:
+def _law(
+    group: LieGroup,
+    matrices: Callable[[Tensor], Tensor],
+    what: str,
+    accepts: Callable[[Tensor], Tensor] | None = None,
+) -> Law:
     """The distribution of matrices made of uniform numbers ``[count, 8]``, if they are in the group.
 
     Args:
         group: the group.
         matrices: uniform numbers to matrices.
         what: name of the transformations, for messages.
-        drawn: (count, generator) to matrices, if not all that ``matrices`` makes may be drawn.
+        accepts: matrices to truth values; matrices that it refuses are drawn again. ``None`` to accept all.
     """
     if not isinstance(group, LieGroup):
         raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
     point_action = group.action()
     if 2 not in point_action.point_dims:
         raise ConfigurationError(f"group: expected one that acts on points (x, y), got {group!r}")
-    assert callable(matrices)
 
     def draw(count: int, generator: torch.Generator | None) -> Tensor:
-        found = drawn(count, generator) if callable(drawn) else matrices(uniform((count, 8), _DOUBLE, generator))
+        found = matrices(uniform((count, 8), _DOUBLE, generator))
+        while accepts is not None and len(again := (~accepts(found)).nonzero().flatten()):
+            found[again] = matrices(uniform((len(again), 8), _DOUBLE, generator))
         return point_action.from_homogeneous(found)
 
     some = matrices(uniform((4, 8), _DOUBLE, keyed(0)))

@@ -107,7 +107,7 @@ def register_images(
     h = h.double()
     for _ in range(_ROUNDS):
         before, h = h, refine(x, initial=h[None]).elements[0]
-        if not float(group.log(group.compose(group.inverse(before[:1]), h[:1])).norm()) > _STILL:
+        if not float(group.distance(before[0], h[0])) > _STILL:
             break
     fit = fit_of(
         action,
