@@ -22,7 +22,7 @@ from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput, PointCloud
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO, Affine, HeatSymmetry, LieGroup, Projective, Translation
 from trivgeo.inversion import AmortizedInverter, Inverter, LearnedInverter, TestTimeEquivariant, check_energy
-from trivgeo.inversion.law import noise_between, spread_of
+from trivgeo.inversion.law import Law, noise_between, num_noise_factors, spread_of
 from trivgeo.inversion.learned import (
     ImageBackbone,
     LearnedScore,
@@ -38,6 +38,7 @@ from trivgeo.inversion.learned.files import describe, score_of
 from trivgeo.inversion.stages import LearnedReverseDiffusion
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde import GeometricSchedule
+from trivgeo.sde.noise import noise_with_target
 from trivgeo.sde.solvers import RefiningStep
 
 GROUP = SE(2)
@@ -386,6 +387,24 @@ class TestArrays:
             trained.distil(clean, steps=0)
 
 
+def turned_and_sheared(group: LieGroup, width: float, least: float = 0.0) -> Law:
+    """Rotations by ``least`` to pi about the origin in the first coordinates, after exp of normal vectors."""
+
+    def law(count: int, generator: torch.Generator) -> Tensor:
+        n = min(3, group.element_shape[-1] - 1)
+        axes = nn.functional.normalize(torch.randn(count, 3, generator=generator).double(), dim=-1)
+        if n == 2:
+            axes = axes.sign() * torch.tensor([0.0, 0.0, 1.0])
+        angles = least + (math.pi - least) * torch.rand(count, 1, generator=generator).double()
+        rotations = SO(3).exp(angles * axes)[:, :n, :n]
+        turned = torch.eye(n + 1).double().repeat(count, 1, 1)
+        turned[:, :n, :n] = rotations
+        rest = group.exp(width * torch.randn(count, group.dim, generator=generator).double())
+        return group.compose(turned[:, : group.element_shape[0]], rest)
+
+    return law
+
+
 class TestLaw:
     def test_spread(self) -> None:
         """The noise has the covariance of the law; a direction without motion a twentieth of the largest spread."""
@@ -407,6 +426,29 @@ class TestLaw:
         group, width = SE(2), torch.tensor([0.5, 2.0, 0.0])
         along = spread_of(group, lambda n, g: group.exp(width * torch.randn(n, 3, generator=g))).diagonal()
         assert_relative(along, along.new_tensor([0.5, 2.0, 0.05 * 2.0 * 0.5 * 2**0.5]), 0.1)
+
+    @pytest.mark.parametrize("group", [Affine(2), Projective(2), Affine(3), Projective(3)])
+    @pytest.mark.parametrize("least", [0.0, 150.0])
+    def test_spread_of_rotations_with_shears(self, group: LieGroup, least: float) -> None:
+        """Logarithms of rotations by nearly half a turn have shears without bound; the law has not."""
+        n = group.element_shape[-1] - 1
+        basis = spread_of(group, turned_and_sheared(group, 0.1, math.radians(least)))
+        unit = torch.eye(group.dim, dtype=torch.float64)
+        tangents = (group.exp(1e-4 * unit) - group.exp(-1e-4 * unit))[:, :2, :2] / 2e-4  # in the plane of x and y
+        shear = basis @ (tangents[:, 0, 1] + tangents[:, 1, 0]) / 2
+        turn = basis @ (tangents[:, 1, 0] - tangents[:, 0, 1]) / 2
+        assert 0.05 < float(shear.norm()) < 3 * 0.1 / 2**0.5
+        rms = math.sqrt((math.pi**3 - math.radians(least) ** 3) / (math.pi - math.radians(least)) / 3)
+        assert_relative(turn.norm(), torch.tensor(rms * (1.0 if n == 2 else 3**-0.5)).double(), 0.2)
+
+    @pytest.mark.parametrize("group", [SE(2), Affine(2), Projective(2)])
+    def test_targets_of_wide_noise(self, group: LieGroup) -> None:
+        """Targets are about as large as a normal vector: no factor of the noise comes where exp is singular."""
+        scaled = group.with_scale(1.25 * spread_of(group, turned_and_sheared(group, 0.1)))
+        sample = noise_with_target(
+            scaled, torch.ones(4000).double(), steps=num_noise_factors(scaled), generator=seeded(0)
+        )
+        assert float(sample.target.square().mean()) < 20
 
     @pytest.mark.parametrize(("lowest", "highest"), [(0.1, 1.0), (0.001, 1.0), (0.3, 2.0)])
     def test_noise_between(self, lowest: float, highest: float) -> None:

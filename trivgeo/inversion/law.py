@@ -6,19 +6,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._random import keyed, normal
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count
 from trivgeo.errors import DomainError, NonFiniteError, ShapeError
-from trivgeo.groups import Action, LieGroup
+from trivgeo.groups import Action, LieAlgebra, LieGroup
 from trivgeo.inversion.rows import where_rows
 from trivgeo.sde import GeometricSchedule
 
-__all__ = ["Law", "moving_elements", "noise_between", "sample_elements", "spread_of"]
+__all__ = ["Law", "moving_elements", "noise_between", "num_noise_factors", "sample_elements", "spread_of"]
 
 Law = Callable[[int, torch.Generator], Tensor]
 """(count, generator) to elements ``[count, *element_shape]``."""
@@ -26,6 +27,9 @@ Law = Callable[[int, torch.Generator], Tensor]
 _NUM_SAMPLES = 4096
 _ERROR = 0.05  # share of the transformations that a first guess may leave
 _NOTHING = 1e-3  # in units of the largest spread
+_FARTHEST = 0.95  # of the way to the nearest element where exp is singular
+_MIN_FACTORS = 2
+_MAX_TURNING_VARIANCE = 2.5  # of one exponential: a full turn is four standard deviations
 
 
 def sample_elements(group: LieGroup, law: Law, count: int, generator: torch.Generator) -> Tensor:
@@ -91,10 +95,10 @@ def moving_elements(
 def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
     r"""A basis ``[n, n]``, for the ``scale`` of the group, in which a law of elements has unit spread.
 
-    The root of the second moment of :math:`\log g`. A guess that is off by a twentieth leaves undone what moves along
-    :math:`[\log g, \log g'] / 20`, too, of two elements drawn: no direction has less than that. A direction in which
-    the law does not move, with less than a thousandth of the largest spread, has a twentieth of it; all others do not
-    depend on units.
+    The root of the second moment of :math:`\log g`, without what logarithms of large rotations exaggerate (see
+    `_bounded`). A guess that is off by a twentieth leaves undone what moves along :math:`[\log g, \log g'] / 20`, too,
+    of two elements drawn: no direction has less than that. A direction in which the law does not move, with less than
+    a thousandth of the largest spread, has a twentieth of it; all others do not depend on units.
 
     Args:
         group: the group.
@@ -110,6 +114,7 @@ def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
     v = v[torch.isfinite(v).all(-1)]
     if len(v) < _NUM_SAMPLES // 2:
         raise DomainError(f"law: expected elements most of which have a logarithm, got {len(v)} of {_NUM_SAMPLES}")
+    v = _bounded(group, v)
     values, vectors = torch.linalg.eigh(v.mT @ v / len(v))
     largest = float(values[-1])
     if not largest > 0:
@@ -119,6 +124,52 @@ def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
     values = torch.maximum(values, _ERROR**2 * brackets.square().mean(0))
     values = torch.where(values < _NOTHING**2 * largest, _ERROR**2 * largest, values)
     return vectors @ torch.diag(values.sqrt()) @ vectors.mT
+
+
+def _bounded(group: LieGroup, v: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    r"""Logarithms in the natural basis, those of large rotations without what they exaggerate.
+
+    On affine maps and homographies exp is singular where an eigenvalue of ad(v) is :math:`2 \pi i`: at a rotation by
+    :math:`\pi`. The logarithm of such a rotation with a little shear has a shear without bound, and the second moment
+    of a law of any rotation and small shears is infinite. Of a logarithm more than half as far,
+    :math:`v = k + \delta` with k where the Killing form is negative, :math:`k + J_r(k) \delta` is kept, as
+    :math:`\exp v \approx \exp(k) \exp(J_r(k) \delta)`.
+    """
+    natural = group.with_scale(None)
+    far = _turning(natural.algebra, v) > math.pi * (1 + 1e-9)
+    if not bool(far.any()):
+        return v
+    form, axes = torch.linalg.eigh(natural.algebra.killing_form.to(v))
+    axes = axes[:, form < -_NOTHING * form.abs().max()]
+    turn = v[far] @ axes @ axes.mT
+    rest = v[far] - turn
+    turn = turn * (_FARTHEST * 2 * math.pi / _turning(natural.algebra, turn)).clamp(max=1.0).unsqueeze(-1)
+    v = v.clone()
+    v[far] = turn + (natural.right_jacobian(turn) @ rest.unsqueeze(-1)).squeeze(-1)
+    return v
+
+
+def _turning(algebra: LieAlgebra, v: Float[Tensor, "m n"]) -> Float[Tensor, " m"]:
+    """The largest imaginary part of an eigenvalue of ad(v)."""
+    if algebra.is_abelian:
+        return v.new_zeros(len(v))
+    ad = algebra.ad(v).numpy(force=True)
+    return torch.from_numpy(np.abs(np.linalg.eigvals(ad).imag).max(-1))  # torch fails at some repeated eigenvalues
+
+
+def num_noise_factors(group: LieGroup) -> int:
+    r"""The number of exponentials of which noise of level 1 is a product, so that exp is one to one where they fall.
+
+    With m factors the largest imaginary part of an eigenvalue of ad(v), of one of them, has a standard deviation of a
+    quarter of :math:`2 \pi`, where exp becomes singular. The target of `trivgeo.sde.noise.noise_with_target` has
+    infinite variance if factors often reach it.
+
+    Args:
+        group: the group, whose scale is the spread of the noise.
+    """
+    z = normal((_NUM_SAMPLES, group.dim), torch.empty(0, dtype=torch.float64), keyed(0, 4))
+    variance = float(_turning(group.algebra, z).square().mean())
+    return max(_MIN_FACTORS, math.ceil(variance / _MAX_TURNING_VARIANCE))
 
 
 def noise_between(lowest: float, highest: float) -> tuple[GeometricSchedule, float]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from trivgeo._devices import module_device, tree_device
 from trivgeo.groups import Action
-from trivgeo.inversion.law import Law, noise_between, spread_of
+from trivgeo.inversion.law import Law, noise_between, num_noise_factors, spread_of
 from trivgeo.inversion.learned.noise_network import NoiseNetwork, backbone_for
 from trivgeo.inversion.learned.score import LearnedScore
 
@@ -19,8 +19,6 @@ __all__ = ["BackboneFactory"]
 
 _WIDER = 1.25
 """Width of the noise, in units of the spread of the law."""
-_FACTORS = 2
-"""Exponentials of a draw of noise."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class BackboneFactory:
             action,
             schedule,
             backbone,
-            noise_steps=_FACTORS,
+            noise_steps=num_noise_factors(action.group),
             lowest_time=time,
             augmentation=law,
             prepare=None if network is None else network.reduced,
