@@ -53,6 +53,7 @@ class Sweep:
         columns: the columns.
         published: the published figure of every cell, or nothing.
         scale: of the metric in the picture, "linear" or "log".
+        quantity: what the metric measures, if its name does not say so; before its name in the picture.
         marks: labels and folders of other runs of the same test, which the picture shows, too.
         quoted: labels of published figures, and the number of evaluations and the figure, which the picture shows, too.
     """
@@ -67,6 +68,7 @@ class Sweep:
     columns: Sequence[Line]
     published: Sequence[Sequence[float]] = ()
     scale: str = "linear"
+    quantity: str = ""
     marks: Mapping[str, str] = field(default_factory=dict)
     quoted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -97,7 +99,7 @@ class Sweep:
         return sweep
 
     def _check(self) -> None:
-        for name in ("title", "metric", "directory", "scale"):
+        for name in ("title", "metric", "directory", "scale", "quantity"):
             _expect(name, "a text", getattr(self, name), str)
         if self.scale not in ("linear", "log"):
             raise ConfigurationError(f"scale: expected linear or log, got {self.scale!r}")
@@ -252,7 +254,7 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
         axis.set_xscale("log")
         axis.set_xlabel("evaluations of energies and networks for a case")
     axis.set_yscale(sweep.scale)
-    axis.set_ylabel(sweep.metric + (" (%)" if sweep.factor == 100.0 else ""))
+    axis.set_ylabel(f"{sweep.quantity} {sweep.metric}".strip() + (" (%)" if sweep.factor == 100.0 else ""))
     axis.set_title(sweep.title, fontsize=9, wrap=True)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
