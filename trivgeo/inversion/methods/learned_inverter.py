@@ -60,7 +60,8 @@ class LearnedInverter(Inverter):
     group. See `LearnedScore` for the network and `AmortizedInverter` for the inversion. Results are `CheckedResult`s:
     ``trusted`` is false, with ``reasons``, for data or transformations unlike the training set. Several hypotheses are
     draws from the learned posterior, which is calibrated: an estimate, without weights. `log_prob` is the density of
-    this posterior.
+    this posterior. With an energy they are draws of the reverse diffusion instead, which lie closer to the modes and
+    take fewer evaluations, and the one of lowest energy is the best.
 
     Args:
         action: the action on data.
@@ -144,15 +145,15 @@ class LearnedInverter(Inverter):
     def stages(self) -> tuple[StageLike, ...]:
         """The stages of the score: `Replicate`, `AddNoise` if there are several hypotheses, `LearnedReverseDiffusion`.
 
-        After a calibration also `CalibratedDraws` if there are several hypotheses, `CleanGate` with a gate, and
-        `OutlierCheck`.
+        After a calibration also `CalibratedDraws` if there are several hypotheses and no energy, `CleanGate` with a
+        gate, and `OutlierCheck`.
 
         Raises:
             ConfigurationError: the inverter was neither trained nor loaded.
         """
         score, known = self._trained_score(), self.calibration
         several = self.num_hypotheses > 1
-        if not several or known is None:
+        if not several or known is None or self.energy is not None:
             stages = self._reverse(self.num_hypotheses, self.stepper, several)
         else:
             chains = max(self.num_hypotheses, _CHAINS)
