@@ -245,8 +245,8 @@ def run_moved(
             rows.add("upright", index, rows.classifier(search.features(x.unsqueeze(0)))[0])
             rows.add("true inverse", index, rows.classifier(search.look(moved, g))[0])
             rows.add("alone", index, logits[0])
-            views = logits[: GRID : GRID // VIEWS] if search.grid else logits
-            rows.add(f"mean over {VIEWS} views", index, views[:VIEWS].softmax(-1).mean(0))
+            views = torch.arange(VIEWS) * (GRID if search.grid else VIEWS) // VIEWS  # of angles, from the whole circle
+            rows.add(f"mean over {VIEWS} views", index, logits[views].softmax(-1).mean(0))
             for name, score in search.scores.items():
                 rows.add(name, index, logits[score(found).argmin()])
             drawn = GRID if search.grid else DRAWS
