@@ -522,13 +522,13 @@ def gpu_images() -> str:
             images, correct, seconds = (sum(row[name] for row in rows) for name in ("images", "correct", "seconds"))
             cells = [NONE, f"{100 * correct / images:.2f}", NONE, count_text(rows[0]["evaluations"])]
             took = f"{1e3 * seconds / images:.2f}"
-            lines.append(["affNIST, the published sampler, classifier energy", f"{images:,}", *cells, took, card])
+            lines.append(["affNIST, TIED as published, classifier energy", f"{images:,}", *cells, took, card])
     header = [
         "test",
         "images",
-        "no inversion, %",
-        "with inversion, %",
-        "true transformation, %",
+        "accuracy, %: no inversion",
+        "with inversion",
+        "true transformation undone",
         "evaluations",
         "ms an image",
         "card",

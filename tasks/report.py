@@ -187,6 +187,11 @@ def count_text(evaluations: float | None) -> str:
     return "–" if evaluations is None else f"{evaluations:,.0f}"
 
 
+def _three_digits(number: float) -> str:
+    """A number with three significant digits and commas between thousands."""
+    return f"{float(f'{number:.3g}'):,g}"
+
+
 def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[str, Any]]]:
     """A table as Markdown, figures of this repository with the published ones in brackets; and as plain data."""
     lines = [f"## {table.title}", "", "| method | " + " | ".join(table.columns) + " |"]
@@ -221,10 +226,9 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
                 }
             )
             if result is not None:
-                cost[cell.run] = (
-                    f"| {cell.run} | {result.cases} | {count_text(result.evaluations)} | {1e3 * result.seconds:.3g} | "
-                    f"{result.device} |"
-                )
+                took = _three_digits(1e3 * result.seconds)
+                columns = (cell.run, f"{result.cases:,}", count_text(result.evaluations), took, result.device)
+                cost[cell.run] = f"| {' | '.join(columns)} |"
         lines.append(f"| {label} | " + " | ".join(texts) + " |")
     if cost:
         heading = ["", "| run | cases | evaluations a case | ms a case | device |", "|---|---|---|---|---|"]

@@ -132,6 +132,15 @@ def test_derivatives_keep_the_dtype(case: GroupCase) -> None:
         assert vmap(jacfwd(f))(torch.zeros(2, group.dim)).dtype == torch.float32
 
 
+def test_coadjoint_changes_the_side_of_a_gradient(case: GroupCase) -> None:
+    """Of f(exp(v) g) to that of f(g exp(v)), both in reverse mode."""
+    group = case.group
+    g, zero = random_elements(group, std=case.std), torch.zeros(group.dim, dtype=torch.float64)
+    left = jacrev(weighted(lambda v: group.compose(group.exp(v), g)))(zero)
+    right = jacrev(weighted(lambda v: group.compose(g, group.exp(v))))(zero)
+    assert_relative(group.coadjoint(g, left), right, 1e-9)
+
+
 def test_one_bad_element_does_not_spread() -> None:
     """No logarithm at one element of a batch: NaN there, exact derivatives elsewhere."""
     group = HeatSymmetry(0.1)

@@ -214,10 +214,14 @@ class LieGroup(GroupGeometry, GroupIdentity):
 
     @final
     def coadjoint(self, g: Tensor, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        r""":math:`\mathrm{Ad}_g^T y`: of a gradient at :math:`x g`, that of the same function as x moves; batches
-        broadcast.
+        r"""Return :math:`\mathrm{Ad}_g^T y`: the gradient of :math:`f(g \exp v)` by v at 0, if y is the gradient of
+        :math:`f(\exp(v)\,g)`.
 
         :math:`(\mathrm{Ad}_g^T y) \cdot \eta = y \cdot \mathrm{Ad}_g \eta`, without the matrix on compact groups.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            y: gradients ``[*batch, dim]``; batches broadcast.
         """
         g, y = promoted(g=self.check_elements(g), y=self.check_vectors(y, "y"))
         check_broadcast(self.batch_shape(g), y.shape[:-1])
