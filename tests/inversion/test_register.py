@@ -368,6 +368,20 @@ class TestClouds:
         for expected in (g, SE(2).compose(g, half_turn)):
             assert float((r.modes.elements[0] - expected).abs().amax((-2, -1)).min()) < 0.02
 
+    @pytest.mark.parametrize(("symmetry", "number"), [("D2", 20), ("O", 5)])
+    def test_all_poses_of_a_symmetric_object(self, symmetry: str, number: int) -> None:
+        """Points with the symmetries of a cuboid (4 poses) and a cube (24): no pose is taken for the only one."""
+        turns = torch.from_numpy(Rotation.create_group(symmetry).as_matrix())
+        side = torch.tensor([1.0, 0.6, 0.35] if symmetry == "D2" else [1.0, 1.0, 1.0]).double()
+        moving = torch.einsum("fij,nj->fni", turns, rand(number, 3) * side).reshape(-1, 3)
+        g = random_elements(SE(3), std=1.0)
+        order = torch.randperm(len(moving), generator=seeded(0))
+        r = register(moving, SE(3).action()(g, moving)[order] + 0.005 * randn(len(moving), 3, seed=1), SE(3))
+        poses = SE(3).compose(g, SE(3).join(turns, torch.zeros(len(turns), 3).double()))
+        assert int(r.modes.count) == len(turns)
+        assert float(torch.cdist(r.modes.elements[0].flatten(1), poses.flatten(1)).min(0).values.max()) < 0.05
+        assert not r.trusted
+
     @pytest.mark.parametrize("noise", [0.0, 0.01])
     def test_points_on_a_line_do_not_determine_a_rotation(self, noise: float) -> None:
         """Without noise any direction was certain."""

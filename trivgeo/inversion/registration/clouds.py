@@ -36,7 +36,11 @@ _FINAL_POINTS = 2000
 _WIDTHS = (0.7, 0.35, 0.18, 0.1)
 """Of the robust losses, in units of the root of the mean square distance from the centre."""
 _KEPT = (64, 24, 8, 4)
-"""Hypotheses that go on with each width."""
+"""Hypotheses that go on with each width, of one place each."""
+_MOST_POSES, _SIMILAR = 24, 1.3
+"""Hypotheses that go on at most where a symmetric object has several poses, and their energies over the lowest one."""
+_SAME_PLACE = 0.3
+"""Root of the mean square distance between points moved by two hypotheses of one place, in widths."""
 _STEPS = (6, 6, 10, 15)
 _WIDTH = 4.0
 """Of the last loss, in standard deviations of the residuals."""
@@ -256,16 +260,46 @@ def _descend_nearest(
     """Descents under losses that become narrower, of fewer and fewer hypotheses on more and more points."""
     few = [_some(p, _SEARCH_POINTS, generator) for p in (x, y)]
     many = [_some(p, _FINAL_POINTS, generator) for p in (x, y)]
-    h = group.inverse(starts)
+    h, action = group.inverse(starts), PointCloud(group)
     for place, (width, steps, number) in enumerate(zip(_WIDTHS, _STEPS, _KEPT, strict=True)):
         cloud, reference = many if place == len(_WIDTHS) - 1 else few
         energy = LeastSquares(SymmetricNearestPoints(reference), GemanMcClure(width))
-        kept = Select(min(number, len(h)))
         together = max(1, _MAX_PAIRS // (len(cloud) * len(reference)))
-        stages: list[Callable[..., object]] = [kept, LevenbergMarquardt(steps)]
-        search = Inverter(PointCloud(group), energy, stages, max_evaluations=together, progress=False)  # type: ignore[arg-type]
+        if place:
+            h = _places(action, few[0], energy, h, width, number, together)
+        stages: list[Callable[..., object]] = [Select(min(number, len(h))), LevenbergMarquardt(steps)]
+        search = Inverter(action, energy, stages if not place else stages[1:], max_evaluations=together, progress=False)  # type: ignore[arg-type]
         h = search(cloud[None], initial=h[None]).elements[0]
     return h, SymmetricNearestPoints(many[1]), many[0]
+
+
+def _places(
+    action: PointCloud, cloud: Tensor, energy: LeastSquares, h: Tensor, width: float, number: int, together: int
+) -> Tensor:
+    """The hypotheses of lowest energy, one of each place to which they move the points back.
+
+    So many, or more of an object that is symmetric: several places have almost the lowest energy. What takes one of
+    these to another is about a symmetry of the object, and takes the others to further places.
+    """
+    group = action.group
+    search = Inverter(action, energy, [], max_evaluations=together, progress=False)
+
+    def distinct(h: Tensor) -> tuple[Tensor, int]:
+        energies = search(cloud[None], initial=h[None]).energies[0].nan_to_num(torch.inf)
+        order = energies.argsort()
+        h, energies = h[order], energies[order]
+        moved = action(group.inverse(h), cloud).flatten(1).nan_to_num(torch.inf)
+        near = torch.cdist(moved, moved) < _SAME_PLACE * width * math.sqrt(len(cloud))
+        first = ~near.tril(-1).any(-1)  # none that is lower is near
+        h, energies = h[first], energies[first]
+        return h, int((energies <= _SIMILAR * energies[0]).sum())
+
+    h, similar = distinct(h)
+    if similar > 1:
+        poses = h[: min(similar, _MOST_POSES)]
+        symmetries = group.compose(group.inverse(h[:1]), poses)
+        h, similar = distinct(torch.cat([h, *(group.compose(pose, symmetries) for pose in poses)]))
+    return h[: max(number, min(similar, _MOST_POSES))]
 
 
 def _unlike(residual: float, x: Tensor, y: Tensor, in_order: bool) -> tuple[str, ...]:

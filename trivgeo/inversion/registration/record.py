@@ -26,7 +26,7 @@ _MODE_SAMPLES = 256
 _MODE_RADIUS = 0.1
 """Distance within which elements are one mode, in units of the basis of the group on conditioned data."""
 _LEAST_RIVAL = 0.05
-"""Weight of a second mode from which on a registration is ambiguous."""
+"""Weight of a second mode, in units of the first one's, from which on a registration is ambiguous."""
 _LEAST_AGREEMENT = 0.5
 """Share of pixels or points that must agree."""
 _MAX_DECREMENT = 0.25
@@ -208,7 +208,7 @@ def _reasons(covariance: Tensor, decrement: float, agreement: float, modes: Post
         said.append(f"standard deviation {spread:.2g} in some direction: the data do not determine the transformation")
     if not decrement < _MAX_DECREMENT:
         said.append(f"{decrement:.2g} standard deviations from the minimum: the descent has not ended")
-    if modes.weights.shape[1] > 1 and float(modes.weights[0, 1]) > _LEAST_RIVAL:
+    if modes.weights.shape[1] > 1 and float(modes.weights[0, 1] / modes.weights[0, 0]) > _LEAST_RIVAL:
         said.append(f"{int(modes.count[0])} modes, a second one of weight {float(modes.weights[0, 1]):.2f}")
     return tuple(said)
 
