@@ -354,6 +354,17 @@ class TestClouds:
         assert abs(sum(squares) / number / group.dim - 1) < 3 * error
         assert sum(square < ninety for square in squares) >= 0.9 * number - 3 * math.sqrt(0.09 * number)
 
+    @pytest.mark.parametrize("group", [SE(2), SE(3)])
+    def test_covariance_without_an_order(self, group: LieGroup) -> None:
+        """Points far from each other: each has one partner, and the covariance is that of clouds in the same order."""
+        moving, g = 3.0 * randn(30, group.element_shape[0]), random_elements(group, std=0.2)
+        fixed = group.action()(g, moving) + 0.02 * randn(*moving.shape, seed=1)
+        order = torch.randperm(len(fixed), generator=seeded(0))
+        matched = register(moving, fixed, group, matched=True)
+        free = register(moving, fixed[order], group, num_starts=8)
+        assert float(group.distance(matched.element, free.element)) < 1e-3
+        assert_relative(free.covariance, matched.covariance, 0.15)
+
     def test_a_symmetric_cloud_has_two_modes(self) -> None:
         """A rectangle of points and itself turned by 180 degrees."""
         side = torch.linspace(-1.0, 1.0, 9, dtype=torch.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from trivgeo.groups import SO, Affine, E, GLPlus, LieGroup, MatrixGroup, O, Proj
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 from trivgeo.groups.similarity import ScaledRotations
 from trivgeo.inversion.energies.least_squares import LeastSquares
+from trivgeo.inversion.energies.nearest_neighbours import nearest_indices
 from trivgeo.inversion.energies.point_residuals import PairedPoints, SymmetricNearestPoints
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.law import Law, sample_elements
@@ -134,7 +136,8 @@ def register_clouds(
         action, LeastSquares(residuals, loss), [LevenbergMarquardt(8 if in_order else 20)], progress=False
     )
     h = polish(x[None], initial=h[None]).elements[0]
-    fit = fit_of(action, lambda s: LeastSquares(residuals, loss, std=s), x[None], h)
+    smooth = partial(_of_shared_points, residuals) if isinstance(residuals, SymmetricNearestPoints) else None
+    fit = fit_of(action, lambda s: LeastSquares(residuals, loss, std=s), x[None], h, smooth=smooth)
     if fit.found:
         fit = replace(fit, reasons=(*fit.reasons, *_unlike(fit.residual, x, y, in_order)))
     adjoint = units.adjoint(group, x)
@@ -151,6 +154,26 @@ def register_clouds(
         modes=modes,
         residual=fit.residual * units.size,
     )
+
+
+def _of_shared_points(
+    residuals: SymmetricNearestPoints, psi: Float[Tensor, "q n"], clouds: Float[Tensor, "1 m n"]
+) -> Float[Tensor, "q n"]:
+    """Sums over residuals between the same points, see `SymmetricNearestPoints`: of noisy points these are correlated.
+
+    Most pairs are counted twice, from each end. Two-way clusters as in Cameron, Gelbach and Miller (2011): the sums
+    over residuals of one point of x, and of one of y, without those of both.
+    """
+    x, y = clouds[0], residuals.forth.reference
+    assert y is not None
+    first = torch.cat([torch.arange(len(x), device=x.device), nearest_indices(y, x)])
+    second = torch.cat([residuals.forth.nearest(x), torch.arange(len(y), device=y.device)])
+    keys = (first, second, first * len(y) + second)
+    sums = []
+    for key in keys:
+        _, cluster = key.unique(return_inverse=True)
+        sums.append(psi.new_zeros(len(psi), psi.shape[-1]).index_add(0, cluster, psi)[cluster])
+    return sums[0] + sums[1] - sums[2]
 
 
 def _centre(matrix: Tensor) -> Tensor:

@@ -114,7 +114,7 @@ def register_images(
         lambda std: LeastSquares(full, loss, std=std),
         x,
         h,
-        smooth=lambda r: _around(r, fixed.shape[-2:]),
+        smooth=lambda r, _: _around(r, fixed.shape[-2:]),
         part=lambda y: (y[0, -1] > 1.0 - 1e-3).flatten(),
         digits=torch.finfo(dtype).eps,
     )

@@ -106,7 +106,7 @@ def fit_of(
     x: Any,
     elements: Tensor,
     *,
-    smooth: Callable[[Tensor], Tensor] | None = None,
+    smooth: Callable[[Tensor, Any], Tensor] | None = None,
     part: Callable[[Any], Float[Tensor, " q"]] | None = None,
     digits: float | None = None,
 ) -> Registration:
@@ -117,7 +117,8 @@ def fit_of(
         energy: standard deviations to energies with the robust loss of the descents.
         x: the data, one row.
         elements: of the inverter, ``[k, *element_shape]``.
-        smooth: sums of residuals ``[q, n]`` over their neighbours, where they are correlated; ``None`` for none.
+        smooth: (residuals ``[q, n]``, restored data) to sums over those that each is correlated with; ``None`` for
+            none.
         part: restored data to the mask of the residuals that count; ``None`` for all.
         digits: last digit of one in the data as they were given; ``None`` for that of ``x``.
     """
@@ -129,7 +130,8 @@ def fit_of(
     y = action(group.inverse(h), x)
     mask = None if part is None else part(y)
     r = unit.residuals(y)[0]
-    variance, agreement, rms = _variance(unit, r, mask, group.dim, smooth)
+    around = None if smooth is None else lambda psi: smooth(psi, y)
+    variance, agreement, rms = _variance(unit, r, mask, group.dim, around)
     variance = max(variance, (_ROUNDING * (torch.finfo(r.dtype).eps if digits is None else digits)) ** 2)
     given = Posterior(action, energy(math.sqrt(variance))).given(x, max_evaluations=1)
     curvature = given.curvature(h.unsqueeze(1))[0, 0]
