@@ -218,6 +218,14 @@ class TestImages:
         assert r.trusted, r.reasons
         assert_relative(r.element.double(), SE(2).identity(dtype=torch.float64), 1e-6, floor=1.0)
 
+    def test_single_precision_has_one_mode(self) -> None:
+        """Homographies found in single precision have a determinant that is one to seven digits, and no logarithm."""
+        image, group = picture(pixels((40, 60))).float(), Projective(2)
+        g = homographies(group, 0.2)(1, seeded(4)).float()
+        r = register(image, ImageWarp(group)(g, image[None])[0], group, num_starts=4)
+        assert r.trusted, r.reasons
+        assert int(r.modes.count) == 1
+
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     def test_half_precision_is_registered_in_single(self, dtype: torch.dtype) -> None:
         image = picture(pixels((20, 24))).to(dtype)

@@ -104,7 +104,7 @@ def register_images(
     refine = Inverter(
         action, LeastSquares(full, loss), [LevenbergMarquardt(_LAST_STEPS)], max_evaluations=1, progress=False
     )
-    h = h.double()
+    h = group.project(h.double())  # in single precision it is off the group, where differences have no logarithm
     for _ in range(_ROUNDS):
         before, h = h, refine(x, initial=h[None]).elements[0]
         if not float(group.distance(before[0], h[0])) > _STILL:
