@@ -157,12 +157,17 @@ def problems() -> dict[str, tuple[LieGroup, Law]]:
     return {"SO2": (so, rotations(so)), "Projective": (projective, moved)}
 
 
+def moved_points(action: ImageWarp, g: Tensor, points: Tensor) -> Tensor:
+    """Where elements move points (x, y, 1) in pixels, ``[..., 2]``."""
+    moved = points @ action.to_pixels(g, (SIDE, SIDE)).mT
+    return moved[..., :2] / moved[..., 2:]
+
+
 def corner_errors(action: ImageWarp, g: Tensor, found: Tensor) -> Tensor:
     """Mean distance, in pixels, between the corners of the place of words moved by two elements each, ``[b]``."""
     left, right, top, bottom = (SIDE - WIDTHS[1]) / 2, (SIDE + WIDTHS[1]) / 2, (SIDE - ROWS) / 2, (SIDE + ROWS) / 2
     corners = torch.tensor([[left, top, 1.0], [right, top, 1.0], [right, bottom, 1.0], [left, bottom, 1.0]])
-    a, b = (corners @ action.to_pixels(h, (SIDE, SIDE)).mT for h in (g, found))
-    return (a[..., :2] / a[..., 2:] - b[..., :2] / b[..., 2:]).norm(dim=-1).mean(-1)
+    return (moved_points(action, g, corners) - moved_points(action, found, corners)).norm(dim=-1).mean(-1)
 
 
 def quadrilaterals(action: ImageWarp, g: Tensor, restored: Tensor) -> Tensor:
@@ -179,8 +184,7 @@ def quadrilaterals(action: ImageWarp, g: Tensor, restored: Tensor) -> Tensor:
     right = SIDE - 1 - columns.flip(-1).float().argmax(-1) + MARGIN
     x = torch.stack([left, right, right, left], -1).to(restored)
     y = torch.tensor([top, top, bottom, bottom]).expand_as(x)
-    corners = torch.stack([x, y, torch.ones_like(x)], -1) @ action.to_pixels(g, (SIDE, SIDE)).mT
-    return corners[..., :2] / corners[..., 2:]
+    return moved_points(action, g, torch.stack([x, y, torch.ones_like(x)], -1))
 
 
 def draw(path: Path, recogniser: Recogniser, action: ImageWarp, moved: Tensor, g: Tensor) -> None:

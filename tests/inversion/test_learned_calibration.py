@@ -223,19 +223,18 @@ class TestCoverage:
     def test_energies_rank_draws_of_the_reverse_diffusion(self, trained: LearnedInverter) -> None:
         """With an energy no density is drawn from: its draws are wider, and take 64 chains."""
         assert trained.score is not None
-        x = clean(20, seeded(0))
-        g = law(20, seeded(1))
-        spread = []
+        moved = GROUP.action()(law(20, seeded(1)), clean(20, seeded(0)))
+        looks = []
         for energy in (None, lambda y: y.square().sum((-2, -1))):
             inverter = LearnedInverter.from_score(trained.score, energy, num_hypotheses=6)
             inverter.calibration = trained.calibration
-            result = inverter(GROUP.action()(g, x), generator=seeded(2))
-            spread.append(result.network_evaluations)
+            result = inverter(moved, generator=seeded(2))
+            looks.append(result.network_evaluations)
             if energy is not None:
-                restored = GROUP.action()(GROUP.inverse(result.elements), GROUP.action()(g, x).unsqueeze(1))
+                restored = GROUP.action()(GROUP.inverse(result.elements), moved.unsqueeze(1))
                 lowest = torch.vmap(energy, 1, 1)(restored).argmin(1)
                 assert torch.equal(result.best(), result.elements[torch.arange(20), lowest])
-        assert spread[0] > 64 * 8 > 7 * 8 > spread[1]
+        assert looks[0] > 64 * 8 > 7 * 8 > looks[1]
 
     def test_of_an_error_of_its_own(self) -> None:
         """Draws of many widths about a centre that is off by an error which they do not have."""

@@ -110,24 +110,25 @@ def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
         DomainError: fewer than half of them have a logarithm, or all are the identity.
     """
     g = sample_elements(group, law, _NUM_SAMPLES, keyed(seed, 3))
-    v = group.with_scale(None).log(g.double().cpu())
+    natural = group.with_scale(None)
+    v = natural.log(g.double().cpu())
     v = v[torch.isfinite(v).all(-1)]
     if len(v) < _NUM_SAMPLES // 2:
         raise DomainError(f"law: expected elements most of which have a logarithm, got {len(v)} of {_NUM_SAMPLES}")
-    v = _bounded(group, v)
+    v = _bounded(natural, v)
     values, vectors = torch.linalg.eigh(v.mT @ v / len(v))
     largest = float(values[-1])
     if not largest > 0:
         raise DomainError("law: expected transformations, got the identity alone")
     half = len(v) // 2
-    brackets = group.with_scale(None).algebra.bracket(v[:half], v[half : 2 * half]) @ vectors
+    brackets = natural.algebra.bracket(v[:half], v[half : 2 * half]) @ vectors
     values = torch.maximum(values, _ERROR**2 * brackets.square().mean(0))
     values = torch.where(values < _NOTHING**2 * largest, _ERROR**2 * largest, values)
     return vectors @ torch.diag(values.sqrt()) @ vectors.mT
 
 
 def _bounded(group: LieGroup, v: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
-    r"""Logarithms in the natural basis, those of large rotations without what they exaggerate.
+    r"""Logarithms of a group in its natural basis, those of large rotations without what they exaggerate.
 
     On affine maps and homographies exp is singular where an eigenvalue of ad(v) is :math:`2 \pi i`: at a rotation by
     :math:`\pi`. The logarithm of such a rotation with a little shear has a shear without bound, and the second moment
@@ -135,17 +136,16 @@ def _bounded(group: LieGroup, v: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
     :math:`v = k + \delta` with k where the Killing form is negative, :math:`k + J_r(k) \delta` is kept, as
     :math:`\exp v \approx \exp(k) \exp(J_r(k) \delta)`.
     """
-    natural = group.with_scale(None)
-    far = _turning(natural.algebra, v) > math.pi * (1 + 1e-9)
+    far = _turning(group.algebra, v) > math.pi * (1 + 1e-9)
     if not bool(far.any()):
         return v
-    form, axes = torch.linalg.eigh(natural.algebra.killing_form.to(v))
+    form, axes = torch.linalg.eigh(group.algebra.killing_form.to(v))
     axes = axes[:, form < -_NOTHING * form.abs().max()]
     turn = v[far] @ axes @ axes.mT
     rest = v[far] - turn
-    turn = turn * (_FARTHEST * 2 * math.pi / _turning(natural.algebra, turn)).clamp(max=1.0).unsqueeze(-1)
+    turn = turn * (_FARTHEST * 2 * math.pi / _turning(group.algebra, turn)).clamp(max=1.0).unsqueeze(-1)
     v = v.clone()
-    v[far] = turn + (natural.right_jacobian(turn) @ rest.unsqueeze(-1)).squeeze(-1)
+    v[far] = turn + (group.right_jacobian(turn) @ rest.unsqueeze(-1)).squeeze(-1)
     return v
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,6 +23,7 @@ from trivgeo.inversion.law import Law, sample_elements
 from trivgeo.inversion.losses import GemanMcClure
 from trivgeo.inversion.point_alignment import fit_points, num_points_needed
 from trivgeo.inversion.registration.record import Registration, fit_of, robust_std
+from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
 from trivgeo.inversion.stages.select import Select
 
@@ -288,10 +288,12 @@ def _descend_nearest(
         cloud, reference = many if place == len(_WIDTHS) - 1 else few
         energy = LeastSquares(SymmetricNearestPoints(reference), GemanMcClure(width))
         together = max(1, _MAX_PAIRS // (len(cloud) * len(reference)))
+        stages: list[Stage] = [LevenbergMarquardt(steps)]
         if place:
             h = _places(action, few[0], energy, h, width, number, together)
-        stages: list[Callable[..., object]] = [Select(min(number, len(h))), LevenbergMarquardt(steps)]
-        search = Inverter(action, energy, stages if not place else stages[1:], max_evaluations=together, progress=False)  # type: ignore[arg-type]
+        else:
+            stages = [Select(min(number, len(h))), *stages]
+        search = Inverter(action, energy, stages, max_evaluations=together, progress=False)
         h = search(cloud[None], initial=h[None]).elements[0]
     return h, SymmetricNearestPoints(many[1]), many[0]
 
