@@ -323,7 +323,7 @@ def _places(
     if similar > 1:
         poses = h[: min(similar, _MOST_POSES)]
         symmetries = group.compose(group.inverse(h[:1]), poses)
-        h, similar = distinct(torch.cat([h, *(group.compose(pose, symmetries) for pose in poses)]))
+        h, similar = distinct(torch.cat([h, group.compose(poses.unsqueeze(1), symmetries).flatten(0, 1)]))
     return h[: max(number, min(similar, _MOST_POSES))]
 
 
