@@ -38,8 +38,8 @@ from tasks.pde.problems import FactorProblems, MixedProblems, SymmetryProblems
 from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
 from trivgeo.groups import Action, Affine
 from trivgeo.inversion import LearnedInverter
-from trivgeo.inversion.law import Law
 from trivgeo.inversion.learned import ImageBackbone
+from trivgeo.inversion.transformations import Law
 
 WIDE = Affine(2, scale=[0.2] * 4 + [0.36] * 2)
 

@@ -38,10 +38,10 @@ from benchmarks.photograph_labels import CLASSES, CLEAN_FOLDERS
 from benchmarks.photograph_rivals import rivals
 from benchmarks.timing import environment
 from trivgeo.actions import ImageWarp
+from trivgeo.features import FeatureEnergy, LearnedEnergy
 from trivgeo.groups import SO, Affine, LieGroup, Projective, Similarity
-from trivgeo.inversion import FeatureEnergy, Inverter, LearnedEnergy
-from trivgeo.inversion.law import Law, spread_of
-from trivgeo.inversion.laws import composed, homographies, rotations, scales, shifts
+from trivgeo.inversion import Inverter
+from trivgeo.inversion.transformations import Law, composed, homographies, rotations, scales, shifts, spread_of
 
 SIDE, SHARE = 160, 0.72
 """Pixels of a frame, and the share of it that a picture cut out of its background fills."""

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from trivgeo.actions import ImageWarp
+from trivgeo.features import FeatureEnergy
 from trivgeo.groups import SO, LieGroup, Projective
-from trivgeo.inversion import ITS, FeatureEnergy, FoCal, Inverter
-from trivgeo.inversion.law import Law, spread_of
+from trivgeo.inversion import ITS, FoCal, Inverter
 from trivgeo.inversion.stages import Adam, Descend, GaussianSearch, SearchLevel, basis_levels
+from trivgeo.inversion.transformations import Law, spread_of
 
 SAMPLES, STARTS, STEPS = 8, 24, 6
 REACH = math.sqrt(3.0)

@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.timing import environment
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import Projective
-from trivgeo.inversion import register
+from trivgeo.registration import register
 
 NAMES = (
     "astronaut",

@@ -19,7 +19,7 @@ from trivgeo.generative.measure import sum_over_compact
 from trivgeo.groups import SE, SO, Action, Affine, HeatSymmetry, LieGroup, Similarity
 from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion import PosteriorSampler
-from trivgeo.sde.noise.density import log_volume
+from trivgeo.sde.noise.kernel import log_volume
 
 NUM_DATA = 64
 NUM_REFERENCE = 100_000

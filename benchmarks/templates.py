@@ -19,7 +19,7 @@ from tasks.images.mnist import BundledSample
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import Affine, LieGroup, Projective
 from trivgeo.inversion import TIED
-from trivgeo.inversion.stages.add_noise import Side
+from trivgeo.inversion.stages.chains import Side
 from trivgeo.sde import GeometricSchedule, Schedule
 
 __all__ = ["share_undone"]

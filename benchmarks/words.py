@@ -36,9 +36,8 @@ from benchmarks.timing import environment
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import SO, LieGroup, Projective
 from trivgeo.inversion import LearnedInverter
-from trivgeo.inversion.law import Law
-from trivgeo.inversion.laws import composed, homographies, rotations
 from trivgeo.inversion.learned import ImageBackbone
+from trivgeo.inversion.transformations import Law, composed, homographies, rotations
 
 SIDE, WIDTHS, LARGEST = 128, (88, 104), 30
 """Pixels of a frame, width of a word in it, and the largest size of its letters."""

@@ -14,8 +14,9 @@ from torch import Tensor
 from docs.tables import FIELD_COLUMNS, FIELD_PROBLEMS, field_runs, kept
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import SO, Affine, HeatSymmetry, Projective
-from trivgeo.inversion import TIED, PosteriorEnergy, calibrated_scale, register
-from trivgeo.inversion.laws import homographies
+from trivgeo.inversion import TIED, PosteriorEnergy, calibrated_scale
+from trivgeo.inversion.transformations import homographies
+from trivgeo.registration import register
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, reverse_diffusion
 
 FOLDER = Path(__file__).parent / "images" / "concepts"

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from lightning.pytorch.utilities import rank_zero_info
 
 from trivgeo.errors import CheckpointError
-from trivgeo.inversion.learned.files import calibration_of
+from trivgeo.inversion.learned.score_files import calibration_of
 from trivgeo.networks import Network, NetworkFile, read_file, write_file
 
 from .allowed_classes import import_modules
@@ -49,7 +49,7 @@ class Loaded(Generic[NetworkT]):
         network: on the CPU, in the dtype of the file, in evaluation mode, its parameters constant (no gradients).
         metadata: metrics, seed and versions of the training.
         score: group and noise of a learned score, see
-            `trivgeo.inversion.learned.files.describe`; `None` for other networks.
+            `trivgeo.inversion.learned.score_files.describe`; `None` for other networks.
         sha256: checksum of the file.
         listed: whether that is the checksum in the manifest; a network trained again has another.
     """
@@ -94,7 +94,7 @@ def save_checkpoint(
         network: the network.
         path: see `trivgeo.networks.write_file`.
         metadata: values that JSON can hold.
-        score: of a learned score, see `trivgeo.inversion.learned.files.describe`.
+        score: of a learned score, see `trivgeo.inversion.learned.score_files.describe`.
 
     Raises:
         CheckpointError: the metadata cannot be written as JSON.

@@ -24,9 +24,9 @@ from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from trivgeo._applications import importable, portable
-from trivgeo._checkpoint_io import DAMAGED, AtomicCheckpointIO
 from trivgeo._deprecation import current_arguments, current_name
 from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.training import DAMAGED, AtomicCheckpointIO
 
 from .allowed_classes import check_callables, import_modules
 from .command import DEBUG

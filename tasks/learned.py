@@ -7,8 +7,9 @@ import trivgeo.inversion
 from trivgeo.groups import Action
 from trivgeo.inversion import AmortizedInverter
 from trivgeo.inversion.energies import DataEnergy
-from trivgeo.inversion.learned import LearnedScore, training
-from trivgeo.inversion.learned.files import score_of
+from trivgeo.inversion.learned import LearnedScore
+from trivgeo.inversion.learned import score_training as training
+from trivgeo.inversion.learned.score_files import score_of
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.solvers import DenoisingStep, RefiningStep
 
@@ -25,7 +26,7 @@ class NoiseNetwork(trivgeo.inversion.learned.NoiseNetwork):
 
 
 class ScoreTraining(NamedExport, training.ScoreTraining):
-    """See `trivgeo.inversion.learned.training.ScoreTraining`.
+    """See `trivgeo.inversion.learned.score_training.ScoreTraining`.
 
     Args:
         network: makes the network from the dimension of the group and the description of the data, ``inputs``.
@@ -76,7 +77,7 @@ class ScoreTraining(NamedExport, training.ScoreTraining):
 
 
 class DistillationTraining(NamedExport, training.DistillationTraining):
-    """See `trivgeo.inversion.learned.training.DistillationTraining`.
+    """See `trivgeo.inversion.learned.score_training.DistillationTraining`.
 
     Args:
         teacher: name or path of the checkpoint of the score.
@@ -109,11 +110,11 @@ class DistillationTraining(NamedExport, training.DistillationTraining):
 
 
 def load_score(checkpoint: str, action: Action) -> LearnedScore:
-    """A trained score in evaluation mode, see `trivgeo.inversion.learned.files.score_of`.
+    """A trained score in evaluation mode, see `trivgeo.inversion.learned.score_files.score_of`.
 
     Args:
         checkpoint: a name of the manifest or a path.
-        action: see `trivgeo.inversion.learned.files.score_of`.
+        action: see `trivgeo.inversion.learned.score_files.score_of`.
 
     Raises:
         CheckpointError: the file is missing or unreadable, holds no score, or one of another group.

@@ -67,7 +67,7 @@ with install_import_hook([*CHECKED, "tasks"], "beartype.beartype"):
     )
     from trivgeo.inversion.energies import DomainDistance, FunctionEnergy, GaussianInitialEnergy
     from trivgeo.inversion.learned import consistency_loss
-    from trivgeo.inversion.learned.files import describe
+    from trivgeo.inversion.learned.score_files import describe
     from trivgeo.inversion.stages import (
         AddNoise,
         Descend,

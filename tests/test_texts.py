@@ -14,7 +14,7 @@ from trivgeo._text import text_of
 from trivgeo.actions import FieldAction, Grid, ImageWarp, OperatorInput, PointCloud
 from trivgeo.groups import SE, KdVSymmetry
 from trivgeo.inversion import TIED, LieLAC, Population, Posterior, PosteriorEnergy
-from trivgeo.inversion.losses import Trimmed
+from trivgeo.inversion.energies.least_squares import Trimmed
 from trivgeo.inversion.stages import (
     Adam,
     AddNoise,
@@ -37,7 +37,7 @@ from trivgeo.sde import (
 from trivgeo.sde.diagnostics import ScoreMonitor
 from trivgeo.sde.processes import KineticLangevinSDE
 from trivgeo.sde.solvers import ExponentialEuler, GeometricHeun, Resampling
-from trivgeo.symmetry.vector_fields import Symmetry
+from trivgeo.symmetry.equations.vector_fields import Symmetry
 
 GROUP = SE(2)
 ACTION = GROUP.action()

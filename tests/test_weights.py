@@ -15,14 +15,13 @@ from safetensors.torch import save_file
 from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.images.pose import PoseNetwork
 from tests.inversion.circle import Perceptron, untrained
-from trivgeo._allocation import AllocationError, bounded_allocation
 from trivgeo.errors import CheckpointError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.model import FittedPath
 from trivgeo.generative.paths import DiffusionPath
 from trivgeo.groups import SO, Torus
 from trivgeo.inversion import LearnedInverter
-from trivgeo.networks import check_destination, content_hash, read_file, write_file
+from trivgeo.networks import AllocationError, bounded_allocation, check_destination, content_hash, read_file, write_file
 
 Load = Callable[[Path], object]
 

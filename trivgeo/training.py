@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import platform
+import struct
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +14,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+from lightning.pytorch.plugins import TorchCheckpointIO
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -26,7 +30,66 @@ from trivgeo._random import keyed
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
-from trivgeo.networks import Network, check_destination, check_weights, write_file
+from trivgeo.networks import Network, beside, check_destination, check_weights, write_file
+
+__all__ = [
+    "DAMAGED",
+    "AtomicCheckpointIO",
+    "Bar",
+    "EpochSampler",
+    "NetworkTraining",
+    "SteppedData",
+    "move_average",
+    "train",
+    "versions",
+]
+
+DAMAGED = (
+    *(UnpicklingError, EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError),
+    *(AssertionError, AttributeError, ArithmeticError, struct.error),
+)
+"""What torch raises where it reads a file that is cut, or none of its own."""
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside the old one, and then in its place: a full disk, or a kill, leaves the old one whole.
+
+    Addresses of other file systems are left to Lightning.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            CheckpointError: the path cannot be written to; what is there stays.
+        """
+        if storage_options is not None or "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        with beside(path) as temporary:
+            try:
+                with temporary.open("wb") as file:
+                    torch.save(checkpoint, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except RuntimeError as error:  # of torch's writer, for want of space
+                raise OSError(str(error)) from error
+            temporary.replace(path)
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Read a checkpoint.
+
+        Raises:
+            CheckpointError: it is damaged, or none.
+        """
+        try:
+            return super().load_checkpoint(path, *args, **kwargs)
+        except DAMAGED as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise CheckpointError(
+                f"{path}: expected the checkpoint of a training, whole: {reason}; without it training begins anew"
+            ) from error
+
 
 try:
     import lightning.pytorch as pl
@@ -34,11 +97,9 @@ try:
     from lightning.pytorch.strategies import SingleDeviceStrategy
     from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
-    from trivgeo._checkpoint_io import AtomicCheckpointIO
 except ModuleNotFoundError as missing:
     raise ConfigurationError(f"training: expected Lightning, pip install 'trivgeo[training]': {missing}") from missing
 
-__all__ = ["Bar", "EpochSampler", "NetworkTraining", "SteppedData", "move_average", "train", "versions"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -209,7 +270,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
     def export_score(self) -> dict[str, Any] | None:
         """Return the description of the exported network as a learned score, by default ``None`` for other networks.
 
-        `trivgeo.inversion.learned.files.describe` makes such descriptions.
+        `trivgeo.inversion.learned.score_files.describe` makes such descriptions.
         """
         return None
 

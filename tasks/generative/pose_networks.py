@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trivgeo.checks import check_count
-from trivgeo.generative.networks import ResidualBlock
+from trivgeo.generative.group_network import ResidualBlock
 
 _NUM_LEVEL_WAVES = 16
 _MIN_LEVEL = 0.01  # below which the predicted displacement is no longer divided by less

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from trivgeo.inversion import FeatureEnergy
+from trivgeo.features import FeatureEnergy
 from trivgeo.inversion.energies import DataEnergy
 
 from ..checkpoints import load_checkpoint
@@ -74,7 +74,7 @@ class ClassifierEnergy(NetworkEnergy):
 
 
 class CosineEnergy(NetworkEnergy):
-    """Minus the cosine of a classifier's features to the nearest class weight, see `trivgeo.inversion.FeatureEnergy`.
+    """Minus the cosine of a classifier's features to the nearest class weight, see `trivgeo.features.FeatureEnergy`.
 
     For classifiers of photographs, which are often as confident of rotated pictures as of upright ones.
 

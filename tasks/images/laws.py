@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo.actions.frame import half_sides, pixel_centres
+from trivgeo.actions.image import half_sides, pixel_centres
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, Affine, LieGroup, Projective, Similarity

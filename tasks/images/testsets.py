@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from trivgeo.actions import ImageWarp
-from trivgeo.actions.sampling import Interpolation
+from trivgeo.actions.image import Interpolation
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Affine, LieGroup, Projective

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.groups.cases import affine_line
 from tests.helpers import seeded
-from trivgeo import _linalg
+from trivgeo import _numerics as _linalg
 from trivgeo.generative import GroupDiffusion, base_distributions, fit_base_distribution
 from trivgeo.generative import model as model_module
 from trivgeo.generative.score_matching import ScoreNetwork, denoising_loss, implicit_loss

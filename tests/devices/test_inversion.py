@@ -20,13 +20,12 @@ from tests.inversion.problems import DOMAIN, clean_problems, operator_action
 from tests.inversion.test_every_inverter import MORE, SMALL, Make
 from trivgeo._torch import pytree
 from trivgeo.actions import FieldAction, ImageWarp
+from trivgeo.features import FeatureEnergy, LearnedEnergy
 from trivgeo.groups import SE, Action, Affine
 from trivgeo.inversion import (
     TIED,
-    FeatureEnergy,
     InversionResult,
     Inverter,
-    LearnedEnergy,
     LearnedInverter,
     PosteriorSampler,
     TestTimeEquivariant,
@@ -34,7 +33,8 @@ from trivgeo.inversion import (
     check_energy,
 )
 from trivgeo.inversion.energies import DataEnergy, FramedEnergy, LeastSquares
-from trivgeo.inversion.learned import PointsBackbone, calibration, density_fit
+from trivgeo.inversion.learned import PointsBackbone, calibration
+from trivgeo.inversion.learned import posterior_density as density_fit
 from trivgeo.inversion.stages import (
     Descend,
     GaussianSearch,

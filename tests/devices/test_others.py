@@ -17,9 +17,10 @@ from trivgeo.generative import GroupDiffusion, base_distributions
 from trivgeo.generative import model as model_module
 from trivgeo.geoopt import GroupManifold
 from trivgeo.groups import SE, SO, Affine, KdVSymmetry, Similarity, Torus
-from trivgeo.inversion import Inverter, register
+from trivgeo.inversion import Inverter
 from trivgeo.inversion.stages import Descend, KeepLower, Promote, Replicate
 from trivgeo.pde import KdV, solve
+from trivgeo.registration import register
 
 
 def as_on_the_cpu(f: Callable[[torch.device | str], Any], device: torch.device, tolerance: float = 1e-6) -> None:

@@ -16,8 +16,8 @@ from tests.helpers import seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.bodies import MaskedCondition, pad_bodies
+from trivgeo.generative.diffusion_training import PathTraining
 from trivgeo.generative.paths import kinetic
-from trivgeo.generative.training import PathTraining
 from trivgeo.groups import SE, SO, Affine, LieGroup, Torus
 
 FIT: dict[str, Any] = {"steps": 3, "batch_size": 32, "progress": False}

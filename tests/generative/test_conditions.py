@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from tests.helpers import seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.training import PathTraining
+from trivgeo.generative.diffusion_training import PathTraining
 from trivgeo.groups import SE, SO, LieGroup, Torus
 
 STD = 0.3

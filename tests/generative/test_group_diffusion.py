@@ -14,10 +14,10 @@ from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative import BaseDistribution, GroupDiffusion, fit_base_distribution
 from trivgeo.generative.base_distributions import NormalDistribution
+from trivgeo.generative.diffusion_training import PathTraining
 from trivgeo.generative.model import PATHS
 from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
-from trivgeo.generative.paths.simulation import terminal_std
-from trivgeo.generative.training import PathTraining
+from trivgeo.generative.paths.noising import terminal_std
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, SemidirectProduct, Torus, Translation, U
 from trivgeo.sde import heat_kernel, probability_flow
 from trivgeo.sde.diagnostics import stein_z_scores

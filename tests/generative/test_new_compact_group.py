@@ -15,8 +15,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.base_distributions import NormalDistribution
 from trivgeo.groups import LieAlgebra, LieGroup, Torus
-from trivgeo.groups.harmonic import HarmonicAnalysis, log_haar_volume, slowest_rate
-from trivgeo.groups.heat_kernels import HeatKernel
+from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, log_haar_volume, slowest_rate
 from trivgeo.sde import heat_kernel, trivialized_grad
 from trivgeo.sde.noise import noise_with_target
 

@@ -19,7 +19,7 @@ from trivgeo.generative.base_distributions import NormalDistribution
 from trivgeo.generative.model import FittedPath
 from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
 from trivgeo.generative.paths import diffusion as diffusion_path
-from trivgeo.generative.paths.simulation import num_noise_factors, stratified
+from trivgeo.generative.paths.noising import num_noise_factors, stratified
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
 from trivgeo.networks import content_hash, read_file
 from trivgeo.sde import GeometricSchedule

@@ -17,7 +17,7 @@ from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, Shap
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.base_distributions import MixtureDistribution, NormalDistribution
 from trivgeo.generative.distributions import MatrixFisher
-from trivgeo.generative.posterior import draw_posterior
+from trivgeo.generative.posterior_draws import draw_posterior
 from trivgeo.groups import SO, Torus, Translation
 from trivgeo.inversion import PosteriorSampler
 from trivgeo.inversion.stages import ImportanceSampling

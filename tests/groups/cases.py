@@ -40,7 +40,7 @@ from trivgeo.groups import (
     U,
     from_generators,
 )
-from trivgeo.groups.base import Scale
+from trivgeo.groups.group import Scale
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 
 

@@ -13,7 +13,7 @@ from tests.groups.cases import GroupCase
 from tests.helpers import BOUNDS, assert_relative, randn, random_elements, random_vectors
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import BurgersSymmetry, HeatSymmetry, PointAction, Translation
-from trivgeo.groups.generated import GeneratedAction
+from trivgeo.groups.from_generators import GeneratedAction
 
 POINTS = 6
 

@@ -19,11 +19,11 @@ from tests.groups.textbook import ERMAKOV, HEAT, KDV, NU, OSCILLATOR, TURNS, nu,
 from tests.helpers import affine_line, assert_relative, rand, randn, random_vectors
 from trivgeo.errors import AlgebraError
 from trivgeo.groups import SO, DirectProduct, GeneratedGroup, LieAlgebra, from_generators
-from trivgeo.groups.generated.compact_subalgebra import loop_directions, simple_ideals
-from trivgeo.groups.generated.isotropy import Isotropy
-from trivgeo.groups.generated.motion import LocalFlowMotion
-from trivgeo.groups.generated.vector_fields import VectorFields
-from trivgeo.groups.rational_algebra import RationalAlgebra
+from trivgeo.groups.exact_algebra import RationalAlgebra
+from trivgeo.groups.from_generators.fields import VectorFields
+from trivgeo.groups.from_generators.flows import Isotropy
+from trivgeo.groups.from_generators.levi_assembly import loop_directions, simple_ideals
+from trivgeo.groups.from_generators.motion import LocalFlowMotion
 from trivgeo.groups.structure import find_split
 
 Fields = Sequence[Sequence[Any]]

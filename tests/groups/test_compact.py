@@ -15,7 +15,7 @@ from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random
 from trivgeo._numerics import log_abs_det
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO, SU, Affine, DirectProduct, Heisenberg, LieGroup, Similarity, Torus, Translation, U
-from trivgeo.groups._matrices.hermitian import hermitian_exp
+from trivgeo.groups.linalg.hermitian import hermitian_exp
 from trivgeo.groups.unitary import UnitaryGroup as Unitary
 
 

@@ -29,11 +29,11 @@ from trivgeo.groups import (
     Projective,
     Torus,
     Translation,
-    _code_cache,
     compilation,
     compiled,
 )
-from trivgeo.groups._matrices import kernel
+from trivgeo.groups import compilation as _code_cache
+from trivgeo.groups.linalg import kernel
 from trivgeo.groups.matrix import restore_determinant, unit_determinant
 from trivgeo.groups.rotations import rotation_from_euler, rotation_to_euler, rotation_to_quaternion
 

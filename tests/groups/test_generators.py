@@ -72,10 +72,10 @@ from trivgeo.groups import (
     Projective,
     from_generators,
 )
-from trivgeo.groups.generated import OdeSettings
-from trivgeo.groups.generated.homogeneous import fit_projective
-from trivgeo.groups.generated.reductive_group import ReductiveGroup
-from trivgeo.groups.generated.sparse_lstsq import least_squares
+from trivgeo.groups.from_generators import OdeSettings
+from trivgeo.groups.from_generators.projective_coordinates import fit_projective
+from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
+from trivgeo.groups.from_generators.span import least_squares
 from trivgeo.groups.structure import centre, derived_series, find_split, levi_factor, nilradical, radical
 from trivgeo.sde import GeometricSchedule, NoiseKernel
 

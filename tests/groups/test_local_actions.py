@@ -21,8 +21,8 @@ from tests.helpers import assert_relative, rand, randn, random_elements
 from tests.symmetry.catalogue import CATALOGUE
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import GeneratedGroup, from_generators
-from trivgeo.groups.generated import OdeSettings
-from trivgeo.groups.generated.motion import LocalFlowMotion
+from trivgeo.groups.from_generators import OdeSettings
+from trivgeo.groups.from_generators.motion import LocalFlowMotion
 from trivgeo.symmetry import find_symmetries
 
 x, y, r, p, q = sp.symbols("x y r p q")

@@ -11,7 +11,8 @@ from torch.func import hessian, jacfwd, jacrev, vmap
 
 from tests.helpers import assert_relative, randn
 from trivgeo.groups import GLPlus, MatrixGroup, Projective
-from trivgeo.groups._matrices import kernel, logarithm
+from trivgeo.groups.linalg import any_size as logarithm
+from trivgeo.groups.linalg import kernel
 
 SIZES = pytest.mark.parametrize("k", [4, 5])
 

@@ -17,9 +17,10 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.groups import SE, SO, Affine, DirectProduct, E, O, SemidirectProduct, Translation, check_group
 from trivgeo.groups.harmonic import log_haar_volume
-from trivgeo.inversion import Inverter, register
+from trivgeo.inversion import Inverter
 from trivgeo.inversion.energies import LeastSquares, PairedPoints
 from trivgeo.inversion.stages import LevenbergMarquardt, Select
+from trivgeo.registration import register
 
 GROUPS = [O(2), O(3), O(4), O(5), E(2), E(3), E(4)]
 

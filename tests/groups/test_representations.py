@@ -15,15 +15,13 @@ from tests.groups.test_bases import WAVE, mixing
 from tests.groups.textbook import BURGERS, FILIFORM, HEAT, KDV, SCHROEDINGER, b, c, d, e, nu, t, u, v, x, y
 from tests.helpers import assert_relative, rand, randn
 from trivgeo.groups import SL, SU, GeneratedGroup, HeatSymmetry, from_generators
-from trivgeo.groups.generated import OdeSettings
-from trivgeo.groups.generated.compact_subalgebra import simple_ideals
-from trivgeo.groups.generated.decomposition import decompose
-from trivgeo.groups.generated.motion_plan import MotionPlan, plan_motion
-from trivgeo.groups.generated.parsing import parse_fields
-from trivgeo.groups.generated.polynomial_representation import PolynomialRepresentation
-from trivgeo.groups.generated.representation import Monomials, Representation
-from trivgeo.groups.generated.standard_representation import standard_representation
-from trivgeo.groups.generated.validation import sample_fields
+from trivgeo.groups.from_generators import OdeSettings
+from trivgeo.groups.from_generators.decomposition import decompose
+from trivgeo.groups.from_generators.levi_assembly import simple_ideals
+from trivgeo.groups.from_generators.motion_plan import MotionPlan, plan_motion
+from trivgeo.groups.from_generators.polynomial_representation import PolynomialRepresentation
+from trivgeo.groups.from_generators.representation import Monomials, Representation, standard_representation
+from trivgeo.groups.from_generators.user_fields import parse_fields, sample_fields
 from trivgeo.groups.structure import subalgebra
 
 KOLMOGOROV = [  # u_t + x u_y = u_xx

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
 from tests.helpers import assert_relative, randn
-from trivgeo.groups._matrices import kernel
-from trivgeo.groups._matrices.series import shifted_exp, unitary_exp
+from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg.any_size import shifted_exp, unitary_exp
 
 SIZES = [3, 4, 5, 6]
 

@@ -13,7 +13,8 @@ from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 
 from tests.helpers import assert_relative, randn
 from trivgeo.groups import GLPlus, Projective
-from trivgeo.groups._matrices import kernel, three
+from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg import size_three as three
 
 KERNEL = kernel(3)
 COUNT = 20

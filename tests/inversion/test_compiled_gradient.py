@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo.groups import SE
 from trivgeo.inversion import TIED, Inverter
-from trivgeo.inversion.compiled_gradient import CompiledGradient
+from trivgeo.inversion.posterior import CompiledGradient
 
 ACTION = SE(2).action()
 

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, ShapeError
+from trivgeo.features import FeatureEnergy, LearnedEnergy
+from trivgeo.features.feature_scores import MahalanobisDistance
 from trivgeo.groups import SE, SO, Similarity
-from trivgeo.inversion import TIED, FeatureEnergy, Inverter, LearnedEnergy, TestTimeEquivariant, check_energy
-from trivgeo.inversion.features.scores import MahalanobisDistance
-from trivgeo.inversion.laws import composed, rotations, shifts
+from trivgeo.inversion import TIED, Inverter, TestTimeEquivariant, check_energy
 from trivgeo.inversion.stages import Descend, GaussianSearch
+from trivgeo.inversion.transformations import composed, rotations, shifts
 
 
 class Classifier(nn.Module):

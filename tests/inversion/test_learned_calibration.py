@@ -14,19 +14,12 @@ from torch import Tensor
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO
-from trivgeo.inversion import (
-    InversionResult,
-    LearnedInverter,
-    Population,
-    PosteriorSample,
-    PosteriorSampler,
-    posterior_energy,
-)
+from trivgeo.inversion import InversionResult, LearnedInverter, Population, PosteriorSample, PosteriorSampler
+from trivgeo.inversion import posterior as posterior_energy
 from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for, calibration
 from trivgeo.inversion.learned.calibration import REASONS, _coverage, _joint_thresholds, _law_tensors
-from trivgeo.inversion.learned.density import mixture_of_draws
-from trivgeo.inversion.learned.density_fit import DensityFit, _Mass, fit_density
+from trivgeo.inversion.learned.posterior_density import DensityFit, _Mass, fit_density, mixture_of_draws
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stages import CalibratedDraws, Descend, OutlierCheck

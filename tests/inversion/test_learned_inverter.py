@@ -22,7 +22,6 @@ from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput, PointCloud
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO, Affine, HeatSymmetry, LieGroup, Projective, Translation
 from trivgeo.inversion import AmortizedInverter, Inverter, LearnedInverter, TestTimeEquivariant, check_energy
-from trivgeo.inversion.law import Law, noise_between, num_noise_factors, spread_of
 from trivgeo.inversion.learned import (
     ImageBackbone,
     LearnedScore,
@@ -31,11 +30,12 @@ from trivgeo.inversion.learned import (
     PointsBackbone,
     backbone_for,
     calibration,
-    density_fit,
-    training,
 )
-from trivgeo.inversion.learned.files import describe, score_of
+from trivgeo.inversion.learned import posterior_density as density_fit
+from trivgeo.inversion.learned import score_training as training
+from trivgeo.inversion.learned.score_files import describe, score_of
 from trivgeo.inversion.stages import LearnedReverseDiffusion
+from trivgeo.inversion.transformations import Law, noise_between, num_noise_factors, spread_of
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.noise import noise_with_target
@@ -545,11 +545,13 @@ class TestRefused:
 
     def test_without_lightning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in [
-            name for name in sys.modules if name.startswith(("trivgeo.inversion.learned.training", "trivgeo.training"))
+            name
+            for name in sys.modules
+            if name.startswith(("trivgeo.inversion.learned.score_training", "trivgeo.training"))
         ]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
-        monkeypatch.delattr("trivgeo.inversion.learned.training", raising=False)
+        monkeypatch.delattr("trivgeo.inversion.learned.score_training", raising=False)
         with pytest.raises(ConfigurationError, match="pip install"):
             quick()
 

@@ -30,7 +30,7 @@ from trivgeo.groups import (
 )
 from trivgeo.inversion import TIED, InversionResult, Inverter, Posterior, Stage
 from trivgeo.inversion.energies import LeastSquares, NearestPoints, PairedPoints, with_normals
-from trivgeo.inversion.losses import GemanMcClure, Trimmed
+from trivgeo.inversion.energies.least_squares import GemanMcClure, Trimmed
 from trivgeo.inversion.stages import Laplace, LevenbergMarquardt, Replicate, Select, WithEnergy
 
 

@@ -13,7 +13,7 @@ from tests.helpers import seeded
 from trivgeo.actions import ImageWarp, WithReference
 from trivgeo.groups import Affine, LieGroup, Projective, Similarity
 from trivgeo.inversion import TIED
-from trivgeo.inversion.stages.add_noise import Side
+from trivgeo.inversion.stages.chains import Side
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, score_bound
 from trivgeo.sde import GeometricSchedule
 

@@ -12,10 +12,9 @@ from trivgeo.actions import Field, FieldAction
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.inversion import EquivariantOperator, Inverter
 from trivgeo.inversion.energies import FieldBox, FieldSpectrum
-from trivgeo.inversion.operator_setup import FieldDensity
-from trivgeo.inversion.posterior_energy import PosteriorEnergy
+from trivgeo.inversion.equivariant.equivariant_operator import FieldDensity, TrainingFrame
+from trivgeo.inversion.posterior import PosteriorEnergy
 from trivgeo.inversion.stages import Newton
-from trivgeo.inversion.training_frame import TrainingFrame
 from trivgeo.pde import GaussianField, SpectralEquation, solve
 from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 

@@ -19,9 +19,8 @@ from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.sampling.annealing import LogPosterior, resampled
-from trivgeo.inversion.sampling.importance import WeightedDraws, thinned
+from trivgeo.inversion.sampling.importance import WeightedDraws, pareto_shape, thinned
 from trivgeo.inversion.sampling.mixture import StudentMixture
-from trivgeo.inversion.sampling.tails import pareto_shape
 from trivgeo.inversion.stages import Descend, ImportanceSampling
 from trivgeo.sde import NoiseStreams
 

@@ -17,16 +17,17 @@ from tests.helpers import assert_relative, rand, randn, random_elements, seeded
 from trivgeo.actions import ImageWarp, PointCloud
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO, Affine, E, GLPlus, LieGroup, Projective, Similarity, Translation
-from trivgeo.inversion import Inverter, register
+from trivgeo.inversion import Inverter
 from trivgeo.inversion.energies import LeastSquares, PairedImages, SymmetricNearestPoints, with_coverage
-from trivgeo.inversion.laws import composed, homographies, rotations, scales, shifts
-from trivgeo.inversion.losses import GemanMcClure
-from trivgeo.inversion.modes import modes_of
+from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.point_alignment import fit_points
 from trivgeo.inversion.posterior import Posterior
-from trivgeo.inversion.registration.clouds import _unlike
-from trivgeo.inversion.registration.record import _reasons
+from trivgeo.inversion.result import modes_of
 from trivgeo.inversion.stages import LevenbergMarquardt
+from trivgeo.inversion.transformations import composed, homographies, rotations, scales, shifts
+from trivgeo.registration import register
+from trivgeo.registration.clouds import _unlike
+from trivgeo.registration.record import _reasons
 
 SIZE = (60, 80)
 

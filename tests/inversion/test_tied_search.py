@@ -12,7 +12,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, Action, PointAction, Translation
 from trivgeo.inversion import TIED, Inverter, PosteriorEnergy
 from trivgeo.inversion.energies import DataEnergy
-from trivgeo.inversion.posterior_energy import automatic_bound
+from trivgeo.inversion.posterior import automatic_bound
 from trivgeo.inversion.stages import Descend, GaussianSearch, HeavyBall
 from trivgeo.sde import GeometricSchedule
 

@@ -16,7 +16,7 @@ from trivgeo.groups import SE, SL, SO, SU, DirectProduct, LieGroup, MatrixGroup,
 from trivgeo.groups.harmonic import slowest_rate
 from trivgeo.sde import GeometricSchedule, forward_noising, heat_kernel, probability_flow, trivialized_grad
 from trivgeo.sde.likelihood import flow_likelihood
-from trivgeo.sde.noise.density import log_volume
+from trivgeo.sde.noise.kernel import log_volume
 
 KNOWN: list[LieGroup] = [
     Translation(2, scale=[0.5, 2.0]),

@@ -18,7 +18,7 @@ from trivgeo.sde import solve, uniform_grid
 from trivgeo.sde.likelihood import flow_likelihood
 from trivgeo.sde.noise import KineticNoise
 from trivgeo.sde.processes import KineticDiffusion, KineticState
-from trivgeo.sde.processes.kinetic import join_state
+from trivgeo.sde.processes.kinetic_diffusion import join_state
 from trivgeo.sde.solvers import KineticAncestralStep, SplittingAOA
 
 FRICTION = 1.3

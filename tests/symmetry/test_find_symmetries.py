@@ -18,10 +18,10 @@ from tests.helpers import assert_relative, rand, random_elements
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import HeatSymmetry
 from trivgeo.symmetry import find_symmetries, verify
-from trivgeo.symmetry.brackets import bracket, moving_grids
-from trivgeo.symmetry.evaluation import RandomEvaluator, usable_primes
-from trivgeo.symmetry.radicals import Radicals
-from trivgeo.symmetry.square_roots import SquareRoots
+from trivgeo.symmetry.algebra.brackets import bracket, moving_grids
+from trivgeo.symmetry.determining.random_points import RandomEvaluator, usable_primes
+from trivgeo.symmetry.determining.reconstruction import SquareRoots
+from trivgeo.symmetry.equations.numeric import Radicals
 
 x, t, nu, n, kappa = sp.symbols("x t nu n kappa")
 U, V, X, T = sp.symbols("u v x t")

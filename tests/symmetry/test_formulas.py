@@ -10,8 +10,8 @@ import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries
-from trivgeo.symmetry.formulas import flow, invariants
-from trivgeo.symmetry.names import named
+from trivgeo.symmetry.algebra.exact import named
+from trivgeo.symmetry.equations.formulas import flow, invariants
 from trivgeo.symmetry.result import Symmetries, Symmetry
 
 x, y, t, u, k = sp.symbols("x y t u k")

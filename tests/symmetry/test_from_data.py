@@ -16,7 +16,7 @@ from trivgeo.actions import Field
 from trivgeo.errors import ConfigurationError
 from trivgeo.pde import SpectralEquation, solve
 from trivgeo.symmetry import find_symmetries, symmetries_from_data
-from trivgeo.symmetry.from_operator import symmetries_of_operator
+from trivgeo.symmetry.from_data.solution_operator import symmetries_of_operator
 
 BOX, COUNT = 12.0, 64
 

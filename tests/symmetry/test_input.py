@@ -10,8 +10,8 @@ import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries, verify
-from trivgeo.symmetry.ansatz import AnsatzSpace
 from trivgeo.symmetry.api import solved_form
+from trivgeo.symmetry.determining.ansatz import AnsatzSpace
 
 x, t = sp.symbols("x t")
 u = sp.Function("u")(x, t)

@@ -8,7 +8,7 @@ import pytest
 import sympy as sp
 from scipy.integrate import solve_ivp
 
-from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
+from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
 from trivgeo.symmetry.order_reduction import Quadrature, integrate_by_symmetries
 
 X, Y = sp.symbols("x y")

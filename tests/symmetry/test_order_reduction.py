@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries
-from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
+from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
 from trivgeo.symmetry.order_reduction import integrate_by_symmetries, reduce_order
 
 X, Y = sp.symbols("x y")

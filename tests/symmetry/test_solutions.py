@@ -7,8 +7,8 @@ import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries, verify
-from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
-from trivgeo.symmetry.equivalent import simpler
+from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
+from trivgeo.symmetry.equations.equivalent import simpler
 from trivgeo.symmetry.result import Symmetries
 
 x, t = sp.symbols("x t")

@@ -14,8 +14,8 @@ from sympy.polys.matrices import DomainMatrix
 from tests.helpers import seeded
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries, special_values, verify
-from trivgeo.symmetry.evaluation import RandomEvaluator
-from trivgeo.symmetry.finite_field import PRIMES, rational_reconstruction, row_echelon
+from trivgeo.symmetry.determining.finite_field import PRIMES, rational_reconstruction, row_echelon
+from trivgeo.symmetry.determining.random_points import RandomEvaluator
 from trivgeo.symmetry.result import Symmetries
 
 x, t, n = sp.symbols("x t n")

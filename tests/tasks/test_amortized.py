@@ -30,7 +30,7 @@ from trivgeo.groups import SL, Affine, Projective, from_generators
 from trivgeo.inversion import LearnedInverter
 from trivgeo.inversion.energies import FunctionEnergy
 from trivgeo.inversion.learned import LearnedScore
-from trivgeo.inversion.learned.files import describe
+from trivgeo.inversion.learned.score_files import describe
 from trivgeo.inversion.stages import AddNoise, KeepLower, ReverseDiffusion, Select
 from trivgeo.networks import initialise
 from trivgeo.sde import GeometricSchedule

@@ -26,10 +26,10 @@ from tasks.images.mat import read_affnist, read_homnist
 from tasks.images.mnist import read_digits
 from tasks.training import check_export
 from tests.tasks.helpers import CONFIGS, run_on_sample
-from trivgeo._checkpoint_io import AtomicCheckpointIO
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.groups import Torus
+from trivgeo.training import AtomicCheckpointIO
 
 LARGE = 2**25
 

@@ -14,8 +14,8 @@ from tasks.allowed_classes import import_modules
 from tasks.cli import main
 from tasks.run_identity import identity
 from tests.tasks.test_new_image_set import FIT, TEST, run
-from trivgeo._checkpoint_io import AtomicCheckpointIO
 from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.training import AtomicCheckpointIO
 
 ROOT = Path(__file__).parents[2]
 NETWORK = '''

@@ -26,7 +26,7 @@ from tasks.images.liegroupconv import (
 from tasks.images.mnist import BundledSample
 from tests.helpers import affine_line, rand, randn, random_vectors, seeded
 from tests.tasks.helpers import DIGITS, framed_digits
-from trivgeo.actions.frame import pixel_centres
+from trivgeo.actions.image import pixel_centres
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, Affine, LieGroup, Projective
 from trivgeo.networks import initialise

@@ -25,8 +25,8 @@ from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.groups import BurgersSymmetry, HeatSymmetry
 from trivgeo.inversion.energies.domain_distance import hull_points
 from trivgeo.inversion.learned import LearnedScore
-from trivgeo.inversion.learned.files import describe
 from trivgeo.inversion.learned.operator_backbone import OperatorReader
+from trivgeo.inversion.learned.score_files import describe
 from trivgeo.sde import GeometricSchedule
 
 CONFIGS = Path(__file__).parents[2] / "tasks" / "configs"

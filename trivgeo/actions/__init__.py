@@ -3,10 +3,9 @@
 from trivgeo._signatures import check_calls
 from trivgeo.actions.augment import augment
 from trivgeo.actions.cloud import PointCloud
-from trivgeo.actions.field import Field, Grid, resample
-from trivgeo.actions.field_action import FieldAction
+from trivgeo.actions.field import Field, FieldAction, Grid, resample
 from trivgeo.actions.image import ImageWarp
-from trivgeo.actions.operator import OperatorAction, OperatorInput, interpolate
+from trivgeo.actions.operator_input import OperatorAction, OperatorInput, interpolate
 from trivgeo.actions.reference import Referenced, WithReference
 
 __all__ = [

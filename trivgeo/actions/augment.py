@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._torch import pytree
-from trivgeo.actions.field import Field, Grid
-from trivgeo.actions.field_action import FieldAction
+from trivgeo.actions.field import Field, FieldAction, Grid
 from trivgeo.checks import check_type
 from trivgeo.errors import DomainError, ShapeError
 

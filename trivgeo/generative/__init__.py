@@ -2,8 +2,8 @@
 
 from trivgeo._signatures import check_calls
 from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
+from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.generative.model import GroupDiffusion
-from trivgeo.generative.networks import GroupNetwork
 from trivgeo.generative.paths import ProbabilityPath
 
 __all__ = [

@@ -20,7 +20,7 @@ from trivgeo.generative.measure import sum_over_compact
 from trivgeo.groups import DirectProduct, LieGroup
 from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.groups.product import scaled_factors
-from trivgeo.sde.noise.density import is_principal, log_about
+from trivgeo.sde.noise.kernel import is_principal, log_about
 
 __all__ = [
     "BaseDistribution",

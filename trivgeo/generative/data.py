@@ -15,8 +15,7 @@ from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.bodies import Bodies, MaskedCondition
-from trivgeo.generative.conditioning import ConditionEncoder
-from trivgeo.generative.conditions import check_condition
+from trivgeo.generative.conditioning import ConditionEncoder, check_condition
 from trivgeo.groups import LieGroup
 
 __all__ = ["Pair", "TrainingData", "check_pair", "check_samples", "check_training", "training_data"]

@@ -14,7 +14,7 @@ from trivgeo.generative.base_distributions import BaseDistribution, EmpiricalDis
 from trivgeo.generative.bodies import Bodies
 from trivgeo.generative.conditioning import ConditionalNetwork
 from trivgeo.generative.flow_map import FlowMap
-from trivgeo.generative.networks import GroupNetwork
+from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.networks import NetworkFile, read_file, write_file

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo._random import integers, uniform
 from trivgeo.errors import NonFiniteError
-from trivgeo.generative.networks import GroupNetwork
+from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.groups import LieGroup
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun

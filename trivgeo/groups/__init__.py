@@ -4,16 +4,15 @@ from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
 from trivgeo.groups.action import Action, PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup
+from trivgeo.groups.check_group import check_group
 from trivgeo.groups.compilation import compiled
-from trivgeo.groups.generated import GeneratedGroup, from_generators
+from trivgeo.groups.from_generators import GeneratedGroup, from_generators
+from trivgeo.groups.group import LieGroup
 from trivgeo.groups.inhomogeneous import SE, Affine
-from trivgeo.groups.kdv import KdVSymmetry
-from trivgeo.groups.laws import check_group
 from trivgeo.groups.matrix import GLPlus, MatrixGroup
 from trivgeo.groups.nilpotent import Heisenberg, Nilpotent, Translation
 from trivgeo.groups.orthogonal import SO
-from trivgeo.groups.pde import BurgersSymmetry, HeatSymmetry
+from trivgeo.groups.pde_symmetries import BurgersSymmetry, HeatSymmetry, KdVSymmetry
 from trivgeo.groups.product import DirectProduct
 from trivgeo.groups.projective import Projective
 from trivgeo.groups.reflections import E, O
@@ -68,7 +67,7 @@ check_calls(__name__, __all__, but=_OPERATIONS)
 check_calls(f"{__name__}.action", ("ContentGuard", "JetAction"), but=_OPERATIONS)
 check_calls(f"{__name__}.basis", ("Basis",), but=_OPERATIONS)
 check_calls(f"{__name__}.compilation", ("Compilation", "Compiler"), but=_OPERATIONS)
-check_calls(f"{__name__}.generated", ("GeneratedAction", "OdeSettings"), but=_OPERATIONS)
+check_calls(f"{__name__}.from_generators", ("GeneratedAction", "OdeSettings"), but=_OPERATIONS)
 check_calls(f"{__name__}.semidirect", ("Automorphism", "LinearAutomorphism", "PlaneAutomorphism"), but=_OPERATIONS)
 
 _MOVED = {

@@ -19,7 +19,7 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.basis import Scale
 
 if TYPE_CHECKING:
-    from trivgeo.groups.base import LieGroup
+    from trivgeo.groups.group import LieGroup
 
 __all__ = ["Action", "ContentGuard", "JetAction", "PointAction"]
 

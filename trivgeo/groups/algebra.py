@@ -14,8 +14,7 @@ from torch import Tensor
 from trivgeo._autocast import einsum
 from trivgeo._numerics import Constant
 from trivgeo.errors import AlgebraError, ShapeError
-from trivgeo.groups._matrices.block_diagonal import block_diagonal, spread_blocks
-from trivgeo.groups._matrices.components import flatten_array
+from trivgeo.groups.linalg.components import block_diagonal, flatten_array, spread_blocks
 
 __all__ = ["LieAlgebra"]
 

@@ -13,18 +13,11 @@ from torch import Tensor
 from trivgeo._numerics import Constant, broadcast_shapes, is_traced, log_abs_det, polynomial
 from trivgeo.checks import check_count, check_tensor
 from trivgeo.errors import ShapeError
-from trivgeo.groups._matrices import (
-    circular,
-    circular_slopes,
-    kernel,
-    matvec,
-    phi1_ad,
-    product,
-    sinc,
-    transform_points,
-)
-from trivgeo.groups._matrices.batches import is_small_batch
-from trivgeo.groups._matrices.components import (
+from trivgeo.groups.action import PointAction
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.group import LieGroup, Scale, check_natural
+from trivgeo.groups.linalg import circular, circular_slopes, kernel, matvec, phi1_ad, product, sinc, transform_points
+from trivgeo.groups.linalg.components import (
     Rows,
     block_lower,
     block_lower_rows,
@@ -34,13 +27,11 @@ from trivgeo.groups._matrices.components import (
     entry_rows,
     from_entries,
     from_rows,
+    is_small_batch,
     last_entries,
     multiply_rows,
     polynomial_rows,
 )
-from trivgeo.groups.action import PointAction
-from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale, check_natural
 from trivgeo.groups.matrix import GLPlus, MatrixGroup, where_member
 from trivgeo.groups.orthogonal import SO, axial_entries, cross_rows, rotation_rows
 

@@ -13,12 +13,11 @@ from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
 from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
-from trivgeo.groups._matrices import kernel, product, transform_points
-from trivgeo.groups._matrices.batches import is_small_batch
-from trivgeo.groups._matrices.components import entry_rows, flatten_array, from_rows
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.linalg import kernel, product, transform_points
+from trivgeo.groups.linalg.components import entry_rows, flatten_array, from_rows, is_small_batch
 
 __all__ = ["GLPlus", "LinearAction", "MatrixGroup"]
 

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups._matrices import product
-from trivgeo.groups._matrices.components import dot, from_entries, last_entries
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.harmonic import HarmonicAnalysis
-from trivgeo.groups.heat_kernels import HeatKernel, NormalHeatKernel
+from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, NormalHeatKernel
+from trivgeo.groups.linalg import product
+from trivgeo.groups.linalg.components import dot, from_entries, last_entries
 
 __all__ = ["Heisenberg", "Nilpotent", "NilpotentGroup", "Translation"]
 

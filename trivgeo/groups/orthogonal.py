@@ -13,14 +13,13 @@ from torch import Tensor
 from trivgeo._numerics import half_power, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count
-from trivgeo.groups._matrices import circular_pair, identity_like, kernel, polar
-from trivgeo.groups._matrices.circular import angle_factor
-from trivgeo.groups._matrices.components import Rows, dot, entry_rows, from_entries, from_rows, last_entries
-from trivgeo.groups._roots import exp_with_score, is_differentiated
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import Scale
-from trivgeo.groups.harmonic import HarmonicAnalysis
-from trivgeo.groups.heat_kernels import HeatKernel, RotationHeatKernel, has_equal_axes
+from trivgeo.groups.group import Scale
+from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, RotationHeatKernel, has_equal_axes
+from trivgeo.groups.linalg import circular_pair, identity_like, kernel, polar
+from trivgeo.groups.linalg.circular import angle_factor
+from trivgeo.groups.linalg.components import Rows, dot, entry_rows, from_entries, from_rows, last_entries
+from trivgeo.groups.linalg.spectral_exp import exp_with_score, is_differentiated
 from trivgeo.groups.matrix import MatrixGroup
 
 __all__ = ["SO"]

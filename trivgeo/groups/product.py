@@ -11,13 +11,11 @@ from torch import Tensor
 
 from trivgeo._numerics import broadcast_shapes
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups._matrices.block_diagonal import block_diagonal, spread_blocks
-from trivgeo.groups._matrices.components import flatten_array
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale, check_natural
-from trivgeo.groups.harmonic import HarmonicAnalysis, heat_kernel
-from trivgeo.groups.heat_kernels import HeatKernel, ProductHeatKernel
+from trivgeo.groups.group import LieGroup, Scale, check_natural
+from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, ProductHeatKernel, heat_kernel
+from trivgeo.groups.linalg.components import block_diagonal, flatten_array, spread_blocks
 
 __all__ = ["DirectProduct", "scaled_factors"]
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from trivgeo._numerics import Constant, is_abstract
 from trivgeo.checks import check_count
 from trivgeo.errors import ShapeError
-from trivgeo.groups._matrices import add_to_diagonal, transform_points
-from trivgeo.groups._matrices.components import flatten_array
 from trivgeo.groups.action import PointAction
-from trivgeo.groups.base import Scale
+from trivgeo.groups.group import Scale
+from trivgeo.groups.linalg import add_to_diagonal, transform_points
+from trivgeo.groups.linalg.components import flatten_array
 from trivgeo.groups.matrix import (
     MatrixGroup,
     conjugation,

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from trivgeo.groups.base import LieGroup, Scale
+from trivgeo.groups.group import LieGroup, Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis
 from trivgeo.groups.inhomogeneous import SE, InhomogeneousGroup
 from trivgeo.groups.matrix import MatrixGroup

@@ -12,8 +12,10 @@ from trivgeo._numerics import Constant, broadcast_shapes, log_abs_det, phi1, stu
 from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
-from trivgeo.groups._matrices import confirmed, product
-from trivgeo.groups._matrices.components import (
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.group import LieGroup, Scale, check_natural
+from trivgeo.groups.linalg import confirmed, product
+from trivgeo.groups.linalg.components import (
     block_lower,
     concatenate,
     entry_rows,
@@ -21,8 +23,6 @@ from trivgeo.groups._matrices.components import (
     from_entries,
     last_entries,
 )
-from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale, check_natural
 from trivgeo.groups.nilpotent import NilpotentGroup
 
 __all__ = ["Automorphism", "LinearAutomorphism", "PlaneAutomorphism", "SemidirectProduct"]

@@ -13,9 +13,11 @@ from torch import Tensor
 from trivgeo._numerics import broadcast_shapes, log_abs_det
 from trivgeo.checks import check_count, check_tensor, promoted
 from trivgeo.errors import ShapeError
-from trivgeo.groups._matrices import circular_pair, confirmed
-from trivgeo.groups._matrices.batches import is_small_batch
-from trivgeo.groups._matrices.components import (
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.group import Scale
+from trivgeo.groups.inhomogeneous import COTANGENT_SERIES, InhomogeneousGroup
+from trivgeo.groups.linalg import circular_pair, confirmed
+from trivgeo.groups.linalg.components import (
     Rows,
     concatenate,
     cross,
@@ -23,12 +25,10 @@ from trivgeo.groups._matrices.components import (
     entry_rows,
     from_entries,
     from_rows,
+    is_small_batch,
     last_entries,
 )
-from trivgeo.groups._matrices.one import PHI1_RADIUS, PHI1_SHORT, phi1_scalar
-from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import Scale
-from trivgeo.groups.inhomogeneous import COTANGENT_SERIES, InhomogeneousGroup
+from trivgeo.groups.linalg.size_two import PHI1_RADIUS, PHI1_SHORT, phi1_scalar
 from trivgeo.groups.matrix import MatrixGroup
 from trivgeo.groups.orthogonal import SO, where_rotation
 

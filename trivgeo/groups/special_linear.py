@@ -10,9 +10,9 @@ from torch import Tensor
 
 from trivgeo._numerics import abs_det, half_power, plane_log_ratio, stumpff
 from trivgeo.checks import check_count
-from trivgeo.groups._matrices.components import Rows, dot, entry_rows, from_entries, from_rows, last_entries
-from trivgeo.groups._matrices.two import exp_entries
-from trivgeo.groups.base import Scale
+from trivgeo.groups.group import Scale
+from trivgeo.groups.linalg.components import Rows, dot, entry_rows, from_entries, from_rows, last_entries
+from trivgeo.groups.linalg.size_two import exp_entries
 from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
 
 __all__ = ["SL"]

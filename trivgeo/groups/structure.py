@@ -2,7 +2,7 @@ r"""Structure theory of real Lie algebras: series, centre, radical, nilradical, 
 
 A subspace is a matrix of rows, ``[k, n]``, float64, in row-reduced form, so that subspaces spanned by basis vectors
 come out as basis vectors. Decompositions of algebras with rational constants are exact
-(`trivgeo.groups.rational_algebra`). For others ranks are decided in floating point, relative to the largest singular
+(`trivgeo.groups.exact_algebra`). For others ranks are decided in floating point, relative to the largest singular
 value; functions that need a decomposition to exist say so when it is not found.
 
 Sources: W. A. de Graaf, Lie Algebras: Theory and Algorithms (2000), sections 2.2, 3.2, 4.13; D. Rand, P. Winternitz
@@ -23,7 +23,7 @@ from trivgeo._deprecation import Renamed, old_names
 from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra, balanced
-from trivgeo.groups.rational_algebra import RationalAlgebra
+from trivgeo.groups.exact_algebra import RationalAlgebra
 
 __all__ = [
     "LeviDecomposition",

@@ -13,9 +13,8 @@ from torch import Tensor
 from trivgeo._random import uniform
 from trivgeo.checks import check_count
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.harmonic import HarmonicAnalysis
-from trivgeo.groups.heat_kernels import HeatKernel, WrappedNormalHeatKernel
+from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, WrappedNormalHeatKernel
 
 __all__ = ["Torus"]
 

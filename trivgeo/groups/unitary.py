@@ -12,36 +12,60 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from trivgeo._autocast import matmul
-from trivgeo._linalg import eigh
-from trivgeo._numerics import Constant, dense_exp, is_traced
+from trivgeo._numerics import Constant, dense_exp, eigh, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups._gell_mann import gell_mann, index_pairs
-from trivgeo.groups._matrices import kernel
-from trivgeo.groups._matrices.batches import is_small_batch
-from trivgeo.groups._matrices.circular import angle_factor, circular_pair
-from trivgeo.groups._matrices.complex_pairs import (
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, RotationHeatKernel, has_equal_axes
+from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg.any_size import embedded, unitary_exp
+from trivgeo.groups.linalg.circular import angle_factor, circular_pair
+from trivgeo.groups.linalg.components import flatten_array, from_entries, from_rows, is_small_batch, last_entries
+from trivgeo.groups.linalg.hermitian import (
     complex_product,
+    determinant,
     from_columns,
+    hermitian_exp,
     over_i,
     real_inner,
     real_trace,
     stacked_columns,
     times_conjugate,
     times_phase,
+    unitary_log,
 )
-from trivgeo.groups._matrices.components import flatten_array, from_entries, from_rows, last_entries
-from trivgeo.groups._matrices.hermitian import determinant, hermitian_exp, unitary_log
-from trivgeo.groups._matrices.series import embedded, unitary_exp
-from trivgeo.groups._roots import exp_with_score, finite, is_differentiated
-from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.base import LieGroup, Scale
-from trivgeo.groups.harmonic import HarmonicAnalysis
-from trivgeo.groups.heat_kernels import HeatKernel, RotationHeatKernel, has_equal_axes
+from trivgeo.groups.linalg.spectral_exp import exp_with_score, finite, is_differentiated
 from trivgeo.groups.orthogonal import are_isometries, log_sphere_area, rotation_rows
 
-__all__ = ["SU", "U", "UnitaryGroup"]
+__all__ = [
+    "SU",
+    "U",
+    "UnitaryGroup",
+    "gell_mann",
+    "index_pairs",
+]
+
+
+def index_pairs(n: int) -> list[tuple[int, int]]:
+    """Pairs j < k of indices below n, in order."""
+    return [(j, k) for j in range(n) for k in range(j + 1, n)]
+
+
+def gell_mann(n: int) -> tuple[Tensor, list[str]]:
+    """i times the generalised Gell-Mann matrices, ``[n^2 - 1, n, n]``, and their names."""
+    pairs = index_pairs(n)
+    basis = torch.zeros(n * n - 1, n, n, dtype=torch.complex128)
+    for row, (j, k) in enumerate(pairs):
+        basis[row, [j, k], [k, j]] = torch.tensor([1j, 1j], dtype=basis.dtype)
+        basis[row + len(pairs), [j, k], [k, j]] = torch.tensor([1.0, -1.0], dtype=basis.dtype)
+    for k in range(1, n):
+        diagonal = torch.cat([torch.ones(k), torch.tensor([-float(k)]), torch.zeros(n - k - 1)]).double()
+        basis[2 * len(pairs) + k - 1] = torch.diag(1j * math.sqrt(2.0 / (k * (k + 1))) * diagonal)
+    names = [f"{kind}{j + 1}{k + 1}" for kind in "XY" for j, k in pairs] + [f"Z{k}" for k in range(1, n)]
+    return basis, names
+
 
 _POLAR_STEPS = 12
 _PHASE_DEFECT = 1e-2  # of the determinant, in turns, far above round-off

@@ -1,35 +1,29 @@
 """Inversion of unknown transformations, and test-time equivariance by it.
 
 Methods and what they return are here; their parts are in `trivgeo.inversion.stages`, `trivgeo.inversion.energies`,
-`trivgeo.inversion.losses` and `trivgeo.inversion.learned`; ready distributions in `trivgeo.inversion.laws`.
+`trivgeo.inversion.energies.least_squares` and `trivgeo.inversion.learned`; ready distributions in `trivgeo.inversion.transformations`.
 """
 
 from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
-from trivgeo.inversion.calibration import calibrated_scale
 from trivgeo.inversion.energy_check import EnergyCheck, check_energy
-from trivgeo.inversion.equivariant import TestTimeEquivariant
-from trivgeo.inversion.equivariant_operator import EquivariantOperator
-from trivgeo.inversion.features.feature_energy import FeatureEnergy
-from trivgeo.inversion.features.learned_energy import LearnedEnergy
+from trivgeo.inversion.energy_measurement import calibrated_scale
+from trivgeo.inversion.equivariant.equivariant_model import TestTimeEquivariant
+from trivgeo.inversion.equivariant.equivariant_operator import EquivariantOperator
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.methods.amortized import AmortizedInverter
+from trivgeo.inversion.learned.amortized import AmortizedInverter
+from trivgeo.inversion.learned.learned_inverter import LearnedInverter
 from trivgeo.inversion.methods.baselines import GradientDescent, RandomSearch
 from trivgeo.inversion.methods.focal import FoCal
 from trivgeo.inversion.methods.its import ITS
 from trivgeo.inversion.methods.kinetic_langevin import KineticLangevin
-from trivgeo.inversion.methods.learned_inverter import LearnedInverter
 from trivgeo.inversion.methods.lielac import LieLAC
 from trivgeo.inversion.methods.posterior_sampler import PosteriorSampler
 from trivgeo.inversion.methods.tied import TIED
-from trivgeo.inversion.modes import PosteriorModes
-from trivgeo.inversion.population import Population
-from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
-from trivgeo.inversion.posterior_energy import PosteriorEnergy
-from trivgeo.inversion.registration.register import register
-from trivgeo.inversion.result import InversionResult
+from trivgeo.inversion.posterior import ConditionalPosterior, Posterior, PosteriorEnergy
+from trivgeo.inversion.result import InversionResult, PosteriorModes
 from trivgeo.inversion.sampling.weighted import PosteriorSample
-from trivgeo.inversion.stage import Stage
+from trivgeo.inversion.stage import Population, Stage
 
 __all__ = [
     "ITS",
@@ -38,13 +32,11 @@ __all__ = [
     "ConditionalPosterior",
     "EnergyCheck",
     "EquivariantOperator",
-    "FeatureEnergy",
     "FoCal",
     "GradientDescent",
     "InversionResult",
     "Inverter",
     "KineticLangevin",
-    "LearnedEnergy",
     "LearnedInverter",
     "LieLAC",
     "Population",
@@ -58,7 +50,6 @@ __all__ = [
     "TestTimeEquivariant",
     "calibrated_scale",
     "check_energy",
-    "register",
 ]
 
 _MOVED = {
@@ -71,7 +62,7 @@ _MOVED = {
         "FieldBackbone ImageBackbone LearnedScore LevelFeatures NoiseNetwork OperatorBackbone PointsBackbone "
         "backbone_for consistency_loss"
     ),
-    "trivgeo.inversion.losses": "GemanMcClure Trimmed",
+    "trivgeo.inversion.energies.least_squares": "GemanMcClure Trimmed",
     "trivgeo.inversion.stages": (
         "Adam AlgebraCoordinates Descend GroupElements HeavyBall KeepLower Langevin Laplace "
         "LevenbergMarquardt LowestEnergy Newton OrbitCriterion OrbitCurvature Parametrization SearchLevel "

@@ -9,9 +9,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from trivgeo._text import Described
-from trivgeo.inversion.population import EvaluatedPopulation, Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.result import InversionResult
+from trivgeo.inversion.stage import EvaluatedPopulation, Population
 
 __all__ = ["CheckedPopulation", "CheckedResult", "Checks"]
 

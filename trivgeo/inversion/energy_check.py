@@ -2,24 +2,287 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from trivgeo._deprecation import Converted, renamed_arguments
+from trivgeo._devices import module_device, on_device
+from trivgeo._random import keyed
 from trivgeo._random import seed as seed_of
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count, with_tensors
+from trivgeo.actions import ImageWarp
+from trivgeo.checks import check_count, check_type, with_tensors
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy
-from trivgeo.inversion.energy_measurement import EnergyMeasurement, measure_energy
-from trivgeo.inversion.law import Law
-from trivgeo.inversion.search_trial import NetworkTask, SearchTrial, try_search
+from trivgeo.inversion.energy_measurement import EnergyMeasurement, measure_energy, some_data
+from trivgeo.inversion.evaluation import evaluation_mode
+from trivgeo.inversion.methods.tied import num_affordable, timed_search
+from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.transformations import Law, sample_elements, spread_of
 
-__all__ = ["EnergyCheck", "check_energy"]
+__all__ = [
+    "EnergyCheck",
+    "NetworkTask",
+    "NetworkTrial",
+    "SearchTrial",
+    "check_energy",
+    "try_search",
+]
+
+_LEAST_DATA, _MOST_DATA = 4, 32
+_FOUND_WITHIN = 0.25
+"""Error of a transformation that is found, in units of the spread of the law in each direction."""
+_RESTORED_WITHIN = 0.1
+"""Distance from the clean datum to one that is restored, in units of that to the moved one."""
+_LEAST_FOUND = 0.75
+"""Share of the data whose transformation a search finds that finds transformations."""
+_HARM_LEFT = 0.2
+"""Share of the loss that the transformations add which may be left where a network is right."""
+
+
+class NetworkTask(NamedTuple):
+    """Task of a network with restored data.
+
+    Attributes:
+        network: batch of data to outputs.
+        labels: of the clean data, with their batch dimension; ``None`` for the classes that the network says of them.
+        loss: outputs and labels to losses ``[b]``; ``None`` for one where the class is wrong, else zero.
+    """
+
+    network: Callable[[Any], Tensor]
+    labels: Any
+    loss: Callable[[Tensor, Any], Tensor] | None
+
+    @staticmethod
+    def of(
+        network: Callable[[Any], Tensor] | None, labels: Any, loss: Callable[[Tensor, Any], Tensor] | None, number: int
+    ) -> NetworkTask | None:
+        """Return the task of checked arguments, ``None`` without a network.
+
+        Args:
+            network: function from data to outputs; or ``None``.
+            labels: labels of the clean data; or ``None``.
+            loss: function of outputs and labels to losses ``[b]``; or ``None``.
+            number: of clean data.
+
+        Raises:
+            ConfigurationError: labels or a loss without a network, a loss without labels, or no functions.
+            ShapeError: other numbers of labels than of data.
+        """
+        if network is None:
+            if labels is not None or loss is not None:
+                raise ConfigurationError("network: expected one for labels or a loss, got None")
+            return None
+        for name, function in (("network", network), ("loss", loss)):
+            if function is not None and not callable(function):
+                raise ConfigurationError(f"{name}: expected a function, got {function!r}")
+        if labels is None and loss is not None:
+            raise ConfigurationError("labels: expected the labels of the clean data for a loss, got None")
+        if labels is not None:
+            labels = pytree.tree_map(torch.as_tensor, labels)
+            for leaf in pytree.tree_leaves(labels):
+                if leaf.ndim < 1 or len(leaf) != number:
+                    raise ShapeError(f"labels: expected one for each of {number} clean data, got {list(leaf.shape)}")
+        return NetworkTask(network, labels, loss)
+
+    def losses(self, x: Any, labels: Any) -> Float[Tensor, " b"]:
+        """Return the loss of each datum, ``[b]``.
+
+        Args:
+            x: data, one batch dimension.
+            labels: of these data.
+
+        Raises:
+            ConfigurationError: the outputs are no scores ``[b, c]`` of classes, where no loss is given.
+            ShapeError: the loss does not return a number for each datum.
+        """
+        output = self._output(x)
+        labels = on_device(labels, output.device)
+        if self.loss is None:
+            losses = (self._classes(output) != labels).double()
+        else:
+            losses = check_type("loss", self.loss(output, labels), Tensor)
+        if losses.shape != (len(output),):
+            raise ShapeError(f"loss: expected one number for each of {len(output)} data, got {list(losses.shape)}")
+        return losses.double()
+
+    def labels_of(self, x: Any, index: Tensor) -> Any:
+        """Return the labels of the data x with numbers ``index``; the network's classes where no labels are given."""
+        if self.labels is None:
+            return self._classes(self._output(x))
+        return pytree.tree_map(lambda leaf: leaf[index.to(leaf.device)], self.labels)
+
+    def _output(self, x: Any) -> Tensor:
+        """The output of the network for data that are brought to it."""
+        device = module_device(self.network) if isinstance(self.network, nn.Module) else None
+        return check_type("output", self.network(on_device(x, device)), Tensor)
+
+    @staticmethod
+    def _classes(output: Tensor) -> Tensor:
+        if output.ndim != 2 or not output.is_floating_point():
+            raise ConfigurationError(
+                f"loss: expected one (outputs and labels to [b]) where outputs are no scores of classes [b, c], got "
+                f"outputs {output.dtype} {list(output.shape)}"
+            )
+        return output.argmax(-1)
+
+
+class NetworkTrial(NamedTuple):
+    """Mean losses of a network; shares of wrong classes where no loss was given.
+
+    Attributes:
+        clean: of clean data.
+        moved: of moved data.
+        restored: of data that the search has restored.
+        standard_error: of the mean difference between restored and clean.
+        counts_errors: whether they are shares of wrong classes.
+    """
+
+    clean: float
+    moved: float
+    restored: float
+    standard_error: float
+    counts_errors: bool
+
+    @property
+    def right(self) -> bool:
+        """True if at most a fifth of the harm by transformations is left, up to one standard error."""
+        harm = max(0.0, self.moved - self.clean)
+        return self.restored - self.clean <= _HARM_LEFT * harm + self.standard_error
+
+    def __str__(self) -> str:
+        """The verdict with its figures."""
+        losses = (self.restored, self.clean, self.moved)
+        if self.counts_errors:
+            restored, clean, moved = (f"{1.0 - loss:.0%}" for loss in losses)
+        else:
+            restored, clean, moved = (f"loss {loss:.3g}" for loss in losses)
+        return f"{'yes' if self.right else 'NO'}: {restored} (clean {clean}, moved {moved})"
+
+
+class SearchTrial(NamedTuple):
+    r"""Clean data moved by the law, and what `TIED.for_data` makes of them.
+
+    Attributes:
+        num_data: number of data.
+        share_found: share of them whose transformation is undone to a quarter of the spread of the law, or that are
+            restored as they were, as data with symmetries may be by others.
+        error: median length of :math:`\log(\hat g^{-1} g)` a direction, in units of the law's spread.
+        pixels: median distance of the corners of a restored image from where they were, in pixels; ``None`` for other
+            data.
+        network: losses of the network, see `NetworkTrial`; ``None`` if no network was given.
+    """
+
+    num_data: int
+    share_found: float
+    error: float
+    pixels: float | None
+    network: NetworkTrial | None
+
+    @property
+    def finds(self) -> bool:
+        """True if the transformations of three quarters of the data are found."""
+        return self.share_found >= _LEAST_FOUND
+
+    def __str__(self) -> str:
+        """The verdict with its figures."""
+        off = f"off by {self.error:.2g} of the spread" if self.pixels is None else f"corners {self.pixels:.2g} px off"
+        return f"{'yes' if self.finds else 'NO'}: {self.share_found:.0%} of {self.num_data}, {off}"
+
+
+def try_search(
+    action: Action,
+    energy: DataEnergy | Callable[[Any], Tensor],
+    clean: Any,
+    law: Law,
+    measured: EnergyMeasurement,
+    task: NetworkTask | None,
+    *,
+    seconds: float,
+    seed: int,
+) -> SearchTrial:
+    """Invert a few moved clean data, and compare with the transformations.
+
+    Args:
+        action: the action on data.
+        energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
+        clean: clean data, one batch dimension.
+        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+        seconds: time that the search may take.
+        seed: of all random numbers.
+        measured: of the energy.
+        task: of the network.
+
+    Raises:
+        DomainError: no transformation drawn is defined on its datum.
+    """
+    spread = spread_of(action.group, law, seed)
+    group = action.with_scale(spread).group
+    posterior = Posterior(action, energy)
+    with evaluation_mode(posterior.energy):
+        x, index, _ = some_data(posterior, clean, seed)
+    like: Tensor = pytree.tree_leaves(x)[0]
+    g = sample_elements(group, law, len(index), keyed(seed, 8)).to(like)
+    usable = action.is_valid(g, x).reshape(len(index), -1).all(-1)
+    chosen = torch.nonzero(usable)[: min(_MOST_DATA, max(_LEAST_DATA, num_affordable(measured, seconds))), 0]
+    if len(chosen) == 0:
+        raise DomainError(f"law: expected elements that are defined on clean data, got none of {len(index)}")
+    g, index = g[chosen], index[chosen]
+    x = pytree.tree_map(lambda leaf: leaf[chosen], x)
+    moved = action(g, x)
+    result = timed_search(action, energy, law, measured, seconds, seed)(
+        moved, generator=keyed(seed, 9, device=like.device)
+    )
+    restored, best = result.restore(moved), result.best()
+    left = group.compose(group.inverse(best), g)
+    error = (group.log(left).square().mean(-1).sqrt()).nan_to_num(nan=math.inf)
+    same = _distance(restored, x) <= _RESTORED_WITHIN * _distance(moved, x)
+    return SearchTrial(
+        len(chosen),
+        float(((error <= _FOUND_WITHIN) | same).double().mean()),
+        float(error.median()),
+        _pixels(action, left, x),
+        None if task is None else _network_trial(task, x, moved, restored, index),
+    )
+
+
+def _network_trial(task: NetworkTask, x: Any, moved: Any, restored: Any, index: Tensor) -> NetworkTrial:
+    """The losses; a datum that was not found counts as it is given."""
+    found = torch.stack([torch.isfinite(leaf).flatten(1).all(1) for leaf in pytree.tree_leaves(restored)]).all(0)
+    shown = pytree.tree_map(
+        lambda leaf, given: torch.where(found.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, given), restored, moved
+    )
+    with torch.no_grad(), evaluation_mode(task.network):
+        labels = task.labels_of(x, index)
+        clean, before, after = (task.losses(data, labels) for data in (x, moved, shown))
+    difference = after - clean
+    error = float(difference.std() / math.sqrt(len(difference))) if len(difference) > 1 else 0.0
+    return NetworkTrial(float(clean.mean()), float(before.mean()), float(after.mean()), error, task.loss is None)
+
+
+def _distance(x: Any, y: Any) -> Float[Tensor, " b"]:
+    """Root of the sum of squares of what differs; infinite where undefined."""
+    pairs = zip(pytree.tree_leaves(x), pytree.tree_leaves(y), strict=True)
+    squares = sum((a - b).square().flatten(1).sum(1) for a, b in pairs)
+    return torch.as_tensor(squares).sqrt().nan_to_num(nan=math.inf)
+
+
+def _pixels(action: Action, left: Tensor, x: Any) -> float | None:
+    """The median of the mean distances by which elements move the corners of images."""
+    if not isinstance(action, ImageWarp):
+        return None
+    half = left.new_tensor([x.shape[-1] / 2, x.shape[-2] / 2])
+    corners = left.new_tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
+    off = ((action.point_action(left, corners) - corners) * half).norm(dim=-1).mean(-1)
+    return float(off.nan_to_num(nan=math.inf).median())
+
 
 _LARGEST_SEED = 2**32
 _TRIAL_SECONDS = 10.0

@@ -17,14 +17,12 @@ from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
+from trivgeo.inversion.equivariant.varied_sizes import invert_by_size, is_list_of_images
 from trivgeo.inversion.evaluation import evaluation_mode, explained_dtypes, networks_in
-from trivgeo.inversion.population import Population
-from trivgeo.inversion.posterior import ConditionalPosterior, Posterior
-from trivgeo.inversion.posterior_energy import Bound, check_bound
+from trivgeo.inversion.posterior import Bound, ConditionalPosterior, Posterior, check_bound
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.sampling.mixture import StudentMixture
-from trivgeo.inversion.stage import StageLike, check_stage, run_stages, steps_of
-from trivgeo.inversion.varied_sizes import invert_by_size, is_list_of_images
+from trivgeo.inversion.stage import Population, StageLike, check_stage, run_stages, steps_of
 
 __all__ = ["Inverter"]
 
@@ -53,7 +51,7 @@ class Inverter(nn.Module):
         log_det: keep the log-determinant of the action in the posterior energy, see `PosteriorEnergy` (published: off).
         max_evaluations: the largest number of energies, or of data seen by a network, at once: bounds memory, and
             changes no result but by rounding. ``"auto"`` chooses it from the size of a datum and the device, see
-            `trivgeo.inversion.posterior_energy.automatic_bound`; ``None`` is no bound.
+            `trivgeo.inversion.posterior.automatic_bound`; ``None`` is no bound.
         progress: a progress bar; ``None`` for one on a terminal in runs of more than two seconds; or a function of
             the numbers of steps done and in all.
         compiled: evaluate energies with their gradients by one graph of `torch.compile`, action, networks and all; of

@@ -4,15 +4,129 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
+from einops import repeat
+from jaxtyping import Float, Int
+from torch import Tensor
 
+from trivgeo._deprecation import RenamedAttribute, renamed_arguments
 from trivgeo._text import Described
 from trivgeo.errors import ConfigurationError
-from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.result import InversionResult
+from trivgeo.inversion.rows import lower_rows, rows_like
 
-__all__ = ["Stage"]
+__all__ = [
+    "EvaluatedPopulation",
+    "Population",
+    "Stage",
+]
+
+
+@dataclass(frozen=True, repr=False)
+class Population(Described):
+    """K hypotheses, or chains, for each of b data, between two stages of an `Inverter`.
+
+    Attributes:
+        elements: ``[b, K, *element_shape]``.
+        num_masked_steps: masked steps of each chain so far, ``[b, K]``.
+        energies: their posterior energies, ``[b, K]``; ``None`` until a stage evaluates them.
+        time: the time in [0, 1] of the noise on the elements; 0 without noise.
+    """
+
+    elements: Tensor
+    num_masked_steps: Int[Tensor, "b k"]
+    energies: Float[Tensor, "b k"] | None = None
+    time: float = 0.0
+
+    failures = RenamedAttribute("num_masked_steps", until="0.4")
+
+    @property
+    def size(self) -> int:
+        """Number K of chains of each datum."""
+        return self.num_masked_steps.shape[1]
+
+    def evaluated(self, posterior: ConditionalPosterior) -> EvaluatedPopulation:
+        """Return the population with its energies; ``posterior`` evaluates them if they are not known."""
+        energies = posterior.energies(self.elements) if self.energies is None else self.energies
+        return EvaluatedPopulation(self.elements, self.num_masked_steps, energies, self.time)
+
+    def moved(
+        self, elements: Tensor, energies: Float[Tensor, "b k"] | None = None, masked: Int[Tensor, "b k"] | None = None
+    ) -> Population:
+        """Return the chains at other elements.
+
+        Args:
+            elements: the elements, ``[b, K, *element_shape]``.
+            energies: energies of the elements, if known.
+            masked: further masked steps, if any.
+        """
+        steps = self.num_masked_steps if masked is None else self.num_masked_steps + masked
+        return Population(elements, steps, energies, self.time)
+
+    def take(self, index: Int[Tensor, "b m"]) -> Population:
+        """Return the chains with numbers ``index``, ``[b, m]``, with their energies and counts."""
+        return replace(
+            self,
+            elements=torch.take_along_dim(self.elements, rows_like(index, self.elements), 1),
+            num_masked_steps=self.num_masked_steps.gather(1, index),
+            energies=None if self.energies is None else self.energies.gather(1, index),
+        )
+
+    def copies(self, number: int) -> Population:
+        """Return a population with every chain ``number`` times, the copies of a chain side by side."""
+        return replace(
+            self,
+            elements=repeat(self.elements, "b k ... -> b (k m) ...", m=number),
+            num_masked_steps=repeat(self.num_masked_steps, "b k -> b (k m)", m=number),
+            energies=None if self.energies is None else repeat(self.energies, "b k -> b (k m)", m=number),
+        )
+
+
+Population.__init__ = renamed_arguments(until="0.4", failures="num_masked_steps")(  # type: ignore[method-assign]
+    Population.__init__
+)
+
+
+@dataclass(frozen=True, repr=False)
+class EvaluatedPopulation(Population):
+    """Population whose energies are known; ``num_masked_steps`` and ``time`` are those of `Population`.
+
+    Attributes:
+        elements: elements ``[b, k, *element_shape]``.
+        energies: energies of the elements, ``[b, k]``.
+    """
+
+    energies: Float[Tensor, "b k"]
+
+    def or_lower(self, elements: Tensor, energies: Float[Tensor, "b k"]) -> EvaluatedPopulation:
+        """Return the chains, each at another element if its energy is lower there.
+
+        Args:
+            elements: the other elements, ``[b, K, *element_shape]``.
+            energies: energies of the other elements.
+        """
+        elements, energies = lower_rows(self.elements, self.energies, elements, energies)
+        return replace(self, elements=elements, energies=energies)
+
+    def result(self, posterior: ConditionalPosterior) -> InversionResult:
+        """Return what an inverter returns that ends with this population.
+
+        Args:
+            posterior: of the data, with the evaluations so far.
+        """
+        return InversionResult(
+            posterior.action,
+            self.elements,
+            self.energies,
+            self.num_masked_steps,
+            posterior.energy_evaluations,
+            posterior.gradient_evaluations,
+            posterior.network_evaluations,
+            posterior.kept(self.elements),
+        )
 
 
 class Stage(Described, ABC):

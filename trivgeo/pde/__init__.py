@@ -5,11 +5,11 @@ SymPy is imported by `EvolutionEquation` on first use; ``pip install 'trivgeo[sy
 
 from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
-from trivgeo.pde.equations import Burgers, Heat, KdV, KuramotoSivashinsky, Vorticity
 from trivgeo.pde.evolution import EvolutionEquation
 from trivgeo.pde.random_fields import FourierSeries, GaussianField
 from trivgeo.pde.solver import solve
 from trivgeo.pde.spectral import FourierModes, SpectralEquation
+from trivgeo.pde.vorticity import Burgers, Heat, KdV, KuramotoSivashinsky, Vorticity
 
 __all__ = [
     "Burgers",

@@ -13,13 +13,12 @@ from trivgeo.actions import Field
 from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.expressions import require_sympy
-from trivgeo.pde.evolution import EvolutionEquation
-from trivgeo.pde.jets import JetFunction
+from trivgeo.pde.evolution import EvolutionEquation, JetFunction
 from trivgeo.pde.spectral import FourierModes
 
 if TYPE_CHECKING:
-    from trivgeo.symmetry.laws import ConservationLaws
-    from trivgeo.symmetry.vector_fields import Symmetry
+    from trivgeo.symmetry.conservation import ConservationLaws
+    from trivgeo.symmetry.equations.vector_fields import Symmetry
 
 __all__ = ["ConservedQuantities", "characteristic", "prolongation"]
 

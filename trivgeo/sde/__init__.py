@@ -22,7 +22,7 @@ from trivgeo.sde.processes import TrivializedSDE, probability_flow
 from trivgeo.sde.sampling import forward_noising, probability_flow_sample, reverse_diffusion
 from trivgeo.sde.scores import EnergyScore, Score, trivialized_grad
 from trivgeo.sde.solvers import Stepper, solve
-from trivgeo.sde.weights import effective_sample_size
+from trivgeo.sde.solvers.resampling import effective_sample_size
 
 __all__ = [
     "ConstantSchedule",

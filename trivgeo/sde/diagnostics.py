@@ -19,8 +19,8 @@ from trivgeo.groups import LieGroup
 from trivgeo.sde.processes.base import StepState
 from trivgeo.sde.scores.base import EnergySamples
 from trivgeo.sde.scores.gradient import trivialized_grad, trivialized_grad_and_value
+from trivgeo.sde.solvers.resampling import effective_sample_size
 from trivgeo.sde.solvers.time_loop import Accumulator
-from trivgeo.sde.weights import effective_sample_size
 
 __all__ = ["EnergyTrace", "ScoreMonitor", "ScoreTrace", "maximum_mean_discrepancy", "stein_z_scores"]
 

@@ -21,10 +21,10 @@ from trivgeo.checks import check_count, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import ConstantSchedule
-from trivgeo.sde.processes.augmented import with_vectors
+from trivgeo.sde.processes.base import with_vectors
 from trivgeo.sde.processes.trivialized import TrivializedSDE, check_noiseless
 from trivgeo.sde.scores.base import check_drift
-from trivgeo.sde.solvers.adaptive import solve_adaptive
+from trivgeo.sde.solvers.runge_kutta import solve_adaptive
 
 __all__ = ["Divergence", "ExactDivergence", "FlowLikelihood", "HutchinsonDivergence", "flow_likelihood"]
 

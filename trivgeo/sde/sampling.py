@@ -18,8 +18,7 @@ from trivgeo.sde.grid import uniform_grid
 from trivgeo.sde.noise.kernel import NoiseKernel
 from trivgeo.sde.noise.schedule import Schedule, check_time
 from trivgeo.sde.processes.base import Stepper
-from trivgeo.sde.processes.flow import probability_flow
-from trivgeo.sde.processes.reverse import reverse_process
+from trivgeo.sde.processes.reverse import probability_flow, reverse_process
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.scores.base import Score
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun

@@ -11,10 +11,10 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import require_sympy
 
 if TYPE_CHECKING:
-    from trivgeo.symmetry.data_result import SymmetriesFromData
-    from trivgeo.symmetry.dimension import Dimension
-    from trivgeo.symmetry.equation import EvolutionSystem
-    from trivgeo.symmetry.laws import ConservationLaws
+    from trivgeo.symmetry.conservation import ConservationLaws
+    from trivgeo.symmetry.determining.dimension import Dimension
+    from trivgeo.symmetry.equations.equation import EvolutionSystem
+    from trivgeo.symmetry.from_data.result import SymmetriesFromData
     from trivgeo.symmetry.result import Symmetries
 
 __all__ = [
@@ -48,7 +48,7 @@ def solved_form(pde: Any, time: Any = None) -> tuple[list[Any], EvolutionSystem]
         ConfigurationError: as for `find_symmetries`.
     """
     require_sympy()
-    from trivgeo.symmetry.equation import EvolutionSystem, residuals_of
+    from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
 
     residuals = residuals_of(pde)
     return residuals, EvolutionSystem(residuals, time)
@@ -102,7 +102,7 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
     _require_libraries()
     if degree is not None:
         check_count("degree", degree)
-    from trivgeo.symmetry.finder import search
+    from trivgeo.symmetry.determining.finder import search
 
     return search(pde, degree, time, ansatz)
 
@@ -160,10 +160,10 @@ def symmetries_from_data(
     check_count("order", order)
     check_count("degree", degree)
     if callable(samples):
-        from trivgeo.symmetry.from_function import of_function
+        from trivgeo.symmetry.from_data.function import of_function
 
         return of_function(samples, grid, 1 if library is None else library, tolerance)
-    from trivgeo.symmetry.from_data import of_solutions
+    from trivgeo.symmetry.from_data.solutions import of_solutions
 
     return of_solutions(samples, grid, library, order, degree)
 
@@ -190,7 +190,7 @@ def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
         0
     """
     _require_libraries()
-    from trivgeo.symmetry.finder import residual
+    from trivgeo.symmetry.determining.finder import residual
 
     return residual(pde, field, time)
 
@@ -249,7 +249,7 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
             and thirds up to 2.
 
     Returns:
-        The dimension beside superposition by value, in the order tried; see `trivgeo.symmetry.dimension.Dimension`. It
+        The dimension beside superposition by value, in the order tried; see `trivgeo.symmetry.determining.dimension.Dimension`. It
         may be that of the generic equations where only those of the value are linear: superposition is more.
 
     Raises:
@@ -259,7 +259,7 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
         ``special_values("u_t = diff(u^n*u_x, x)", "n")`` has -4/3, with dimension 5 where others have 4, and 0.
     """
     _require_libraries()
-    from trivgeo.symmetry.special import larger_dimensions, simple_fractions
+    from trivgeo.symmetry.determining.special import larger_dimensions, simple_fractions
 
     return larger_dimensions(pde, parameter, list(values) or simple_fractions())
 
@@ -292,6 +292,6 @@ def special_functions(pde: Any, function: str, candidates: Sequence[Any] = ()) -
         1959).
     """
     _require_libraries()
-    from trivgeo.symmetry.special import larger_algebras
+    from trivgeo.symmetry.determining.special import larger_algebras
 
     return larger_algebras(pde, function, candidates)

@@ -2,27 +2,324 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry.equation import EvolutionSystem, Index, multi_indices, residuals_of
-from trivgeo.symmetry.evaluation import RandomEvaluator, irrational_constants, usable_primes
-from trivgeo.symmetry.finite_field import Values, null_space, row_echelon
-from trivgeo.symmetry.fluxes import divergence, fluxes
-from trivgeo.symmetry.interpolation import ParameterValues, rational_functions
-from trivgeo.symmetry.laws import ConservationLaw, ConservationLaws
-from trivgeo.symmetry.numeric import vanishes
-from trivgeo.symmetry.series import PowerSeries
+from trivgeo.symmetry.determining.finite_field import Values, null_space, row_echelon
+from trivgeo.symmetry.determining.random_points import PowerSeries, RandomEvaluator, irrational_constants, usable_primes
+from trivgeo.symmetry.determining.reconstruction import ParameterValues, rational_functions
+from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices, residuals_of
+from trivgeo.symmetry.equations.numeric import vanishes
 
-__all__ = ["search_laws"]
+if TYPE_CHECKING:
+    from trivgeo.symmetry.equations.equation import EvolutionSystem
+
+__all__ = [
+    "ConservationLaw",
+    "ConservationLaws",
+    "divergence",
+    "fluxes",
+    "search_laws",
+]
+
+
+@dataclass(frozen=True)
+class ConservationLaw:
+    r"""A conservation law :math:`D_t T + D_x X = \Lambda_a \Delta^a`, an identity that holds off solutions too.
+
+    Unknowns and their derivatives are symbols ``u``, ``u_x``, ``u_xx``.
+
+    Attributes:
+        density: T, whose integral over space is constant on solutions where the flux through the boundary vanishes.
+        fluxes: X, one for each variable of space.
+        multipliers: one for each equation, in the order given, as left side less right side.
+        variables: the independent variables.
+        time: the place of the time among these.
+        system: the equations.
+    """
+
+    density: sp.Expr
+    fluxes: tuple[sp.Expr, ...]
+    multipliers: tuple[sp.Expr, ...]
+    variables: tuple[sp.Symbol, ...]
+    time: int
+    system: EvolutionSystem = field(repr=False, compare=False)
+
+    @property
+    def is_periodic(self) -> bool:
+        """True if periodic fields at one time have a density: it holds neither places nor derivatives by time."""
+        space = {v for i, v in enumerate(self.variables) if i != self.time}
+        times = [index[self.time] for _, _, index in self.system.jets_in(self.density)]
+        return not self.density.free_symbols & space and not any(times)
+
+    @property
+    def text(self) -> str:
+        """The law as it is written, such as ``D_t(u) + D_x(u^2/2 + u_xx) = 0``."""
+        space = [v for i, v in enumerate(self.variables) if i != self.time]
+        parts = [(self.variables[self.time], self.density), *zip(space, self.fluxes, strict=True)]
+        return " + ".join(f"D_{v}({_written(e)})" for v, e in parts) + " = 0"
+
+    def __str__(self) -> str:
+        return f"{self.text}, multiplier {', '.join(map(_written, self.multipliers))}"
+
+    def latex(self) -> str:
+        """The law as a formula of LaTeX, without dollar signs."""
+        space = [v for i, v in enumerate(self.variables) if i != self.time]
+        parts = [(self.variables[self.time], self.density), *zip(space, self.fluxes, strict=True)]
+        return " + ".join(f"D_{{{v}}}\\left({sp.latex(e)}\\right)" for v, e in parts) + " = 0"
+
+    def _repr_latex_(self) -> str:
+        return f"${self.latex()}$"
+
+
+class ConservationLaws(Sequence[ConservationLaw]):
+    """Independent conservation laws of equations: a sequence, with a statement about completeness.
+
+    Args:
+        system: the equations.
+        jets: unknowns and derivatives in multipliers.
+
+    Attributes:
+        laws: no combination of them is trivial.
+        order: the order of derivatives in the multipliers.
+        degree: the total degree of the multipliers as polynomials.
+    """
+
+    def __init__(
+        self,
+        system: EvolutionSystem,
+        equations: Sequence[sp.Expr],
+        laws: tuple[ConservationLaw, ...],
+        jets: tuple[sp.Symbol, ...],
+        order: int,
+        degree: int,
+    ) -> None:
+        self._system, self._equations, self._jets = system, tuple(equations), jets
+        self.laws, self.order, self.degree = laws, order, degree
+
+    def __len__(self) -> int:
+        return len(self.laws)
+
+    @overload
+    def __getitem__(self, index: int) -> ConservationLaw: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ConservationLaw]: ...
+
+    def __getitem__(self, index: int | slice) -> ConservationLaw | Sequence[ConservationLaw]:
+        return self.laws[index]
+
+    @property
+    def densities(self) -> list[sp.Expr]:
+        """Densities T of all laws, expressions of SymPy."""
+        return [law.density for law in self.laws]
+
+    @property
+    def fluxes(self) -> list[Any]:
+        """The fluxes: X where there is one variable of space, else a tuple with one for each."""
+        return [law.fluxes[0] if len(law.fluxes) == 1 else sp.Tuple(*law.fluxes) for law in self.laws]
+
+    @property
+    def multipliers(self) -> list[Any]:
+        """The multipliers: one expression for one equation, else a tuple with one for each."""
+        return [law.multipliers[0] if len(law.multipliers) == 1 else sp.Tuple(*law.multipliers) for law in self.laws]
+
+    @property
+    def variables(self) -> tuple[sp.Symbol, ...]:
+        """The independent variables."""
+        return self._system.variables
+
+    def residual(self, law: ConservationLaw, solution: Mapping[str, Any]) -> sp.Expr:
+        """The divergence :math:`D_t T + D_x X` at functions: zero if they solve the equations.
+
+        Args:
+            law: one of these laws.
+            solution: expressions of the variables (or text) by the names of the unknowns.
+
+        Raises:
+            ConfigurationError: an unknown has no expression.
+        """
+        names = {u.name for u in self._system.unknowns}
+        if set(solution) != names:
+            raise ConfigurationError(f"solution: expected expressions of {sorted(names)}, got {sorted(solution)}")
+        plain = [self._system.plain(solution[u.name], "solution") for u in self._system.unknowns]
+        components = list(law.fluxes)
+        components.insert(law.time, law.density)
+        total = divergence(self._system, components)
+        values = {}
+        for symbol, a, index in self._system.jets_in(total):
+            counts = [(v, k) for v, k in zip(self.variables, index, strict=True) if k]
+            values[symbol] = sp.diff(plain[a], *counts) if counts else plain[a]
+        return sp.simplify(total.xreplace(values))
+
+    @property
+    def statement(self) -> str:
+        """Completeness of the laws, in words."""
+        symbols = ", ".join(map(str, (*self.variables, *self._jets)))
+        words = f"{len(self)} independent: all whose multipliers are polynomials of degree {self.degree} in {symbols}"
+        words += ", for generic parameters" if self._system.parameters else ""
+        if self._system.is_linear:
+            words += "; linear: each solution of the adjoint equations is a multiplier, of which polynomials are here"
+        return words
+
+    def __repr__(self) -> str:
+        return "\n".join([*map(str, self.laws), self.statement])
+
+    def _repr_html_(self) -> str:
+        items = "".join(f"<li>{html.escape(str(law))}</li>" for law in self.laws)
+        return f"<ul>{items}</ul><p>{html.escape(self.statement)}</p>"
+
+
+def _written(expression: sp.Expr) -> str:
+    return str(expression).replace("**", "^")
+
+
+_MAX_REDUCTIONS = 200  # integrations by parts of one density
+
+
+def divergence(system: EvolutionSystem, components: Sequence[sp.Expr]) -> sp.Expr:
+    """Return the total divergence of ``components``, one for each variable of ``system``."""
+    return sp.Add(*(system.total_off_solutions(c, i) for i, c in enumerate(components)))
+
+
+def fluxes(system: EvolutionSystem, expression: sp.Expr, time: int) -> list[sp.Expr]:
+    r"""Components P with Div P = expression, where the Euler operators of the expression vanish; density first reduced.
+
+    Along :math:`u_s = b + s (u - b)` the derivative of the expression is, by parts, a divergence (Olver 1993, section
+    5.4), which is integrated over s; constants b are 0 or else 1. Derivatives in space that stand alone in the density
+    are integrated by parts, so that its order is low. The result is checked.
+
+    Args:
+        system: the equations, for their jets.
+        expression: in jets.
+        time: the place of the variable of the density.
+
+    Raises:
+        AlgebraError: an integral has no closed form.
+    """
+    for base in (sp.S.Zero, sp.S.One):
+        components = _homotopy(system, expression, base, time)
+        if components is None:
+            continue
+        components = [_without_constants(system, c, i) for i, c in enumerate(_reduced(system, components, time))]
+        if vanishes(sp.expand(divergence(system, components) - expression)):
+            return components
+    raise AlgebraError(f"expected a divergence whose flux has a closed form, got {expression}")
+
+
+def _homotopy(system: EvolutionSystem, expression: sp.Expr, base: sp.Expr, time: int) -> list[sp.Expr] | None:
+    s = sp.Dummy("s", positive=True)
+    unknowns = set(system.unknowns)
+    every = system.jets_in(expression)
+    components = [sp.S.Zero] * len(system.variables)
+    for symbol, a, index in every:
+        factor = sp.diff(expression, symbol)
+        current = index
+        while any(current):
+            direction = max(i for i, k in enumerate(current) if k)
+            current = _moved(current, direction, -1)
+            lower = system.jet(a, current)
+            components[direction] += (lower - base if lower in unknowns else lower) * _scaled(system, factor, base, s)
+            factor = -system.total_off_solutions(factor, direction)
+    result = [_integrated(c, s) for c in components]
+    start = expression.xreplace({z: base if z in unknowns else sp.S.Zero for z, _, _ in every})
+    if start.has(sp.nan, sp.zoo, sp.oo) or any(c is None for c in result):
+        return None
+    found = [c for c in result if c is not None]
+    if start != 0:
+        found[time] += sp.integrate(start, system.variables[time])
+    return [sp.expand(c) for c in found]
+
+
+def _scaled(system: EvolutionSystem, factor: sp.Expr, base: sp.Expr, s: sp.Symbol) -> sp.Expr:
+    unknowns = set(system.unknowns)
+    return factor.xreplace({z: base + s * (z - base) if z in unknowns else s * z for z, _, _ in system.jets_in(factor)})
+
+
+def _integrated(expression: sp.Expr, s: sp.Symbol) -> sp.Expr | None:
+    """The integral over s from 0 to 1; ``None`` without a closed form."""
+    positive = {z: sp.Dummy(z.name, positive=True) for z in expression.free_symbols if z != s}
+    total, others = sp.S.Zero, sp.S.Zero
+    for term in sp.Add.make_args(sp.expand(expression.xreplace(positive))):
+        constant, moving = term.as_independent(s, as_Add=False)
+        power = moving.as_base_exp()[1] if moving.as_base_exp()[0] == s else sp.S.Zero if moving == 1 else None
+        if power is not None and not power.has(s) and power != -1:
+            total += constant / (power + 1)
+        else:
+            others += term
+    if others != 0:
+        integral = sp.integrate(sp.factor_terms(others), s)
+        if integral.has(sp.Integral, sp.Piecewise):
+            return None
+        ends = [integral.subs(s, end) for end in (1, 0)]
+        if any(e.has(sp.nan, sp.zoo, sp.oo) for e in ends):
+            return None
+        total += sp.expand(sp.simplify(ends[0] - ends[1]))
+    return total.xreplace({dummy: z for z, dummy in positive.items()})
+
+
+def _without_constants(system: EvolutionSystem, component: sp.Expr, direction: int) -> sp.Expr:
+    """Without terms that do not depend on the unknowns nor on the variable in which they are differentiated."""
+    symbols = [z for z, _, _ in system.jets_in(component)]
+    gathered: dict[sp.Expr, sp.Expr] = {}
+    for term in sp.Add.make_args(component):
+        constant, moving = term.as_independent(*symbols, *system.variables, as_Add=False)
+        gathered[moving] = gathered.get(moving, sp.S.Zero) + constant
+    kept = (e for e in gathered if system.jets_in(e) or e.has(system.variables[direction]))
+    return sp.Add(*(sp.cancel(gathered[e]) * e for e in kept))
+
+
+def _reduced(system: EvolutionSystem, components: list[sp.Expr], time: int) -> list[sp.Expr]:
+    """The same divergence, with a density of lower order: less total derivatives in space, which go to the fluxes."""
+    for _ in range(_MAX_REDUCTIONS):
+        step = _by_parts(system, components[time], time)
+        if step is None:
+            break
+        direction, part = step
+        components = list(components)
+        components[time] = sp.expand(components[time] - system.total_off_solutions(part, direction))
+        components[direction] = sp.expand(components[direction] + system.total_off_solutions(part, time))
+    return components
+
+
+def _by_parts(system: EvolutionSystem, density: sp.Expr, time: int) -> tuple[int, sp.Expr] | None:
+    """A direction of space and what has the highest terms of a density as part of its derivative."""
+    for term in sp.Add.make_args(density):
+        jets = system.jets_in(term, derivatives=True)
+        if not jets:
+            continue
+        symbol, a, index = max(jets, key=lambda jet: _rank(jet[1], jet[2]))
+        if sp.diff(term, symbol, 2) != 0:
+            continue
+        for direction, count in enumerate(index):
+            if direction == time or not count:
+                continue
+            lower_index = _moved(index, direction, -1)
+            lower = system.jet(a, lower_index)
+            rest = sp.diff(term, symbol)
+            if all(_rank(b, j) <= _rank(a, lower_index) for _, b, j in system.jets_in(rest)):
+                part = sp.integrate(rest, lower)
+                if not part.has(sp.Integral, sp.Piecewise):
+                    return direction, part
+    return None
+
+
+def _rank(a: int, index: Index) -> tuple[int, int, Index]:
+    return sum(index), a, index
+
+
+def _moved(index: Index, direction: int, by: int) -> Index:
+    return tuple(k + by if i == direction else k for i, k in enumerate(index))
+
 
 _MAX_COLUMNS = 1500  # products of monomials and equations
 _NUM_POINTS = 48  # evaluated at once

@@ -16,10 +16,9 @@ from torch import Tensor
 from trivgeo.actions import Field
 from trivgeo.checks import check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.symmetry.equation import EvolutionSystem, Index, check_one_branch, residuals_of
-from trivgeo.symmetry.from_function import MAX_BROKEN
-from trivgeo.symmetry.numeric import is_root_of_even_power, vanishes
-from trivgeo.symmetry.operator_fields import floating_values, operator_fields
+from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, check_one_branch, residuals_of
+from trivgeo.symmetry.equations.numeric import is_root_of_even_power, vanishes
+from trivgeo.symmetry.from_data.function import MAX_BROKEN, floating_values, operator_fields
 
 __all__ = [
     "DiscreteSymmetry",
@@ -130,14 +129,14 @@ def discrete_symmetries_of_operator(
 
     Args:
         network: values ``[b, c, *n]`` to values of the same shape.
-        initial: periodic fields at one time, see `trivgeo.symmetry.from_operator.symmetries_of_operator`.
+        initial: periodic fields at one time, see `trivgeo.symmetry.from_data.solution_operator.symmetries_of_operator`.
         tolerance: breaking of a symmetry.
 
     Returns:
         The symmetries beside the identity, the least broken first.
 
     Raises:
-        ShapeError: see `trivgeo.symmetry.from_operator.symmetries_of_operator`.
+        ShapeError: see `trivgeo.symmetry.from_data.solution_operator.symmetries_of_operator`.
         ConfigurationError: the network's output is no floating-point tensor, or not finite, or constant in space and
             over the batch; or there are more than 1000 candidates.
     """

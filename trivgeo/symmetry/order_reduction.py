@@ -7,25 +7,327 @@ order n - 1 for :math:`z = ds / dr` (Olver 1993, section 2.5).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy as sp
 
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry.brackets import bracket
-from trivgeo.symmetry.equation import EvolutionSystem, check_one_branch, residuals_of
-from trivgeo.symmetry.finder import residual, search
-from trivgeo.symmetry.formulas import flow, landing
-from trivgeo.symmetry.integration_constants import one_logarithm, plain_constant, real_logarithms
-from trivgeo.symmetry.numeric import INFINITE, is_root_of_even_power, vanishes
-from trivgeo.symmetry.singular_solutions import Plane, curves_left_out, orbits_solve, slope_solves, solves
-from trivgeo.symmetry.solution_families import SolutionFamily, not_held
-from trivgeo.symmetry.vector_fields import Symmetry
+from trivgeo.symmetry.algebra.brackets import bracket
+from trivgeo.symmetry.determining.finder import residual, search
+from trivgeo.symmetry.equations.equation import EvolutionSystem, check_one_branch, residuals_of
+from trivgeo.symmetry.equations.formulas import flow, landing
+from trivgeo.symmetry.equations.numeric import INFINITE, is_root_of_even_power, vanishes
+from trivgeo.symmetry.equations.vector_fields import Symmetry
 
-__all__ = ["OrderReduction", "Quadrature", "integrate_by_symmetries", "reduce_order"]
+__all__ = [
+    "OrderReduction",
+    "Plane",
+    "Quadrature",
+    "SolutionFamily",
+    "curves_left_out",
+    "integrate_by_symmetries",
+    "not_held",
+    "one_logarithm",
+    "orbits_solve",
+    "plain_constant",
+    "real_logarithms",
+    "reduce_order",
+    "slope_rates",
+    "slope_solves",
+    "solves",
+    "with_limits",
+]
+
+_MAX_MULTIPLE = 6  # of a constant in an exponent
+_POINT = sp.Rational(1, 7)  # where limits are tried, apart by this
+
+
+def plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
+    """With C in place of exp(n C), so that C may have either sign or be zero, where it has no other place.
+
+    Args:
+        z: a solution.
+        constant: C.
+    """
+
+    def is_plain(e: sp.Expr, one_signed: bool) -> bool:
+        roots = [p.base.as_base_exp() for p in e.atoms(sp.Pow) if not p.exp.is_Integer]
+        inside = [f.as_base_exp()[0] for base, _ in roots for f in (sp.Mul.make_args(base) if one_signed else (base,))]
+        return not e.has(sp.log(constant)) and constant not in inside
+
+    # a root of a multiple of the constant has one sign of two, and is taken where nothing else is left
+    for one_signed, n in itertools.product((True, False), range(_MAX_MULTIPLE, 0, -1)):
+        changed = sp.simplify(z.subs(constant, sp.log(constant) / n))
+        # a product of roots is the root of a product, up to its sign; both signs are solutions
+        whole = sp.sqrt(sp.simplify(changed**2))
+        for candidate in (changed, -whole if changed.could_extract_minus_sign() else whole):
+            if z.has(sp.exp) and is_plain(candidate, one_signed):
+                turned = sp.simplify(candidate.subs(constant, 1 / constant))
+                is_better = candidate.subs(constant, 0).has(*INFINITE) and not turned.subs(constant, 0).has(*INFINITE)
+                return turned if is_better else candidate
+    return sp.simplify(z)
+
+
+def with_limits(
+    slope: sp.Expr,
+    relation: sp.Expr,
+    constants: Sequence[sp.Symbol],
+    solves: Callable[[sp.Expr], bool],
+) -> tuple[sp.Expr, sp.Expr]:
+    """A general solution with 1 / C in place of C where that adds the solutions of infinite C, and loses none.
+
+    Args:
+        slope: y' of it.
+        relation: what vanishes on it.
+        constants: C1, ..., of which the last is added to the relation.
+        solves: whether curves of a slope are solutions.
+    """
+    last = constants[-1]
+    for c in constants[:-1]:
+        turned = sp.simplify(sp.powdenest(slope.subs(c, 1 / c)))
+        before, after = slope.subs(c, 0), turned.subs(c, 0)
+        if after.has(*INFINITE) or not _is_real(after):
+            continue
+        lost = not before.has(*INFINITE) and before != 0 and _is_real(before) and solves(before)
+        if lost or not solves(after):
+            continue
+        # a multiple of the relation, with another last constant, is finite at C = 0, too
+        for scale in (sp.S.One, c):
+            new = sp.expand(scale * (relation + last).subs(c, 1 / c)) - last
+            at_zero = new.subs(c, 0)
+            if not at_zero.has(*INFINITE) and (at_zero + last).free_symbols - set(constants):
+                slope, relation = turned, new
+                break
+    return slope, relation
+
+
+def real_logarithms(relation: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
+    """With log(e^2) / 2 in place of log(e), which is real for e of either sign.
+
+    Args:
+        relation: what vanishes on a solution.
+        variables: x and y, on which e depends.
+    """
+    if relation.has(sp.I):
+        return relation
+
+    def real(e: sp.Expr) -> sp.Expr:
+        has_sign = e.has(*variables) and not isinstance(e, sp.exp)
+        return sp.log(e**2) / 2 if has_sign else sp.log(e)
+
+    return relation.replace(sp.log, real)
+
+
+def one_logarithm(relation: sp.Expr, unknown: sp.Symbol) -> sp.Expr:
+    """With log(e) in place of log(e^2) / 2 where e holds the unknown, which is then solved for over complex constants.
+
+    Args:
+        relation: what vanishes on a solution.
+        unknown: y.
+    """
+
+    def plain(e: sp.Expr) -> sp.Expr:
+        base, power = e.as_base_exp()
+        return power * sp.log(base) if power == 2 and base.has(unknown) else sp.log(e)
+
+    return relation.replace(sp.log, plain)
+
+
+def _is_real(e: sp.Expr) -> bool:
+    """Whether an expression is real somewhere."""
+    symbols = sorted(e.free_symbols, key=str)
+    for sign in (1, -1):
+        value = e.subs({s: sign * (1 + k) * _POINT for k, s in enumerate(symbols)}).evalf()
+        if value.is_number and value.is_finite and abs(sp.im(value)) == 0:
+            return True
+    return False
+
+
+Plane = tuple[sp.Symbol, sp.Symbol]
+
+
+def slope_rates(plane: Plane, slope: sp.Expr, order: int) -> list[sp.Expr]:
+    """y', ..., y^(n) in x and y along curves of a slope.
+
+    Args:
+        plane: x and y.
+        slope: y'.
+        order: n.
+    """
+    rates = [slope]
+    while len(rates) < order:
+        rates.append(sp.diff(rates[-1], plane[0]) + slope * sp.diff(rates[-1], plane[1]))
+    return rates
+
+
+def orbits_solve(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], field: Sequence[sp.Expr]) -> bool:
+    """Return True if all orbits of a field are solutions.
+
+    Args:
+        plane: x and y.
+        right: y^(n) in terms of the others.
+        jets: y, ..., y^(n - 1), as symbols.
+        field: its components.
+    """
+    return field[0] != 0 and slope_solves(plane, right, jets, sp.cancel(field[1] / field[0]))
+
+
+def curves_left_out(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], field: Sequence[sp.Expr]) -> list[sp.Expr]:
+    """Return single solutions y(x) that are orbits of a symmetry, or on which it vanishes.
+
+    Args:
+        plane: see `orbits_solve`, like ``right`` and ``jets``.
+        field: the components of the symmetry.
+    """
+    y = plane[1]
+    places = [*field]
+    if field[0] != 0:
+        places.append(_excess(plane, right, jets, sp.cancel(field[1] / field[0])))
+    found: list[sp.Expr] = []
+    for place in places:
+        if place.has(*INFINITE):
+            continue
+        top = sp.factor(sp.fraction(sp.together(place))[0])
+        for factor in sp.Mul.make_args(top):
+            if not factor.has(y):
+                continue
+            try:
+                curves = [sp.simplify(sp.expand_log(h, force=True)) for h in sp.solve(factor, y)]
+            except NotImplementedError:
+                continue
+            found.extend(h for h in curves if h not in found and _curve_solves(plane, right, jets, h))
+    return found
+
+
+def solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope: sp.Expr, relation: sp.Expr) -> bool:
+    """Return True if curves of a slope, or the one curve y(x) that a relation is, solve an equation.
+
+    Args:
+        plane: see `orbits_solve`, like ``right`` and ``jets``.
+        slope: y' of the curves, with constants.
+        relation: what vanishes on them.
+    """
+    if not (relation - plane[1]).has(plane[1]):
+        return _curve_solves(plane, right, jets, plane[1] - relation)
+    return slope_solves(plane, right, jets, slope)
+
+
+def slope_solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope: sp.Expr) -> bool:
+    """Return True if curves of a slope solve an equation, whatever its constants.
+
+    Args:
+        plane: see `orbits_solve`, like ``right`` and ``jets``.
+        slope: y' of the curves.
+    """
+    return bool(vanishes(_excess(plane, right, jets, slope)))
+
+
+def _curve_solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], curve: sp.Expr) -> bool:
+    """Whether a function y(x) solves an equation."""
+    if curve.has(*INFINITE, sp.I):
+        return False
+    x = plane[0]
+    there = right.xreplace({jet: sp.diff(curve, x, k) for k, jet in enumerate(jets)})
+    return not there.has(*INFINITE) and bool(vanishes(sp.diff(curve, x, len(jets)) - there))
+
+
+def _excess(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope: sp.Expr) -> sp.Expr:
+    """How much curves of a slope miss an equation by."""
+    rates = slope_rates(plane, slope, len(jets))
+    return rates[-1] - right.xreplace(dict(zip(jets[1:], rates[:-1], strict=True)))
+
+
+class SolutionFamily(NamedTuple):
+    """Solutions, one for each value of the constants.
+
+    Attributes:
+        slope: y' in x, y and the constants.
+        relation: what vanishes on the solutions.
+        constants: those that are held.
+    """
+
+    slope: sp.Expr
+    relation: sp.Expr
+    constants: tuple[sp.Symbol, ...]
+
+    @classmethod
+    def of(
+        cls, slope: sp.Expr, relation: sp.Expr, constants: Sequence[sp.Symbol], solves: Callable[[sp.Expr], bool]
+    ) -> SolutionFamily:
+        """Return the family with its constants numbered from one, in a form that has as many members as may be.
+
+        Args:
+            slope: y' of the solutions.
+            relation: an expression that is zero on them.
+            constants: all constants of the order; fewer may occur.
+            solves: see `with_limits`.
+        """
+        # all constants but the last belong to the slope
+        held = [c for c in constants if slope.has(c) or relation.has(c)]
+        if len(held) == len(constants) and slope.free_symbols.issuperset(constants[:-1]):
+            return cls(*with_limits(slope, relation, constants, solves), tuple(constants))
+        names = dict(zip(held, constants, strict=False))
+        slope, relation = (e.subs(names, simultaneous=True) for e in (slope, relation))
+        return cls(slope, relation, tuple(names.values())[: len(constants) - 1])
+
+
+def not_held(
+    plane: Plane, special: Sequence[SolutionFamily], general: Sequence[SolutionFamily]
+) -> list[SolutionFamily]:
+    """Return those of some families that no others hold.
+
+    Args:
+        plane: x and y.
+        special: the families, with fewer constants than the general ones.
+        general: the others.
+    """
+    kept: list[SolutionFamily] = []
+    for family in sorted(special, key=lambda family: -len(family.constants)):
+        if not any(_holds(plane, other, family) for other in (*general, *kept)):
+            kept.append(family)
+    return kept
+
+
+def _holds(plane: Plane, general: SolutionFamily, special: SolutionFamily) -> bool:
+    """Whether values of the constants of one family give the other."""
+    x, y = plane
+    if len(special.constants) > len(general.constants):
+        return False
+    others = {c: sp.Dummy(c.name) for c in special.constants}
+    relation, slope = (e.subs(others) for e in (special.relation, special.slope))
+    # curves y(x), for values of constants
+    on = {} if (relation - y).has(y) else {y: y - relation}
+    free = [c for c in general.constants[:-1] if general.slope.has(c)]
+    if not on and not free:
+        return bool(vanishes(general.slope - slope))
+    if not general.constants:
+        return bool(vanishes(general.relation.subs(on)))
+    mine, theirs = (slope_rates(plane, e, len(free)) for e in (general.slope, slope))
+    try:
+        equations = [sp.fraction(sp.together(a - b))[0] for a, b in zip(mine, theirs, strict=True)]
+        solved = sp.solve(equations, free, dict=True) if free else [{}]
+    except NotImplementedError:
+        return False
+    for values in solved:
+        exact = {c: sp.simplify(values.get(c, c).subs(on)) for c in free}
+        reached = [*exact.values(), general.slope.subs(exact).subs(on), general.relation.subs(exact).subs(on)]
+        if all(map(_is_finite, reached)) and not any(e.has(x, y) for e in exact.values()):
+            # another last constant is what is left
+            return not on or bool(vanishes(sp.diff(reached[-1], x)))
+    return False
+
+
+def _is_finite(e: sp.Expr) -> bool:
+    """Whether an expression has a value, at some point."""
+    if e.has(*INFINITE):
+        return False
+    symbols = sorted(e.free_symbols, key=str)
+    value = e.subs({s: sp.Rational(2 * k + 3, 7) for k, s in enumerate(symbols)}).evalf()
+    return value.has(sp.Integral) or bool(value.is_number and not value.has(*INFINITE))
+
 
 _MAX_ORDER = 3  # of equations that are integrated
 _MAX_FIRST, _MAX_NEXT = 8, 2  # symmetries that are tried first, and after each of them

@@ -10,9 +10,9 @@ from typing import Any
 import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry.equation import EvolutionSystem, Index
-from trivgeo.symmetry.formulas import flow, sliced
-from trivgeo.symmetry.numeric import vanishes
+from trivgeo.symmetry.equations.equation import EvolutionSystem, Index
+from trivgeo.symmetry.equations.formulas import flow, sliced
+from trivgeo.symmetry.equations.numeric import vanishes
 
 __all__ = ["Reduction", "reduced"]
 

@@ -14,22 +14,22 @@ import sympy as sp
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import GeneratedGroup, from_generators
-from trivgeo.symmetry.algebra import SymmetryAlgebra, parameter_value
-from trivgeo.symmetry.brackets import closed_part, keeping, moving_grids, structure_constants
-from trivgeo.symmetry.data_result import BrokenSymmetry, SymmetriesFromData
-from trivgeo.symmetry.determining import check, collect
-from trivgeo.symmetry.formulas import moved_solution
-from trivgeo.symmetry.laws import ConservationLaw, ConservationLaws
-from trivgeo.symmetry.optimal import OptimalSystem
-from trivgeo.symmetry.radicals import Radicals
+from trivgeo.symmetry.algebra.brackets import closed_part, keeping, moving_grids, structure_constants
+from trivgeo.symmetry.algebra.exact import SymmetryAlgebra, parameter_value
+from trivgeo.symmetry.algebra.optimal import OptimalSystem
+from trivgeo.symmetry.conservation import ConservationLaw, ConservationLaws
+from trivgeo.symmetry.determining.conditions import check, collect
+from trivgeo.symmetry.equations.formulas import moved_solution
+from trivgeo.symmetry.equations.numeric import Radicals
+from trivgeo.symmetry.equations.unnamed_functions import Particular, Solution
+from trivgeo.symmetry.equations.vector_fields import SuperpositionIdeal, Symmetry, TrivialSymmetries, group_parameter
+from trivgeo.symmetry.from_data.result import BrokenSymmetry, SymmetriesFromData
 from trivgeo.symmetry.reduction import Reduction, reduced
-from trivgeo.symmetry.solutions import Particular, Solution
-from trivgeo.symmetry.vector_fields import SuperpositionIdeal, Symmetry, TrivialSymmetries, group_parameter
 
 if TYPE_CHECKING:
-    from trivgeo.symmetry.determining import LinearForm
-    from trivgeo.symmetry.dimension import Dimension
-    from trivgeo.symmetry.equation import EvolutionSystem
+    from trivgeo.symmetry.determining.conditions import LinearForm
+    from trivgeo.symmetry.determining.dimension import Dimension
+    from trivgeo.symmetry.equations.equation import EvolutionSystem
 
 __all__ = [
     "BrokenSymmetry",
@@ -81,7 +81,7 @@ class Symmetries(Sequence[Symmetry]):
             ideal and trivial fields), for generic parameters.
         functions: the functions of the ansatz beside 1.
         dimension: the dimension of all symmetries, up to the infinite ideal, known without finding them; see
-            `trivgeo.symmetry.dimension.Dimension`.
+            `trivgeo.symmetry.determining.dimension.Dimension`.
         dimensions: if a degree was asked for, the number of generators at this degree and the next.
     """
 

@@ -16,8 +16,7 @@ from trivgeo.generative.base_distributions import BaseDistribution, fit_base_dis
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence, flow_likelihood
 from trivgeo.sde.processes.trivialized import TrivializedSDE
-from trivgeo.sde.solvers.adaptive import solve_adaptive
-from trivgeo.sde.solvers.runge_kutta import GeometricHeun
+from trivgeo.sde.solvers.runge_kutta import GeometricHeun, solve_adaptive
 from trivgeo.sde.solvers.time_loop import solve
 
 __all__ = ["Network", "ProbabilityPath", "TrainingBatch", "follow_flow"]

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from trivgeo.generative.paths.base import Network, TrainingBatch
-from trivgeo.generative.paths.noising import NoisingPath
-from trivgeo.generative.paths.simulation import (
+from trivgeo.generative.paths.noising import (
     MAX_USUAL_FACTORS,
     MIN_STD_RATIO,
+    NoisingPath,
     level_groups,
     num_noise_factors,
     rows_at_once,
@@ -25,8 +25,7 @@ from trivgeo.groups import LieGroup
 from trivgeo.groups.harmonic import heat_kernel
 from trivgeo.sde.noise.schedule import GeometricSchedule, Schedule
 from trivgeo.sde.noise.target import noise_with_target
-from trivgeo.sde.processes.flow import probability_flow
-from trivgeo.sde.processes.reverse import reverse_process
+from trivgeo.sde.processes.reverse import probability_flow, reverse_process
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun
 from trivgeo.sde.solvers.time_loop import solve

@@ -15,7 +15,7 @@ from trivgeo._text import described
 from trivgeo.checks import check_choice
 from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
 from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch
-from trivgeo.generative.paths.simulation import stratified
+from trivgeo.generative.paths.noising import stratified
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import ConstantSchedule
 from trivgeo.sde.processes.trivialized import TrivializedSDE

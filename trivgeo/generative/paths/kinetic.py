@@ -16,9 +16,9 @@ from trivgeo._autocast import matmul
 from trivgeo._random import normal
 from trivgeo.generative.base_distributions import BaseDistribution
 from trivgeo.generative.paths.base import Network, TrainingBatch, follow_flow
-from trivgeo.generative.paths.noising import NoisingPath
-from trivgeo.generative.paths.simulation import (
+from trivgeo.generative.paths.noising import (
     MIN_STD_RATIO,
+    NoisingPath,
     level_groups,
     num_noise_factors,
     rows_at_once,
@@ -26,10 +26,15 @@ from trivgeo.generative.paths.simulation import (
 )
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence, ExactDivergence, flow_likelihood
-from trivgeo.sde.noise.kinetic import KineticNoise
-from trivgeo.sde.processes.kinetic import KineticDiffusion, KineticState, join_state, split_state
+from trivgeo.sde.noise.kinetic_noise import KineticNoise
+from trivgeo.sde.processes.kinetic_diffusion import (
+    KineticAncestralStep,
+    KineticDiffusion,
+    KineticState,
+    join_state,
+    split_state,
+)
 from trivgeo.sde.processes.trivialized import TrivializedSDE
-from trivgeo.sde.solvers.kinetic import KineticAncestralStep
 from trivgeo.sde.solvers.time_loop import solve
 
 __all__ = ["KineticPath"]

@@ -2,19 +2,205 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
+from trivgeo._random import uniform
+from trivgeo.errors import ConfigurationError
+from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution, group_mean
+from trivgeo.generative.measure import is_isotropic
 from trivgeo.generative.paths.base import ProbabilityPath
-from trivgeo.generative.paths.simulation import factor_stds, terminal_std
 from trivgeo.groups import DirectProduct, LieGroup
+from trivgeo.groups.harmonic import slowest_rate
+from trivgeo.groups.product import scaled_factors
 
-__all__ = ["NoisingPath"]
+__all__ = [
+    "MAX_USUAL_FACTORS",
+    "MIN_STD_RATIO",
+    "NoisingPath",
+    "factor_stds",
+    "level_groups",
+    "num_noise_factors",
+    "rows_at_once",
+    "stratified",
+    "terminal_std",
+]
+
+MAX_USUAL_FACTORS = 32
+"""Exponentials of one noise sample at most, unless the scale of the group asks for more."""
+MIN_STD_RATIO = 0.0025
+"""Standard deviation of the noise at the data, in units of that of the widest noise."""
+_MAX_FACTORS, _MAX_KINETIC_FACTORS = 2048, 256  # more exponentials of one noise sample are refused
+_MAX_ANGLE_VARIANCE = 2.5  # of one exponential in its fastest direction: a full turn is four standard deviations
+_NUM_LEVEL_GROUPS = 8  # groups of levels of a batch, each with its own number of exponentials
+
+
+def num_noise_factors(group: LieGroup, variance: float, minimum: int = 6, time: float | None = None) -> int:
+    r"""The number m of exponentials of which a noise sample is a product.
+
+    It is so large that each exponential has length two or less, mostly, where exp is one to one. It is at most
+    `MAX_USUAL_FACTORS`, except on compact groups with an anisotropic scale, and on compact factors beside noncompact
+    ones. There the long axes turn many times while the short ones reach the slowest mode, or while noise reaches as far
+    as the data. J_r is singular, and a score infinite, where an eigenvalue of ad(v) is :math:`2 \pi i`; for normal v
+    with variance :math:`\sigma^2 / m` the mean square of the eigenvalues is about :math:`\sigma^2 \kappa / m`, with
+    :math:`\kappa` the largest eigenvalue of :math:`-\sum_i \mathrm{ad}(e_i)^2`.
+
+    Args:
+        group: the group of the elements.
+        variance: of the whole sample, :math:`\sigma^2`.
+        minimum: smallest number that is returned.
+        time: of kinetic noise, whose m factors have variance :math:`t^2 / m^2` at most.
+
+    Raises:
+        ConfigurationError: the scale asks for more than can be simulated.
+    """
+    usual = min(MAX_USUAL_FACTORS, max(minimum, math.ceil(0.25 * group.dim * variance)))
+    rate = _largest_turning_rate(group) / _MAX_ANGLE_VARIANCE
+    needed = math.ceil(rate * variance)
+    if time is not None:
+        needed = min(needed, math.ceil(math.sqrt(rate) * time))
+    limit = _MAX_FACTORS if time is None else _MAX_KINETIC_FACTORS
+    if needed > limit:
+        raise ConfigurationError(
+            f"scale: expected axes of {group!r} of more nearly equal lengths, got such that noise is a product of "
+            f'{needed} exponentials, more than {limit}; lengthen the shortest, or take kind="flow" without noise'
+        )
+    return max(usual, needed)
+
+
+@functools.lru_cache(maxsize=16)  # keyed by the identity of the group: called for every level of every training batch
+def _largest_turning_rate(group: LieGroup) -> float:
+    r"""The :math:`\kappa` of `num_noise_factors`, over compact factors; zero if the slowest mode sets the variance."""
+    if group.is_compact and is_isotropic(group):
+        return 0.0
+    factors = scaled_factors(group) if isinstance(group, DirectProduct) and not group.is_compact else [group]
+    rates = (
+        -12.0 * float(torch.linalg.eigvals(factor.algebra.noise_corrections[0].value).real.min())
+        for factor in factors
+        if factor.is_compact and not factor.algebra.is_abelian
+    )
+    return max(rates, default=0.0)
+
+
+def rows_at_once(num_rows: int, num_factors: int) -> int:
+    """Return the number of rows of noise that one call simulates: fewer where many exponentials need much memory.
+
+    Args:
+        num_rows: number of all rows.
+        num_factors: number of exponentials of a row.
+    """
+    return max(1, min(num_rows, num_rows * MAX_USUAL_FACTORS // num_factors))
+
+
+def level_groups(num_rows: int, num_factors: Callable[[float], int]) -> Iterator[tuple[slice, int]]:
+    """Divide rows with `stratified` levels into groups that are simulated with the same number of exponentials.
+
+    Args:
+        num_rows: number of rows.
+        num_factors: number of exponentials that noise of a level in [0, 1] takes.
+
+    Yields:
+        A slice of rows, and the number of exponentials of the highest level among them.
+    """
+    groups = ((k, num_factors((k + 1) / _NUM_LEVEL_GROUPS)) for k in range(_NUM_LEVEL_GROUPS))
+    for number, members in itertools.groupby(groups, lambda entry: entry[1]):
+        indices = [k for k, _ in members]
+        rows = slice(num_rows * indices[0] // _NUM_LEVEL_GROUPS, num_rows * (indices[-1] + 1) // _NUM_LEVEL_GROUPS)
+        if rows.start < rows.stop:
+            yield rows, number
+
+
+def stratified(num_rows: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
+    """Draw increasing numbers in [0, 1], one in each of equal intervals, all shifted by the same uniform draw.
+
+    Args:
+        num_rows: how many, b.
+        like: gives dtype and device.
+        generator: random numbers; None is torch's.
+
+    Returns:
+        Numbers ``[b]``.
+    """
+    return (torch.arange(num_rows, dtype=like.dtype, device=like.device) + uniform((), like, generator)) / num_rows
+
+
+def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
+    r"""Standard deviation of noise that leaves no more of the data than a base distribution can fit.
+
+    On a compact group the slowest mode :math:`\chi` obeys :math:`\tfrac12 \sum_i X_i^2 \chi = -c \chi`, and the
+    variance V makes :math:`e^{-c V}` the given decay. In the natural basis, or a multiple of it, c is read off the
+    entries of an element at the identity (the determinant of U(n) is as slow). In another basis it is found by
+    `slowest_rate`, or bounded: no mode is slower than if all axes were as short as the shortest, for
+    :math:`\sum_i X_i^2` is a quadratic form in the natural fields. On a noncompact group the result is twice the
+    largest standard deviation of the data's logarithms, on a product the maximum over the factors, which share their
+    noise.
+
+    Args:
+        group: the group of the elements.
+        data: elements ``[m, *element_shape]``.
+        log_decay: minus the logarithm of what is left of the slowest mode.
+    """
+    isotropic = group.is_compact and is_isotropic(group)
+    if isinstance(group, DirectProduct) and not isotropic and (factors := scaled_factors(group)):
+        parts = zip(factors, group.split(data), strict=True)
+        return max(terminal_std(factor, part, log_decay) for factor, part in parts)
+    if not group.is_compact:
+        _, v = group_mean(group, data)
+        return 2.0 * float(v.std(0).max())
+    if not isotropic:
+        shortest = float(torch.linalg.svdvals(group.basis.rows)[-1])
+        bound, rate = terminal_std(group.with_scale(shortest), data, log_decay), slowest_rate(group)
+        return bound if rate is None else math.sqrt(log_decay / max(rate, log_decay / bound**2))
+    return math.sqrt(log_decay / _slowest_rate_of_entries(group))
+
+
+def factor_stds(group: LieGroup, data: Tensor, log_decay: float) -> list[float]:
+    """Return the `terminal_std` of each factor of a product; neighbours that are one group share their maximum.
+
+    Args:
+        group: the group of the elements.
+        data: elements ``[m, *element_shape]``.
+        log_decay: minus the logarithm of what noise leaves of the slowest mode.
+
+    Returns:
+        One number a factor; empty for groups that are no products, and where a scale mixes the factors.
+    """
+    factors = scaled_factors(group) if isinstance(group, DirectProduct) else []
+    if not isinstance(group, DirectProduct) or not factors:
+        return []
+    parts = zip(factors, group.split(data), strict=True)
+    stds = iter([terminal_std(factor, part, log_decay) for factor, part in parts])
+    found: list[float] = []
+    for _, run in itertools.groupby(group.factors, id):
+        of_run = [next(stds) for _ in run]
+        found += [max(of_run)] * len(of_run)
+    return found
+
+
+def _slowest_rate_of_entries(group: LieGroup) -> float:
+    """Smallest decay rate over the entries of an element, of angles over their cosine, for equal axes."""
+    e = group.identity(dtype=torch.float64)
+    periods = group._periods().double().reshape(group.element_shape)
+    frequency = torch.where(periods > 0, 2.0 * math.pi / torch.where(periods > 0, periods, 1.0), 1.0)
+
+    def entries(v: Tensor) -> Tensor:
+        g = group.retract(e, v)
+        return torch.where(periods > 0, (frequency * g).cos(), g)
+
+    h = 1e-3 * torch.eye(group.dim, dtype=torch.float64)
+    value = entries(torch.zeros(group.dim, dtype=torch.float64))
+    laplacian = (entries(h) + entries(-h) - 2.0 * value).sum(0) / 1e-6
+    nonzero = value.abs() > 0.5
+    return float((-0.5 * laplacian / value)[nonzero].min())
+
 
 PathT = TypeVar("PathT", bound="NoisingPath")
 

@@ -2,15 +2,12 @@
 
 from trivgeo._signatures import check_calls
 from trivgeo.inversion.energies.base import CurvedEnergy, DataEnergy, FunctionEnergy
-from trivgeo.inversion.energies.domain_distance import DomainDistance
-from trivgeo.inversion.energies.fields import FieldBox, FieldComponents, FieldSpectrum
-from trivgeo.inversion.energies.framed import FramedEnergy
-from trivgeo.inversion.energies.gaussian_initial import GaussianInitialEnergy
+from trivgeo.inversion.energies.domain_distance import DomainDistance, GaussianInitialEnergy
+from trivgeo.inversion.energies.field_energies import FieldBox, FieldComponents, FieldSpectrum
 from trivgeo.inversion.energies.least_squares import LeastSquares
-from trivgeo.inversion.energies.normals import with_normals
 from trivgeo.inversion.energies.paired_images import PairedImages, with_coverage
-from trivgeo.inversion.energies.point_residuals import NearestPoints, PairedPoints, SymmetricNearestPoints
-from trivgeo.inversion.energies.prior import PriorEnergy
+from trivgeo.inversion.energies.point_residuals import NearestPoints, PairedPoints, SymmetricNearestPoints, with_normals
+from trivgeo.inversion.energies.wrapped import FramedEnergy, PriorEnergy
 
 __all__ = [
     "CurvedEnergy",

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from trivgeo._autocast import matmul
 from trivgeo.actions import ImageWarp
-from trivgeo.actions.frame import pixel_centres
-from trivgeo.actions.sampling import sample_with_slopes
+from trivgeo.actions.image import pixel_centres, sample_with_slopes
 from trivgeo.checks import check_fraction, check_tensor, promoted
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup, PointAction

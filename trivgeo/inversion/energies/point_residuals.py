@@ -9,13 +9,112 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor, nn
 
+from trivgeo._autocast import matmul
 from trivgeo.actions import Referenced
-from trivgeo.checks import check_type
+from trivgeo.checks import check_type, promoted
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
-from trivgeo.inversion.energies.nearest_neighbours import nearest_indices
-from trivgeo.inversion.energies.normals import normals_of
 
-__all__ = ["NearestPoints", "PairedPoints", "SymmetricNearestPoints"]
+__all__ = [
+    "NearestPoints",
+    "PairedPoints",
+    "SymmetricNearestPoints",
+    "nearest_indices",
+    "normals_of",
+    "with_normals",
+]
+
+_NUM_NEIGHBOURS = 10
+"""Points of a reference, the point itself among them, that make its normal."""
+
+
+def with_normals(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k m"]:
+    """Clouds with the normals of the surfaces that they lie on, ``[*batch, k, 2 n]``, for `NearestPoints`.
+
+    Args:
+        points: of the surfaces; the normal at each is the direction in which its ten nearest ones vary least.
+
+    Raises:
+        ShapeError: they are no clouds.
+        NonFiniteError: they hold NaN or infinity.
+    """
+    if points.ndim < 2 or 0 in points.shape:
+        raise ShapeError(f"points: expected clouds [*batch, k, n], got {list(points.shape)}")
+    if not bool(torch.isfinite(points).all()):
+        raise NonFiniteError("points: expected finite coordinates, got NaN or infinity")
+    return torch.cat([points, normals_of(points)], -1)
+
+
+def normals_of(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k n"]:
+    """Return unit normals of clouds: at each point, the direction in which its nearest neighbours vary least.
+
+    Args:
+        points: clouds ``[*batch, k, n]``.
+
+    Returns:
+        Normals ``[*batch, k, n]``, without gradients; their sign is arbitrary.
+    """
+    clouds = points.detach().double().cpu().reshape(-1, *points.shape[-2:])
+    number = min(_NUM_NEIGHBOURS, clouds.shape[1])
+    # one tree for all: clouds lie in layers of one more coordinate, further apart than any is wide
+    layer = torch.arange(len(clouds)) * (2.0 * (clouds.amax((0, 1)) - clouds.amin((0, 1))).norm() + 1.0)
+    layered = torch.cat([clouds, layer.reshape(-1, 1, 1).expand(*clouds.shape[:2], 1)], -1).flatten(0, 1).numpy()
+    index = KDTree(layered).query(layered, k=[*range(1, number + 1)])[1]
+    about = clouds.flatten(0, 1)[torch.from_numpy(index)]
+    about = about - about.mean(1, keepdim=True)
+    return torch.linalg.eigh(matmul(about.mT, about))[1][..., 0].reshape(points.shape).to(points)
+
+
+_MAX_DISTANCES_IN_MEMORY = 2**22
+
+
+def nearest_indices(
+    x: Float[Tensor, "*batch n"], reference: Float[Tensor, "*clouds k n"], tree: KDTree | None = None
+) -> Int[Tensor, "*batch"]:
+    """Return the index of the nearest point of a reference for each point; it has no derivative.
+
+    Args:
+        x: the points; ``[b, m, n]`` if each of b clouds has a reference of its own.
+        reference: ``[k, n]``, or ``[b, k, n]`` for references of their own.
+        tree: of the one reference, for points on the CPU; without it all distances are computed, in parts.
+    """
+    index: Tensor = _Nearest.apply(x, reference, tree)
+    return index
+
+
+class _Nearest(torch.autograd.Function):
+    """The search as one operation without derivative: it sees plain tensors under every transform."""
+
+    @staticmethod
+    def forward(x: Tensor, reference: Tensor, tree: KDTree | None) -> Tensor:
+        x = x.detach().nan_to_num()
+        if tree is not None and x.device.type == "cpu":
+            index = torch.from_numpy(tree.query(x.double().numpy())[1]).reshape(x.shape[:-1])
+            # the tree finds none for a point whose squared distance overflows
+            return index.clamp(max=len(reference) - 1)
+        x, reference = promoted(x=x, reference=reference)
+        middle = reference.mean(-2, keepdim=True)
+        flat, reference = (x.reshape(-1, x.shape[-1]) if reference.ndim == 2 else x) - middle, reference - middle
+        half = 0.5 * reference.square().sum(-1).unsqueeze(-2)
+        # half of |x - y|^2 - |x|^2, which has its minimum at the same y
+        parts = flat.split(max(1, _MAX_DISTANCES_IN_MEMORY // half.numel()), -2)
+        return torch.cat([(half - matmul(part, reference.mT)).argmin(-1) for part in parts], -1).reshape(x.shape[:-1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *of_index: Tensor) -> Any:
+        return None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, reference: Tensor, tree: KDTree | None) -> Any:
+        first = lambda tensor, dim: tensor if dim is None else tensor.movedim(dim, 0)  # noqa: E731
+        return _Nearest.apply(first(x, in_dims[0]), first(reference, in_dims[1]), tree), 0
 
 
 class PairedPoints(nn.Module):

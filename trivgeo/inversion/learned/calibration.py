@@ -14,13 +14,12 @@ from trivgeo._autocast import matmul
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed
 from trivgeo._torch import pytree
-from trivgeo.inversion.law import Law, sample_elements
-from trivgeo.inversion.learned.density import mixture_of_draws
-from trivgeo.inversion.learned.density_fit import DensityFit, fit_density
-from trivgeo.inversion.learned.noise_network import NoiseNetwork
+from trivgeo.inversion.learned.backbone import NoiseNetwork
+from trivgeo.inversion.learned.posterior_density import DensityFit, fit_density, mixture_of_draws
 from trivgeo.inversion.learned.score import LearnedScore, apply_inverse
-from trivgeo.inversion.posterior_energy import automatic_bound
+from trivgeo.inversion.posterior import automatic_bound
 from trivgeo.inversion.sampling.mixture import StudentMixture
+from trivgeo.inversion.transformations import Law, sample_elements
 
 __all__ = ["Calibration", "CalibrationSource", "calibrate", "calibration_size"]
 

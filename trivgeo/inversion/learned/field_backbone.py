@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from trivgeo.actions import Field, FieldAction
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
-from trivgeo.inversion.learned.level_features import LevelFeatures
-from trivgeo.inversion.learned.noise_network import NoiseNetwork, backbone_for
+from trivgeo.inversion.learned.backbone import LevelFeatures, NoiseNetwork, backbone_for
 
 __all__ = ["FieldBackbone"]
 

@@ -15,8 +15,7 @@ from torch.nn import functional
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_choice, check_count
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.inversion.learned.level_features import LevelFeatures
-from trivgeo.inversion.learned.noise_network import NoiseNetwork, _spread, backbone_for
+from trivgeo.inversion.learned.backbone import LevelFeatures, NoiseNetwork, _spread, backbone_for
 
 __all__ = ["ImageBackbone"]
 

@@ -15,8 +15,7 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.domain_distance import hull_points
-from trivgeo.inversion.learned.level_features import LevelFeatures
-from trivgeo.inversion.learned.noise_network import NoiseNetwork, backbone_for
+from trivgeo.inversion.learned.backbone import LevelFeatures, NoiseNetwork, backbone_for
 
 __all__ = ["OperatorBackbone", "OperatorReader"]
 

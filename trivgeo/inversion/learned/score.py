@@ -17,9 +17,9 @@ from trivgeo._torch import pytree
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
-from trivgeo.inversion.law import sample_elements
-from trivgeo.inversion.posterior_energy import check_action, check_batch
+from trivgeo.inversion.posterior import check_action, check_batch
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift
+from trivgeo.inversion.transformations import sample_elements
 from trivgeo.sde import Schedule, Score
 from trivgeo.sde.noise import noise_with_target
 from trivgeo.sde.noise.schedule import check_time

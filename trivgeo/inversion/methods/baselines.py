@@ -12,10 +12,9 @@ from trivgeo.checks import check_positive
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.stages.descend import Descend
-from trivgeo.inversion.stages.descent_rules import GroupElements, HeavyBall
+from trivgeo.inversion.stages.chains import Replicate
+from trivgeo.inversion.stages.descend import Descend, GroupElements, HeavyBall
 from trivgeo.inversion.stages.gaussian_search import GaussianSearch
-from trivgeo.inversion.stages.replicate import Replicate
 
 __all__ = ["GradientDescent", "RandomSearch"]
 

@@ -11,9 +11,7 @@ from trivgeo._deprecation import renamed_arguments
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.stages.orbit_criteria import OrbitCriterion
-from trivgeo.inversion.stages.search_levels import SearchLevel
-from trivgeo.inversion.stages.search_orbits import SearchOrbits
+from trivgeo.inversion.stages.search_orbits import OrbitCriterion, SearchLevel, SearchOrbits
 
 __all__ = ["ITS"]
 

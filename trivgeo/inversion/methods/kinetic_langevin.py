@@ -10,8 +10,8 @@ from torch import Tensor
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.stages.langevin import Langevin
-from trivgeo.inversion.stages.replicate import Replicate
+from trivgeo.inversion.stages.chains import Replicate
+from trivgeo.inversion.stages.langevin_dynamics import Langevin
 
 __all__ = ["KineticLangevin"]
 

@@ -12,9 +12,8 @@ from trivgeo.checks import check_positive
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.stages.descend import Descend
-from trivgeo.inversion.stages.descent_rules import Adam, AlgebraCoordinates, Parametrization
-from trivgeo.inversion.stages.replicate import Replicate
+from trivgeo.inversion.stages.chains import Replicate
+from trivgeo.inversion.stages.descend import Adam, AlgebraCoordinates, Descend, Parametrization
 
 __all__ = ["LieLAC"]
 

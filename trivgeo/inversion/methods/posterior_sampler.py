@@ -10,8 +10,8 @@ from torch import Tensor
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.stages.importance_sampling import ImportanceSampling
-from trivgeo.inversion.stages.warm_start import WarmStart
+from trivgeo.inversion.sampling.importance import ImportanceSampling
+from trivgeo.inversion.stages.chains import WarmStart
 
 __all__ = ["PosteriorSampler"]
 

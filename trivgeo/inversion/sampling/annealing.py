@@ -17,7 +17,7 @@ from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.sde.scores.gradient import trivialized_grad_and_value
 from trivgeo.sde.solvers import systematic_indices
-from trivgeo.sde.weights import effective_sample_size
+from trivgeo.sde.solvers.resampling import effective_sample_size
 
 __all__ = [
     "Annealed",

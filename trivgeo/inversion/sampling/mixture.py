@@ -16,7 +16,7 @@ from trivgeo._random import keyed, normal, uniform
 from trivgeo._text import Described
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.rows import rows_like
-from trivgeo.sde.noise.density import is_principal, log_about
+from trivgeo.sde.noise.kernel import is_principal, log_about
 from trivgeo.sde.solvers import systematic_indices
 
 __all__ = ["Charts", "Draws", "StudentMixture", "reach_of_normal"]

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.inversion.checked import CheckedPopulation, CheckedResult, Checks
-from trivgeo.inversion.modes import PosteriorModes, modes_of
 from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.result import PosteriorModes, modes_of
 
 __all__ = ["ImportanceWeights", "PosteriorSample", "WeightedPopulation"]
 

@@ -5,12 +5,14 @@ chains or other stages is a verb (`Replicate`, `Select`, `KeepLower`).
 """
 
 from trivgeo._signatures import check_calls
-from trivgeo.inversion.stages.add_noise import AddNoise
+from trivgeo.inversion.learned.learned_stages import CalibratedDraws, CleanGate, LearnedReverseDiffusion, OutlierCheck
+from trivgeo.inversion.sampling.importance import ImportanceSampling
 from trivgeo.inversion.stages.bayesian_optimization import BayesianOptimization
-from trivgeo.inversion.stages.descend import Descend
-from trivgeo.inversion.stages.descent_rules import (
+from trivgeo.inversion.stages.chains import AddNoise, Replicate, Select, WarmStart
+from trivgeo.inversion.stages.descend import (
     Adam,
     AlgebraCoordinates,
+    Descend,
     GroupElements,
     HeavyBall,
     Parametrization,
@@ -18,23 +20,21 @@ from trivgeo.inversion.stages.descent_rules import (
 )
 from trivgeo.inversion.stages.energy_gate import EnergyGate
 from trivgeo.inversion.stages.gaussian_search import GaussianSearch
-from trivgeo.inversion.stages.importance_sampling import ImportanceSampling
-from trivgeo.inversion.stages.keep_lower import KeepLower
-from trivgeo.inversion.stages.langevin import Langevin
+from trivgeo.inversion.stages.langevin_dynamics import Langevin
 from trivgeo.inversion.stages.laplace import Laplace
-from trivgeo.inversion.stages.learned_checks import CalibratedDraws, CleanGate, OutlierCheck
-from trivgeo.inversion.stages.learned_reverse_diffusion import LearnedReverseDiffusion
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
+from trivgeo.inversion.stages.nested import KeepLower, Promote, WithEnergy
 from trivgeo.inversion.stages.newton import Newton
-from trivgeo.inversion.stages.orbit_criteria import LowestEnergy, OrbitCriterion, OrbitCurvature
-from trivgeo.inversion.stages.promote import Promote
-from trivgeo.inversion.stages.replicate import Replicate
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion
-from trivgeo.inversion.stages.search_levels import SearchLevel, affine_levels, basis_levels
-from trivgeo.inversion.stages.search_orbits import SearchOrbits
-from trivgeo.inversion.stages.select import Select
-from trivgeo.inversion.stages.warm_start import WarmStart
-from trivgeo.inversion.stages.with_energy import WithEnergy
+from trivgeo.inversion.stages.search_orbits import (
+    LowestEnergy,
+    OrbitCriterion,
+    OrbitCurvature,
+    SearchLevel,
+    SearchOrbits,
+    affine_levels,
+    basis_levels,
+)
 
 __all__ = [
     "Adam",

@@ -13,10 +13,9 @@ from trivgeo._random import uniform
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import rows_like
-from trivgeo.inversion.stage import Stage
+from trivgeo.inversion.stage import Population, Stage
 
 __all__ = ["BayesianOptimization"]
 

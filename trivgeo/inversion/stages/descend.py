@@ -2,19 +2,297 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from trivgeo._deprecation import renamed_arguments
-from trivgeo.checks import check_count, check_positive, check_type
-from trivgeo.inversion.population import Population
+from trivgeo._text import Described
+from trivgeo.checks import check_count, check_fraction, check_positive, check_type
+from trivgeo.groups import LieGroup
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import lower_rows, where_rows
-from trivgeo.inversion.stage import Stage
-from trivgeo.inversion.stages.descent_rules import GroupElements, HeavyBall, Parametrization, UpdateRule
+from trivgeo.inversion.stage import Population, Stage
 
-__all__ = ["Descend"]
+__all__ = [
+    "Adam",
+    "AlgebraCoordinates",
+    "Descend",
+    "GroupElements",
+    "HeavyBall",
+    "Parametrization",
+    "UpdateRule",
+]
+
+
+class Parametrization(Described, ABC):
+    """The point that a descent moves, and its elements, where the descent is to begin near an element g_0."""
+
+    @abstractmethod
+    def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
+        """Return the point whose elements are ``g_0 exp(v)``.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            v: algebra vectors ``[b, k, dim]``.
+        """
+
+    @abstractmethod
+    def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
+        """Return the elements ``[b, k, *element_shape]`` of points.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            point: points of the descent, see `start`.
+        """
+
+    @abstractmethod
+    def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
+        """Return the elements of the points moved by v, to first order in v; descents differentiate by v at zero.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            point: points of the descent, see `start`.
+            v: algebra vectors ``[b, k, dim]``.
+        """
+
+    @abstractmethod
+    def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
+        """Return the points moved by a step.
+
+        Args:
+            group: the group of the elements.
+            point: points of the descent, see `start`.
+            v: the step, algebra vectors ``[b, k, dim]``.
+        """
+
+    @abstractmethod
+    def square(self, gradient: Tensor) -> Tensor:
+        """Return the squares that Adam averages, which broadcast to ``gradient``, ``[b, k, dim]``."""
+
+
+class AlgebraCoordinates(Parametrization):
+    """The point is v with g = g_0 exp(v), in a vector space whose coordinates Adam rescales one by one."""
+
+    def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
+        """Return the points whose elements are ``g_0 exp(v)``: the vectors v.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            v: algebra vectors ``[b, k, dim]``.
+        """
+        return v
+
+    def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
+        """Return the elements ``g_0 exp(point)``, ``[b, k, *element_shape]``.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            point: algebra vectors ``[b, k, dim]``.
+        """
+        return group.retract(base, point)
+
+    def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
+        """Return the elements ``g_0 exp(point + v)``, ``[b, k, *element_shape]``.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            point: algebra vectors ``[b, k, dim]``.
+            v: further algebra vectors ``[b, k, dim]``.
+        """
+        return group.retract(base, point + v)
+
+    def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
+        """Return the sums ``point + v``, algebra vectors ``[b, k, dim]`` of ``group``."""
+        return point + v
+
+    def square(self, gradient: Tensor) -> Tensor:
+        """Return the square of each coordinate of ``gradient``, ``[b, k, dim]``."""
+        return gradient.square()
+
+
+class GroupElements(Parametrization):
+    r"""The point is g, the gradient left-trivialized, a step :math:`g \leftarrow g \exp v`.
+
+    Adam's moments stay in the algebra, which left translation carries along, and its second moment is the squared
+    length of the gradient, as nothing on a group singles out coordinates: Riemannian Adam (Becigneul and Ganea 2019)
+    for the left-invariant metric.
+    """
+
+    def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
+        """Return the points ``g_0 exp(v)``, elements ``[b, k, *element_shape]``.
+
+        Args:
+            group: the group of the elements.
+            base: elements g_0, ``[b, k, *element_shape]``.
+            v: algebra vectors ``[b, k, dim]``.
+        """
+        return group.retract(base, v)
+
+    def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
+        """Return ``point``, elements ``[b, k, *element_shape]`` of ``group``; ``base`` is not needed."""
+        return point
+
+    def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
+        """Return the elements moved by v, to first order in v, by `LieGroup.perturb`.
+
+        Args:
+            group: the group of the elements.
+            base: elements near which the descent began, which are not needed.
+            point: elements ``[b, k, *element_shape]``.
+            v: algebra vectors ``[b, k, dim]``.
+        """
+        return group.perturb(point, v)
+
+    def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
+        """Return the elements ``point exp(v)``, ``[b, k, *element_shape]``, by `LieGroup.retract`.
+
+        Args:
+            group: the group of the elements.
+            point: elements ``[b, k, *element_shape]``.
+            v: algebra vectors ``[b, k, dim]``.
+        """
+        return group.retract(point, v)
+
+    def square(self, gradient: Tensor) -> Tensor:
+        """Return the squared length of ``gradient``, ``[b, k, dim]``, as ``[b, k, 1]``."""
+        return gradient.square().sum(-1, keepdim=True)
+
+
+class UpdateRule(Described, ABC):
+    """Rule by which gradients become displacements of the point of a descent."""
+
+    @abstractmethod
+    def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
+        """Return the state before the first step, tensors ``[b, k, ...]``.
+
+        Args:
+            gradient: a tensor of the shape of gradients.
+            space: coordinates in which the steps are taken.
+        """
+
+    @abstractmethod
+    def step(
+        self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the displacement ``[b, k, dim]`` and the next state.
+
+        Args:
+            gradient: energy gradients ``[b, k, dim]``.
+            state: the state before the step.
+            space: coordinates of the step.
+        """
+
+
+class Adam(UpdateRule):
+    """Adam (Kingma and Ba 2015), with a count of steps for each chain.
+
+    Args:
+        learning_rate: the size of a step.
+        betas: decay of the two moments, each in [0, 1).
+        epsilon: added to the root of the second.
+
+    Raises:
+        ConfigurationError: a number out of its range.
+    """
+
+    def __init__(self, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8) -> None:
+        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self.epsilon = check_positive("epsilon", epsilon)
+        first, second = betas
+        self.betas = (check_fraction("betas", first), check_fraction("betas", second))
+
+    def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
+        """Return the state before the first step: both moments and the count of steps of each chain, all zero.
+
+        Args:
+            gradient: tensor shaped ``[b, k, dim]``.
+            space: coordinates in which steps are taken; they say what the second moment averages.
+        """
+        return (
+            torch.zeros_like(gradient),
+            torch.zeros_like(space.square(gradient)),
+            gradient.new_zeros(gradient.shape[:-1]),
+        )
+
+    def step(
+        self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the displacement ``[b, k, dim]`` and the next state.
+
+        The displacement is minus the learning rate times the first moment over the root of the second, both without
+        bias.
+
+        Args:
+            gradient: energy gradients ``[b, k, dim]``.
+            state: moments and counts before the step.
+            space: coordinates of the step.
+        """
+        mean, square, count = state
+        first, second = self.betas
+        mean = first * mean + (1 - first) * gradient
+        square = second * square + (1 - second) * space.square(gradient)
+        count = count + 1
+        exponent = count.unsqueeze(-1)
+        root = (square / (1 - second**exponent)).sqrt() + self.epsilon
+        return -self.learning_rate * mean / (1 - first**exponent) / root, (mean, square, count)
+
+
+class HeavyBall(UpdateRule):
+    """Gradient steps with momentum (Polyak 1964), the gradient no longer than a bound.
+
+    Args:
+        learning_rate: the size of a step.
+        momentum: the share of the last step that is kept, in [0, 1).
+        max_gradient_norm: longer gradients are shortened to this length; ``None`` for no bound.
+
+    Raises:
+        ConfigurationError: a number out of its range.
+    """
+
+    def __init__(
+        self, learning_rate: float = 0.01, momentum: float = 0.0, max_gradient_norm: float | None = 1.0
+    ) -> None:
+        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self.momentum = check_fraction("momentum", momentum)
+        if max_gradient_norm is not None:
+            check_positive("max_gradient_norm", max_gradient_norm)
+        self.max_gradient_norm = max_gradient_norm
+
+    def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
+        """Return the state before the first step: velocity zero.
+
+        Args:
+            gradient: tensor shaped ``[b, k, dim]``.
+            space: coordinates in which steps are taken, which have no influence.
+        """
+        return (torch.zeros_like(gradient),)
+
+    def step(
+        self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the displacement ``[b, k, dim]`` and the next state, the displacement itself.
+
+        The displacement is a share of the last one minus the learning rate times the gradient, shortened to the bound.
+
+        Args:
+            gradient: energy gradients ``[b, k, dim]``.
+            state: the last displacement.
+            space: coordinates in which the step is taken, which have no influence.
+        """
+        if self.max_gradient_norm is not None:
+            length = gradient.norm(dim=-1, keepdim=True)
+            gradient = gradient * (self.max_gradient_norm / length.clamp(min=self.max_gradient_norm))
+        velocity = self.momentum * state[0] - self.learning_rate * gradient
+        return velocity, (velocity,)
 
 
 class Descend(Stage):

@@ -11,11 +11,9 @@ from trivgeo._random import keyed
 from trivgeo.checks import check_fraction, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.population import Population
-from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.posterior_energy import check_batch
+from trivgeo.inversion.posterior import ConditionalPosterior, check_batch
 from trivgeo.inversion.rows import where_rows
-from trivgeo.inversion.stage import Stage
+from trivgeo.inversion.stage import Population, Stage
 
 __all__ = ["EnergyGate"]
 

@@ -7,10 +7,9 @@ import torch
 from trivgeo._deprecation import renamed_arguments
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
-from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import rows_like
-from trivgeo.inversion.stage import Stage
+from trivgeo.inversion.stage import Population, Stage
 
 __all__ = ["DRAWN_TOGETHER", "GaussianSearch"]
 

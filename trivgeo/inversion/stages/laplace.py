@@ -8,10 +8,9 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo.checks import check_count, check_positive
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import where_rows
-from trivgeo.inversion.stage import Stage
+from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde.solvers import systematic_indices
 
 __all__ = ["Laplace"]

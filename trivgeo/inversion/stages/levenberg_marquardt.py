@@ -7,10 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.checks import check_count, check_positive
-from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import where_rows
-from trivgeo.inversion.stage import Stage
+from trivgeo.inversion.stage import Population, Stage
 
 __all__ = ["LevenbergMarquardt"]
 

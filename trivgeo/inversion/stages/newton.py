@@ -9,12 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._autocast import matmul
-from trivgeo._linalg import eigh
+from trivgeo._numerics import eigh
 from trivgeo.checks import check_count
-from trivgeo.inversion.population import EvaluatedPopulation, Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import where_rows
-from trivgeo.inversion.stage import Stage
+from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage
 
 __all__ = ["Newton"]
 

@@ -16,11 +16,10 @@ from trivgeo._deprecation import renamed_arguments
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import lower_rows, rows_like
-from trivgeo.inversion.stage import Stage
-from trivgeo.inversion.stages.add_noise import Side
+from trivgeo.inversion.stage import Population, Stage
+from trivgeo.inversion.stages.chains import Side
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, Schedule, solve, uniform_grid
 from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.scores import EnergySamples

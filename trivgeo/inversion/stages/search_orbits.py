@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -13,17 +15,165 @@ from torch.nn import functional
 
 from trivgeo._deprecation import renamed_arguments
 from trivgeo._numerics import Constant
-from trivgeo.checks import check_count, check_type
+from trivgeo._text import Described
+from trivgeo.checks import check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Affine, LieGroup
-from trivgeo.inversion.population import Population
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import rows_like
-from trivgeo.inversion.stage import Stage
-from trivgeo.inversion.stages.orbit_criteria import LowestEnergy, OrbitCriterion
-from trivgeo.inversion.stages.search_levels import _LEVELS, SearchLevel, affine_levels, basis_levels
+from trivgeo.inversion.stage import Population, Stage
 
-__all__ = ["SearchOrbits"]
+__all__ = [
+    "LowestEnergy",
+    "OrbitCriterion",
+    "OrbitCurvature",
+    "SearchLevel",
+    "SearchOrbits",
+    "affine_levels",
+    "basis_levels",
+]
+
+
+class OrbitCriterion(Described, ABC):
+    """Criterion that a search level minimises along an orbit.
+
+    Attributes:
+        margin: samples evaluated beyond each end of the orbit, on the same spacing.
+        keeps_incumbent: whether a hypothesis may stay where it is, at its energy.
+    """
+
+    margin: ClassVar[int]
+    keeps_incumbent: ClassVar[bool]
+
+    @abstractmethod
+    def __call__(self, energies: Float[Tensor, "b k n"]) -> Float[Tensor, "b k m"]:
+        """One number for each sample that is not in the margins; infinite where it must not be taken."""
+
+
+class LowestEnergy(OrbitCriterion):
+    """The energy itself: no level raises that of a hypothesis."""
+
+    margin = 0
+    keeps_incumbent = True
+
+    def __call__(self, energies: Float[Tensor, "b k n"]) -> Float[Tensor, "b k m"]:
+        """The energies."""
+        return energies
+
+
+class OrbitCurvature(OrbitCriterion):
+    """Minus the second difference along the orbit of the energies after a Gaussian filter (Schmidt and Stober 2024).
+
+    It prefers sharp minima to the low energies that classifiers give to data far from those they know; the first and
+    the last value are repeated beyond the ends. Of no use for energies without such basins, such as quadratic ones.
+
+    Args:
+        sigma: of the filter, in samples.
+        radius: of the filter, in samples.
+
+    Raises:
+        ConfigurationError: a number out of its range.
+    """
+
+    margin = 1
+    keeps_incumbent = False
+
+    def __init__(self, sigma: float = 2.0, radius: int = 3) -> None:
+        self.sigma = check_positive("sigma", sigma)
+        self.radius = check_count("radius", radius)
+
+    def __call__(self, energies: Float[Tensor, "b k n"]) -> Float[Tensor, "b k m"]:
+        """Low where the filtered energy has a sharp minimum."""
+        finite = torch.isfinite(energies)
+        highest = torch.where(finite, energies, -torch.inf).amax(-1, keepdim=True)
+        values = torch.where(finite, energies, torch.where(torch.isfinite(highest), highest, 0.0)).flatten(0, 1)
+        place = torch.arange(-self.radius, self.radius + 1, dtype=values.dtype, device=values.device)
+        weights = torch.softmax(-0.5 * (place / self.sigma) ** 2, 0)
+        padded = functional.pad(values.unsqueeze(1), (self.radius, self.radius), mode="replicate")
+        smooth = functional.conv1d(padded, weights.reshape(1, 1, -1)).squeeze(1)
+        bend = (smooth[:, :-2] - 2.0 * smooth[:, 1:-1] + smooth[:, 2:]).unflatten(0, energies.shape[:2])
+        return torch.where(finite[..., 1:-1], -bend, torch.inf)
+
+
+_LEVELS = 8
+
+
+@dataclass(frozen=True)
+class SearchLevel:
+    """Level of a search: the elements exp(s d) of a one-parameter subgroup, s evenly spaced in [-extent, extent].
+
+    Attributes:
+        direction: d, in the natural basis of the group, whatever its scale.
+        extent: the largest s.
+
+    Raises:
+        ConfigurationError: the extent is not positive, or the direction is zero or not finite.
+    """
+
+    direction: tuple[float, ...]
+    extent: float
+
+    def __post_init__(self) -> None:
+        check_positive("extent", self.extent)
+        if not all(math.isfinite(c) for c in self.direction) or not any(self.direction):
+            raise ConfigurationError(f"direction: expected finite numbers, not all zero, got {self.direction}")
+
+
+@renamed_arguments(until="0.4", count="num_levels")
+def basis_levels(
+    group: LieGroup, num_levels: int = _LEVELS, extent: float = 1.0, shrink: float = 0.25
+) -> list[SearchLevel]:
+    """Levels along the basis directions of a group in turn, the extent ``shrink`` times as large every round.
+
+    Args:
+        group: the group; extents are in units of its basis.
+        num_levels: number of levels.
+        extent: of the first round.
+        shrink: factor of the extent from round to round.
+
+    Raises:
+        ConfigurationError: fewer than one level, or an extent that is not positive.
+    """
+    check_positive("extent", extent)
+    check_positive("shrink", shrink)
+    rows = group.basis.rows.tolist()
+    return [
+        SearchLevel(tuple(rows[level % group.dim]), extent * shrink ** (level // group.dim))
+        for level in range(check_count("num_levels", num_levels))
+    ]
+
+
+def affine_levels(
+    translation: float = 0.5,
+    rotation: float = math.pi / 6,
+    scaling: float = 0.25,
+    shear: float = 0.2,
+    refinement: float = 0.25,
+) -> list[SearchLevel]:
+    """Eight levels for `trivgeo.groups.Affine` of the plane: each factor once, then rotation and size again.
+
+    Args:
+        translation: extent along each axis.
+        rotation: extent, in radians.
+        scaling: extent of the logarithm of the scale along each axis.
+        shear: extent of the shear along the first axis.
+        refinement: factor of the extents of the last two levels.
+
+    Raises:
+        ConfigurationError: an extent that is not positive.
+    """
+    check_positive("refinement", refinement)
+    turn, size = (0.0, -1.0, 1.0, 0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+    return [
+        SearchLevel((0.0, 0.0, 0.0, 0.0, 1.0, 0.0), translation),
+        SearchLevel((0.0, 0.0, 0.0, 0.0, 0.0, 1.0), translation),
+        SearchLevel(turn, rotation),
+        SearchLevel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), scaling),
+        SearchLevel((0.0, 0.0, 0.0, 1.0, 0.0, 0.0), scaling),
+        SearchLevel((0.0, 1.0, 0.0, 0.0, 0.0, 0.0), shear),
+        SearchLevel(turn, refinement * rotation),
+        SearchLevel(size, refinement * scaling),
+    ]
 
 
 class SearchOrbits(Stage):

@@ -1,11 +1,9 @@
 """Noise on a group: schedules, kernels, sample paths, and targets of denoising."""
 
 from trivgeo._signatures import check_calls
-from trivgeo.groups.harmonic import heat_kernel
-from trivgeo.groups.heat_kernels import HeatKernel
-from trivgeo.sde.noise.density import noise_log_density
-from trivgeo.sde.noise.kernel import NoiseKernel, NoisePaths, VirtualNoisePaths
-from trivgeo.sde.noise.kinetic import KineticNoise, KineticSample
+from trivgeo.groups.harmonic import HeatKernel, heat_kernel
+from trivgeo.sde.noise.kernel import NoiseKernel, NoisePaths, VirtualNoisePaths, noise_log_density
+from trivgeo.sde.noise.kinetic_noise import KineticNoise, KineticSample
 from trivgeo.sde.noise.schedule import ConstantSchedule, CosineSchedule, GeometricSchedule, LinearSchedule, Schedule
 from trivgeo.sde.noise.target import NoiseSample, noise_with_target
 

@@ -2,10 +2,9 @@
 
 from trivgeo._signatures import check_calls
 from trivgeo.sde.processes.base import Process, merge_evaluated
-from trivgeo.sde.processes.flow import probability_flow
-from trivgeo.sde.processes.kinetic import KineticDiffusion, KineticState
+from trivgeo.sde.processes.kinetic_diffusion import KineticDiffusion, KineticState
 from trivgeo.sde.processes.langevin import KineticLangevinSDE, KineticLangevinState, overdamped_langevin
-from trivgeo.sde.processes.reverse import reverse_process
+from trivgeo.sde.processes.reverse import probability_flow, reverse_process
 from trivgeo.sde.processes.trivialized import DriftIncrement, TrivializedSDE
 
 __all__ = [

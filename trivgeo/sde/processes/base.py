@@ -13,9 +13,31 @@ from torch import Tensor
 from trivgeo._text import Described, described
 from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError
+from trivgeo.groups import DirectProduct, LieGroup, Translation
 from trivgeo.sde.scores.base import SolveContext
 
-__all__ = ["Process", "StepState", "Stepper", "merge_evaluated"]
+__all__ = [
+    "Process",
+    "StepState",
+    "Stepper",
+    "merge_evaluated",
+    "with_vectors",
+]
+
+
+def with_vectors(group: LieGroup, dim: int) -> DirectProduct:
+    """Return the direct product of ``group`` and R^dim, an element followed by a vector.
+
+    The basis is that of the group, then the standard basis of R^dim.
+    """
+    natural = group.basis.is_natural
+    if natural:
+        return DirectProduct(group, Translation(dim))
+    ones = torch.ones(dim, dtype=torch.float64)
+    diagonal = group.scale.ndim == 1
+    scale = torch.cat([group.scale, ones]) if diagonal else torch.block_diag(group.scale, torch.diag(ones))
+    return DirectProduct(group.with_scale(None), Translation(dim), scale=scale)
+
 
 T = TypeVar("T")
 State = TypeVar("State")

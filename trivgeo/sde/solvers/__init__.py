@@ -2,14 +2,18 @@
 
 from trivgeo._signatures import check_calls
 from trivgeo.sde.processes.base import Stepper, StepState
-from trivgeo.sde.processes.kinetic import SplittingAOA
+from trivgeo.sde.processes.kinetic_diffusion import KineticAncestralStep, SplittingAOA
 from trivgeo.sde.processes.langevin import SplittingOBABO
 from trivgeo.sde.processes.trivialized import ExponentialEuler
-from trivgeo.sde.solvers.adaptive import AdaptiveSolution, DormandPrince5, solve_adaptive
 from trivgeo.sde.solvers.denoising import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
-from trivgeo.sde.solvers.kinetic import KineticAncestralStep
 from trivgeo.sde.solvers.resampling import PopulationWeights, Resampling, systematic_indices
-from trivgeo.sde.solvers.runge_kutta import GeometricHeun, RungeKuttaMuntheKaas4
+from trivgeo.sde.solvers.runge_kutta import (
+    AdaptiveSolution,
+    DormandPrince5,
+    GeometricHeun,
+    RungeKuttaMuntheKaas4,
+    solve_adaptive,
+)
 from trivgeo.sde.solvers.time_loop import Accumulator, Solution, solve
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from trivgeo._autocast import matmul
 from trivgeo._deprecation import renamed_arguments
@@ -16,13 +16,28 @@ from trivgeo._random import normal, uniform
 from trivgeo._text import described
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
-from trivgeo.sde.noise.density import noise_log_density
+from trivgeo.sde.noise.kernel import noise_log_density
 from trivgeo.sde.processes.base import Stepper, StepState, merge_evaluated
 from trivgeo.sde.processes.trivialized import TrivializedSDE, check_reverse
 from trivgeo.sde.scores.base import Score
-from trivgeo.sde.weights import effective_sample_size
 
-__all__ = ["PopulationWeights", "Resampling", "systematic_indices"]
+__all__ = [
+    "PopulationWeights",
+    "Resampling",
+    "effective_sample_size",
+    "systematic_indices",
+]
+
+
+def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""Effective sample size of Kish, :math:`(\sum_i \omega_i)^2 / \sum_i \omega_i^2`, between 1 and n.
+
+    It is zero where all weights are zero, and NaN where one is not finite.
+    """
+    largest = nn.functional.pad(weights.abs(), (0, 1)).amax(-1, keepdim=True)  # with a zero: there may be none
+    weights = weights / torch.where(largest > 0, largest, 1.0)  # whose squares neither vanish nor overflow
+    square = (weights**2).sum(-1)
+    return weights.sum(-1) ** 2 / torch.where(square == 0, 1.0, square)
 
 
 class PopulationWeights(NamedTuple):

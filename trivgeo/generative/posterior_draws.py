@@ -1,0 +1,124 @@
+"""Posteriors of a distribution and an energy of elements, by weighted draws of the distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._random import choice
+from trivgeo._signatures import check_calls
+from trivgeo.checks import check_arguments, check_count, check_tensor
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.groups import LieGroup
+from trivgeo.sde.solvers.resampling import effective_sample_size
+
+__all__ = ["PosteriorDraws", "draw_posterior"]
+
+
+class PosteriorDraws(NamedTuple):
+    """Weighted elements of a posterior, see `draw_posterior`.
+
+    Attributes:
+        elements: ``[m, *element_shape]``.
+        weights: of sum one, ``[m]``, in the dtype of the elements.
+        log_evidence: logarithm of the mean of :math:`e^{-E}` under the prior.
+        num_lost: draws that the prior lost, NaN or infinite, beside the m that are here.
+    """
+
+    elements: Tensor
+    weights: Tensor
+    log_evidence: float
+    num_lost: int = 0
+
+    @property
+    def effective_sample_size(self) -> float:
+        """Number of independent elements of equal weight that say as much: one over the sum of squares of weights."""
+        return float(effective_sample_size(self.weights))
+
+    def resample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw elements without weights, with repetition, ``[num_samples, *element_shape]``.
+
+        Args:
+            num_samples: number of elements; many more than the effective number repeat each other.
+            generator: random numbers; ``None`` is torch's.
+        """
+        index = choice(self.weights.unsqueeze(0), check_count("num_samples", num_samples), generator)[0]
+        return self.elements[index]
+
+
+def draw_posterior(
+    prior: Any,
+    energy: Callable[[Tensor], Float[Tensor, " m"]],
+    num_samples: int,
+    *,
+    generator: torch.Generator | None = None,
+) -> PosteriorDraws:
+    r"""Draw from the posterior :math:`p(g) e^{-E(g)} / Z` of a prior p, with weights.
+
+    The draws are those of the prior, with weights proportional to :math:`e^{-E}` (self-normalised importance sampling).
+    Averages converge to those of the posterior with their number, whatever the energy. The effective sample size says
+    how many draws the posterior leaves: for a narrow posterior take more draws, or
+    `trivgeo.inversion.PosteriorSampler`, which searches and needs a density of the prior.
+
+    ```python
+    draws = draw_posterior(model.distribution(condition=c), energy, 10_000)
+    draws.weights, draws.effective_sample_size, draws.resample(100)
+    ```
+
+    Draws that are not finite, which the network of a model could not follow, are left out and counted.
+
+    Args:
+        prior: a distribution with ``sample(num_samples, generator=...)``, such as a `GroupDiffusion`, one of its
+            `ConditionalLaw.distribution`, a `BaseDistribution`, or a `GroupDistribution`.
+        energy: minus the logarithm of a likelihood, up to a constant: a function of elements
+            ``[m, *element_shape]`` to ``[m]``; infinity where the likelihood is zero.
+        num_samples: number of draws.
+        generator: random numbers of the prior.
+
+    Raises:
+        ConfigurationError: the prior has no samples, or the number is less than one.
+        ShapeError: the prior draws another number of elements, or the energy returns other than a number for each.
+        NonFiniteError: no draw is finite, or an energy is NaN or minus infinity.
+        DomainError: no draw has a finite energy.
+    """
+    check_count("num_samples", num_samples)
+    if isinstance(prior, type) or not callable(getattr(prior, "sample", None)):
+        raise ConfigurationError(
+            f"prior: expected a distribution with sample(num_samples, generator=...), got {prior!r}"
+        )
+    check_arguments("prior.sample", prior.sample, "num_samples", keywords=["generator"])
+    check_arguments("energy", energy, "elements")
+    with torch.no_grad():
+        drawn = _checked(prior, prior.sample(num_samples, generator=generator), num_samples)
+        elements = drawn[torch.isfinite(drawn.flatten(1)).all(-1)]
+        count = len(elements)
+        if not count:
+            raise NonFiniteError(f"prior: expected finite elements, got {num_samples} draws with NaN or infinity")
+        energies = check_tensor("energy", energy(elements)).to(elements.device)
+    if energies.shape != (count,):
+        raise ShapeError(f"energy: expected a number for each element [{count}], got {list(energies.shape)}")
+    logs = -energies.detach().double()
+    if bool((logs.isnan() | (logs == math.inf)).any()):
+        raise NonFiniteError("energy: expected numbers, or infinity where the likelihood is zero, got NaN or -infinity")
+    if not bool((logs > -math.inf).any()):
+        raise DomainError(f"energy: expected a finite one for some of {count} draws of the prior, got none")
+    evidence = float(logs.logsumexp(0)) - math.log(count)
+    return PosteriorDraws(elements, logs.softmax(0).to(elements.dtype), evidence, num_samples - count)
+
+
+def _checked(prior: Any, drawn: Any, count: int) -> Tensor:
+    """So many elements of a prior, ``[count, *element_shape]``; a prior may name its group."""
+    drawn, group = check_tensor("prior.sample", drawn), getattr(prior, "group", None)
+    shape = [count, *(group.element_shape if isinstance(group, LieGroup) else drawn.shape[1:])]
+    if list(drawn.shape) != shape or drawn.ndim < 2:
+        expected = shape if isinstance(group, LieGroup) else f"[{count}, *element_shape]"
+        raise ShapeError(f"prior.sample: expected elements {expected}, got {list(drawn.shape)}")
+    return drawn
+
+
+check_calls(__name__, __all__)

@@ -1,0 +1,129 @@
+"""The group that generators span."""
+
+from __future__ import annotations
+
+import copy
+from typing import final
+
+import torch
+from torch import Tensor
+
+from trivgeo._deprecation import RenamedAttribute
+from trivgeo._numerics import Constant
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.from_generators.elements import CoreGroup, FactoredElements
+from trivgeo.groups.from_generators.motion import GeneratedAction, Motion
+from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
+from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.structure import LeviDecomposition
+
+__all__ = ["GeneratedGroup"]
+
+
+@final
+class GeneratedGroup(LieGroup):
+    r"""A group :math:`\exp(\mathfrak n) \rtimes (S \times \mathbb R^k)` in the basis of its generators.
+
+    An element is ``[*batch, m * m + k + d]``: the matrix of the semisimple part (empty if there is none; for a
+    universal cover its angle follows), the additive coordinates of the torus, the exponential coordinates of the
+    nilpotent ideal, with :math:`g = \exp(n)\, h`. It is made by `from_generators`.
+
+    Ideal and torus are simply connected: rotations of the torus keep their winding, and so do those of factors SL(2, R)
+    if full turns of them move points (time in the symmetries of an oscillator). Algebras that do not split over their
+    nilradical are embedded in one that does; see `trivgeo.groups.structure.LeviDecomposition`.
+
+    The logarithm is NaN where the principal logarithm of the matrix does not exist (an eigenvalue is zero or negative)
+    or is not in the algebra (a representation by Ad may wind further than the group), and where the derivation of the
+    torus and semisimple part has an eigenvalue :math:`2 \pi i k \ne 0` on the ideal. For actions that are local because
+    places have several names (see `GeneratedAction`), `exp` has values for principal logarithms only.
+
+    Groups from SymPy expressions, or from functions of modules, can be pickled.
+
+    Args:
+        algebra: the algebra in the basis of the generators, with the sign of the group.
+        elements: the elements, as a semidirect product, one of its factors, or such a product that holds the group.
+        levi_decomposition: the decomposition of the algebra, in the basis of the generators.
+        motion: how elements move points.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
+    """
+
+    split_used = RenamedAttribute("levi_decomposition", until="0.4")
+
+    def __init__(
+        self,
+        algebra: LieAlgebra,
+        elements: FactoredElements,
+        levi_decomposition: LeviDecomposition,
+        motion: Motion,
+        scale: Scale = None,
+    ) -> None:
+        super().__init__(algebra, elements.core.element_shape, scale)
+        self.elements = elements
+        self.levi_decomposition = levi_decomposition
+        self._motion = motion
+        self._action = GeneratedAction(self, motion)
+        # tr ad is zero on the semisimple part and on the ideal
+        self._torus_trace_ad = Constant(algebra.trace_ad @ elements.torus_in_generators.T)
+
+    def __repr__(self) -> str:
+        """The names of the generators, and the factors."""
+        return f"GeneratedGroup({', '.join(self.algebra.names)}; {self.core!r})"
+
+    @property
+    def core(self) -> CoreGroup:
+        """The semidirect product, or its only factor, whose elements are those of this group."""
+        return self.elements.core
+
+    @property
+    def reductive(self) -> ReductiveGroup | None:
+        """The reductive factor, ``None`` for a nilpotent group."""
+        return self.elements.reductive
+
+    def parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Split g into matrix ``[*batch, m, m]``, torus ``[*batch, k]`` and ideal coordinates ``[*batch, d]``."""
+        return self.elements.parts(g)
+
+    def action(self) -> GeneratedAction:
+        """The local action whose one-parameter groups are the flows of the generators."""
+        action = copy.copy(self._action)  # torch.compile does not trace constructors of exported classes
+        action.group = self  # in its scale
+        return action
+
+    # The contract --------------------------------------------------------------------------------------------
+
+    def identity(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """Return the neutral element, repeated to ``[*batch, *element_shape]``: a unit matrix and zero coordinates.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the result; default torch's.
+            device: of the result; default torch's.
+        """
+        return self.core.identity(*batch, dtype=dtype, device=device)
+
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return self.core._compose(g, h)
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        return self.core._inverse(g)
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return self.core._exp(v @ self.elements.generators_to_core.like(v))
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        return self.core._tangent(v @ self.elements.generators_to_core.like(v))
+
+    def _log(self, g: Tensor) -> Tensor:
+        return self.core._log(g) @ self.elements.core_to_generators.like(g)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        # rows of the constants are vectors, Ad acts on columns
+        left, right = self.elements.core_to_generators.like(g).T, self.elements.generators_to_core.like(g).T
+        return left @ self.core._adjoint(g) @ right
+
+    def _log_modular(self, g: Tensor) -> Tensor:
+        """Minus tr ad of the torus part: exact, without the determinant of Ad."""
+        _, sigma, _ = self.parts(g)
+        return -(sigma * self._torus_trace_ad.like(g)).sum(-1)

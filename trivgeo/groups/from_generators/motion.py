@@ -1,0 +1,456 @@
+"""Motions: how elements of a generated group move points. One of five types, decided when the group is made."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._numerics import Constant, broadcast_shapes, in_single, is_abstract
+from trivgeo.groups.action import JetAction
+from trivgeo.groups.from_generators.chart import Chart
+from trivgeo.groups.from_generators.closed_form import ClosedForms, HomogeneousTransform, stacked
+from trivgeo.groups.from_generators.deck_transformations import FundamentalDomain
+from trivgeo.groups.from_generators.elements import FactoredElements
+from trivgeo.groups.from_generators.flows import FlowResult, VectorFlow, follow_all
+from trivgeo.groups.group import LieGroup
+
+__all__ = [
+    "ChartMotion",
+    "ClosedFormMotion",
+    "CoordinateSpace",
+    "FlowMotion",
+    "GeneratedAction",
+    "LocalFlowMotion",
+    "Motion",
+    "ProjectiveMotion",
+]
+
+
+@dataclass(frozen=True)
+class CoordinateSpace:
+    """The coordinates of points.
+
+    Attributes:
+        names: their names.
+        prefixes: numbers of leading coordinates that move independently of the others.
+        fill: values for trailing coordinates that points lack, ``[m]``.
+    """
+
+    names: tuple[str, ...]
+    prefixes: tuple[int, ...]
+    fill: Constant
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates."""
+        return len(self.names)
+
+    @property
+    def point_dims(self) -> tuple[int, ...]:
+        """The numbers of coordinates that points may have."""
+        return (*self.prefixes, self.dim)
+
+    def complete(self, x: Tensor) -> Tensor:
+        """Return points x, ``[*batch, p, n]``, with constants for missing coordinates, ``[*batch, p, m]``."""
+        rest = self.fill.like(x)[x.shape[-1] :]
+        return torch.cat([x, rest.expand(*x.shape[:-1], -1)], -1) if len(rest) else x
+
+
+class Motion(ABC):
+    """Map of points by elements, with an estimate of its error.
+
+    Attributes:
+        space: the coordinates of the points.
+    """
+
+    space: CoordinateSpace
+
+    @property
+    @abstractmethod
+    def methods(self) -> Sequence[str]:
+        """Method by which the flow of each coordinate is found, see `GeneratedAction.flows`."""
+
+    @property
+    @abstractmethod
+    def base_is_projective(self) -> bool:
+        """True if (x, t) moves projectively, see `GeneratedAction.base_is_projective`."""
+
+    @abstractmethod
+    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The images of points, NaN where there is none, and estimates of their errors relative to one plus their size.
+
+        Args:
+            g: the elements, ``[*batch, 1, E]``.
+            x: the points, ``[*batch, p, n]``, with n of `CoordinateSpace.point_dims`.
+
+        Returns:
+            Points ``[*batch, p, n]``, and errors that broadcast to ``[*batch, p]``.
+        """
+
+    @abstractmethod
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """Return the denominator of elements g at points x, ``[*batch, p]``; images exist where it does not vanish.
+
+        Args:
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, n]``.
+
+        Returns:
+            Denominators; ``None`` for a global action.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class ProjectiveMotion(Motion):
+    """A linear, affine, projective or conformal motion: matrices on homogeneous coordinates.
+
+    Attributes:
+        space: the coordinates.
+        transform: the matrices of the elements.
+    """
+
+    space: CoordinateSpace
+    transform: HomogeneousTransform
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Name of the method of each coordinate: "closed form" for all."""
+        return ["closed form"] * self.space.dim
+
+    @property
+    def base_is_projective(self) -> bool:
+        """True for a motion of jets (x, t, u) that needs no light cone."""
+        return self.space.dim == 3 and 2 in self.space.prefixes and self.transform.lift.form is None
+
+    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return images of points by one matrix and one division.
+
+        Args:
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, n]``.
+
+        Returns:
+            Points ``[*batch, p, n]``, and their errors, which are zero.
+        """
+        y, d = self.transform.apply(g, self.space.complete(x))
+        y = torch.where((d != 0).unsqueeze(-1), y, math.nan) if self.transform.is_local else y
+        return y[..., : x.shape[-1]], x.new_zeros(())
+
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """Return the last homogeneous coordinate of points x, ``[*batch, p, n]``, moved by elements g,
+        ``[*batch, 1, E]``.
+
+        The result is ``[*batch, p]``, or ``None`` if the coordinate is constant.
+        """
+        return self.transform.apply(g, self.space.complete(x))[1] if self.transform.is_local else None
+
+
+@final
+@dataclass(frozen=True)
+class ClosedFormMotion(Motion):
+    """A motion in closed form: bases that move projectively or conformally, and fibres over them.
+
+    Attributes:
+        space: the coordinates.
+        closed: all of them.
+    """
+
+    space: CoordinateSpace
+    closed: ClosedForms
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Name of the method of each coordinate: "closed form" for all."""
+        return ["closed form"] * self.space.dim
+
+    @property
+    def base_is_projective(self) -> bool:
+        """True if `base_of_jets_is_projective`."""
+        return base_of_jets_is_projective(self.space, self.closed)
+
+    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return images of points by closed forms of whole elements.
+
+        Args:
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, n]``.
+
+        Returns:
+            Points ``[*batch, p, n]``, NaN where there is no image, and relative errors that broadcast to
+            ``[*batch, p]``.
+        """
+        count = x.shape[-1]
+        images = self.closed.images(g, self.space.complete(x), count)
+        return stacked([images.coordinates[c] for c in range(count)]), images.error
+
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """Return the product of the denominators of all bases, for elements g, ``[*batch, 1, E]``, at points x,
+        ``[*batch, p, n]``.
+
+        The result is ``[*batch, p]``, or ``None`` for a global action.
+        """
+        return self.closed.denominator(g, self.space.complete(x), x.shape[-1])
+
+
+class _PartlyClosedMotion(Motion):
+    """Common to motions that follow flows: coordinates with closed forms do not need them.
+
+    Attributes:
+        space: the coordinates.
+        closed: those with closed forms.
+        elements: the elements, as products of exponentials.
+        flow: the flow of one exponential.
+    """
+
+    space: CoordinateSpace
+    closed: ClosedForms
+    elements: FactoredElements
+    flow: VectorFlow
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Those of the flow where there is no closed form."""
+        return ["closed form" if c in self.closed.coordinates else m for c, m in enumerate(self.flow.methods)]
+
+    @property
+    def base_is_projective(self) -> bool:
+        """See `base_of_jets_is_projective`."""
+        return base_of_jets_is_projective(self.space, self.closed)
+
+    @abstractmethod
+    def _follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
+        """The images of points ``[*batch, p, m]`` whose coordinates are finite."""
+
+    @final
+    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Closed forms where they are, else flows."""
+        count = x.shape[-1]
+        x = self.space.complete(x)
+        images = self.closed.images(g, x, count)
+        closed = images.coordinates
+        if all(c in closed for c in range(count)):
+            return stacked([closed[c] for c in range(count)]), images.error
+        batch = broadcast_shapes(g.shape[:-1], x.shape[:-1])
+        x = x.expand(*batch, -1)
+        finite = torch.isfinite(x).all(-1)
+        result = self._follow(g, torch.where(finite.unsqueeze(-1), x, 0.0), count)
+        valid = (result.alive & finite).unsqueeze(-1)
+        y = torch.where(valid, result.end[..., :count], math.nan)
+        if closed:
+            y = torch.stack([closed[c].expand(batch) if c in closed else y[..., c] for c in range(count)], -1)
+            y = torch.where(valid, y, math.nan)
+        return y, result.error
+
+    @final
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """The product of those of the bases."""
+        return self.closed.denominator(g, self.space.complete(x), x.shape[-1])
+
+
+@final
+@dataclass(frozen=True)
+class FlowMotion(_PartlyClosedMotion):
+    """The flows of the factors of an element, one after the other.
+
+    Attributes:
+        space: the coordinates.
+        closed: those with closed forms.
+        elements: the elements, as products of exponentials.
+        flow: the flow of one exponential.
+    """
+
+    space: CoordinateSpace
+    closed: ClosedForms
+    elements: FactoredElements
+    flow: VectorFlow
+
+    def _follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
+        """Factor by factor; where one passes through infinity, along the one-parameter group of the element."""
+        result = follow_all(self.flow, self.elements.factors(g), x, count)
+        alive = result.alive
+        if not is_abstract(alive) and bool(alive.all()):
+            return result
+        straight = follow_all(self.flow, [self.elements.log(g)], x, count)
+        end = torch.where(alive.unsqueeze(-1), result.end, straight.end)
+        return FlowResult(end, alive | straight.alive, torch.where(alive, result.error, straight.error))
+
+
+@final
+@dataclass(frozen=True)
+class LocalFlowMotion(_PartlyClosedMotion):
+    """The flow of the logarithm of an element, as far as the image of a point has one name.
+
+    Attributes:
+        space: the coordinates.
+        closed: those with closed forms.
+        elements: the elements, with their logarithms.
+        flow: the flow of one exponential.
+        domain: how far points may move.
+    """
+
+    space: CoordinateSpace
+    closed: ClosedForms
+    elements: FactoredElements
+    flow: VectorFlow
+    domain: FundamentalDomain
+
+    def _follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
+        """Among the names of one place the one that the element's one-parameter group leads to."""
+        result = follow_all(self.flow, [self.elements.log(g)], x, count)
+        near = self.domain.contains(x[..., :count].detach(), result.end[..., :count].detach())
+        return FlowResult(result.end, result.alive & near, result.error)
+
+
+@final
+@dataclass(frozen=True)
+class ChartMotion(Motion):
+    """A motion that is computed in other coordinates.
+
+    Attributes:
+        space: the coordinates of the points.
+        chart: the map to the others.
+        inner: the motion in these.
+    """
+
+    space: CoordinateSpace
+    chart: Chart
+    inner: Motion
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Methods by which coordinates of the chart are found."""
+        return self.inner.methods
+
+    @property
+    def base_is_projective(self) -> bool:
+        """True if the motion in the chart is so, and the chart leaves (x, t) unchanged."""
+        return self.inner.base_is_projective and not {0, 1} & set(self.chart.pairs)
+
+    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return images of points: into the chart, moved there, and back.
+
+        Args:
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, n]``.
+
+        Returns:
+            Points ``[*batch, p, n]``, NaN where there is no image, and relative errors that broadcast to
+            ``[*batch, p]``.
+        """
+        y, inside = self._to_chart(x)
+        moved, error = self.inner.move(g, y)
+        inside = inside & torch.isfinite(self.chart.backward(moved.detach())).all(-1, keepdim=True)
+        known = self.chart.forward(self.space.fill.like(x)[: x.shape[-1]])
+        image = self.chart.backward(torch.where(inside, moved, known))
+        return torch.where(inside, image, math.nan), error
+
+    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        """Return the denominator of elements g, ``[*batch, 1, E]``, at points x, ``[*batch, p, n]``, moved into the
+        chart.
+
+        The result is ``[*batch, p]``, or ``None`` for a global action.
+        """
+        return self.inner.denominator(g, self._to_chart(x)[0])
+
+    def _to_chart(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Points in the chart, those outside replaced by one inside, and which are inside, ``[*batch, p, 1]``."""
+        known = self.space.fill.like(x)[: x.shape[-1]]
+        probe = x.detach()
+        y = self.chart.forward(probe)
+        # points that another branch of the inverse would bring back are outside, too
+        missed = (self.chart.backward(y) - probe).abs() / (1.0 + probe.abs())
+        inside = (torch.isfinite(y) & (missed <= torch.finfo(x.dtype).eps ** 0.5)).all(-1, keepdim=True)
+        return self.chart.forward(torch.where(inside, x, known)), inside
+
+
+def base_of_jets_is_projective(space: CoordinateSpace, closed: ClosedForms) -> bool:
+    """Whether points are jets (x, t, u) and (x, t) a base that moves projectively."""
+    return space.dim == 3 and any(base.coordinates == [0, 1] and base.lift.form is None for base in closed.bases)
+
+
+@final
+class GeneratedAction(JetAction):
+    r"""The local action of a generated group: its one-parameter groups are the flows of the generators.
+
+    Points are ``[*batch, p, m]``, or lack trailing coordinates that the motion of the others does not depend on (jets
+    (x, t, u), or (x, t) alone). Wherever both sides have a value, :math:`\exp(v).x` is the flow of v and
+    :math:`(g h).x = g.(h.x)`. Each coordinate is computed in one of three ways, which `flows` names:
+
+    - In closed form. All coordinates, if all fields are linear, affine, projective (:math:`a + B x + (c \cdot x) x`) or
+      conformal for some quadratic form; else those coordinates that move so independently, such as (x, t) of the heat
+      equation. Over these, coordinates with polynomial fields that belong, themselves or by their logarithm, to a
+      finite-dimensional space of functions which elements move linearly: the fibre of most linear equations, Burgers,
+      Schroedinger, Kolmogorov. And coordinates that move affinely, :math:`A(x) u + b(x)`, if fields of the group shift
+      each x, and u by a constant.
+    - By quadrature: coordinates u whose fields are affine in them with commuting A, over others that are solved.
+    - Integrated: the others. Where a point is determined by the fields that vanish at it, Newton's method corrects the
+      end of the flow to the last digits.
+
+    Quadratures and integrated flows are followed factor by factor through the element. Coordinates of SymPy expressions
+    that would be integrated are straightened first where that is possible: S log S of Black-Scholes moves log S
+    affinely.
+
+    A point has no image, NaN, where a flow runs off to infinity or its error estimate exceeds the tolerance. If places
+    have several names, the action is local for another reason: a triangle of translations around the origin adds a full
+    turn to the angle of polar coordinates, and so do symmetries of u'' + u = 0 to t. Then elements move points along
+    their own one-parameter group, points that move by a third of the step between two names or farther have no image,
+    and `LieGroup.exp` is NaN for vectors that turn by half a turn or more, which a matrix cannot tell from others.
+
+    Args:
+        group: the group.
+        motion: how its elements move points.
+    """
+
+    dual_elements: ClassVar[bool] = False
+
+    def __init__(self, group: LieGroup, motion: Motion) -> None:
+        super().__init__(group, motion.space.point_dims)
+        self._motion = motion
+
+    @property
+    def base_is_projective(self) -> bool:
+        """True if points are jets (x, t, u) whose (x, t) was found to move projectively, independently of u."""
+        return self._motion.base_is_projective
+
+    @property
+    def flows(self) -> Mapping[str, str]:
+        """Method by which each coordinate of a flow is found, by name.
+
+        ``"closed form"``: exact. ``"quadrature"``: from one integral along closed forms, exact to rounding but near
+        the edge of the domain. ``"integrated"``: by steps of controlled length, whose end is corrected where the fields
+        that vanish at a point determine it. ``"given"``: by the user.
+        """
+        return dict(zip(self._motion.space.names, self._motion.methods, strict=True))
+
+    def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
+        """Return the estimated error of each image point, relative to one plus its size, ``[*out, p]``.
+
+        The error adds up those of the flows of the factors of g. Closed forms count rounding, or zero. NaN where there
+        is no image: also where the error of a quadrature or of one step exceeds ``tolerance``.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            x: points ``[*batch, p, n]``.
+        """
+        return in_single(self._error, *self._lift(g, x))
+
+    def _error(self, g: Tensor, x: Tensor) -> Tensor:
+        image, error = self._motion.move(g, x)
+        return torch.where(torch.isfinite(image).all(-1), error, math.nan)
+
+    def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
+        return self._motion.denominator(g, x)
+
+    def _image(self, g: Tensor, x: Tensor) -> Tensor:
+        return self._transform(g, x)  # NaN where it is not defined
+
+    def _transform(self, g: Tensor, x: Tensor) -> Tensor:
+        return self._motion.move(g, x)[0]

@@ -1,0 +1,269 @@
+"""Phase 5 of `from_generators`: the group whose elements move points as planned."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trivgeo._random import normal
+from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.from_generators.deck_transformations import (
+    FundamentalDomain,
+    find_fundamental_domain,
+    find_isotropy_domain,
+)
+from trivgeo.groups.from_generators.fields import values_and_jacobians
+from trivgeo.groups.from_generators.flows import NumericalFlow, VectorFlow
+from trivgeo.groups.from_generators.generated_group import GeneratedGroup
+from trivgeo.groups.from_generators.levi_assembly import Representations, assemble, loop_directions, simple_ideals
+from trivgeo.groups.from_generators.motion import GeneratedAction
+from trivgeo.groups.from_generators.motion_plan import MotionPlan
+from trivgeo.groups.from_generators.reductive_group import ReductiveGroup, check_homomorphism, is_split_form
+from trivgeo.groups.structure import describe, subalgebra
+
+__all__ = [
+    "Monodromy",
+    "find_monodromy",
+    "realize",
+]
+
+_STEPS_PER_LOOP = 8  # flows that make up a loop, so that each stays within the reach of the integrator
+_MAX_PERIODS = 12  # multiples of the shortest period of a coordinate that are tried as that of a matrix
+_MIN_DISTANCE = 1e-3  # by which a loop that moves a point does so, relative to one plus its size
+_MAX_DIM_OF_PAIRS = 8  # largest dimension in which sums and differences of two basis vectors are tried
+_NUM_CONJUGATES = 4  # of each loop: a local action may move points along some of them only
+_MAX_POINTS = 4  # on which loops are tried
+
+
+@dataclass(frozen=True)
+class Monodromy:
+    """Loops of matrices along which flows move points.
+
+    Attributes:
+        loop: the vector of one of them, in the basis of the adapted fields; ``None`` if none was found.
+        ideals: the simple ideals sl(2, R) with such loops, rows in the basis of the semisimple part.
+        covered: whether all loops that were found are in these ideals.
+    """
+
+    loop: Tensor | None
+    ideals: list[Tensor]
+    covered: bool
+
+
+def find_monodromy(reductive: ReductiveGroup | None, plan: MotionPlan) -> Monodromy:
+    """Algebra vectors whose exponentials are the unit matrix, but whose flows move points.
+
+    All loops of a matrix group can be deformed into those of `loop_directions` and products of them. These are tried,
+    their conjugates, half turns in two simple ideals, and the parts of generators in each simple ideal.
+
+    Args:
+        reductive: the reductive factor of the group, ``None`` if it has none.
+        plan: how points move.
+    """
+    if reductive is None or not reductive.semisimple_dim or plan.flows.is_projective:
+        return Monodromy(None, [], True)
+    adapted = plan.decomposed.adapted
+    rows = adapted.levi.semisimple
+    semisimple = subalgebra(adapted.algebra, rows)
+    ideals = simple_ideals(semisimple)
+    loops: list[tuple[Tensor, tuple[int, ...]]] = []
+    for i, candidates in enumerate(_candidates(semisimple, ideals)):
+        found = (_loop(reductive.matrix_of(v), v) for v in candidates)
+        loops += [(loop, (i,)) for loop in found if loop is not None]
+    firsts = {i: loop for loop, (i,) in reversed(loops)}
+    for (i, a), (j, b) in itertools.combinations(firsts.items(), 2):
+        both = (_loop(reductive.matrix_of(v), v) for v in (a + b, a - b))
+        loops += [(loop, (i, j)) for loop in both if loop is not None]
+    if not loops:
+        return Monodromy(None, [], True)
+    vectors = torch.stack([loop for loop, _ in loops]) @ rows
+    moved = _moved(plan.flows.flow, vectors, plan.points[:_MAX_POINTS]).nonzero().flatten().tolist()
+    if not moved:
+        return Monodromy(None, [], True)
+    moving = {loops[index][1][0] for index in moved if len(loops[index][1]) == 1}
+    # a loop in two ideals matters if no loop in either of them moves points
+    moving |= {i for index in moved for i in loops[index][1] if not moving & set(loops[index][1])}
+    split = {i for i in moving if is_split_form(subalgebra(semisimple, ideals[i]))}
+    return Monodromy(vectors[moved[0]], [ideals[i] for i in sorted(split)], split == moving)
+
+
+def _candidates(semisimple: LieAlgebra, ideals: list[Tensor]) -> list[Tensor]:
+    """Vectors of each simple ideal that may have closed one-parameter groups."""
+    n = semisimple.dim
+    unit = torch.eye(n, dtype=torch.float64)
+    pairs = (
+        [a + sign * b for a, b in itertools.combinations(unit, 2) for sign in (1.0, -1.0)]
+        if n <= _MAX_DIM_OF_PAIRS
+        else []
+    )
+    given = torch.stack([*unit, *pairs])
+    back = torch.linalg.inv(torch.cat(ideals))
+    generator = torch.Generator().manual_seed(0)
+    result, start = [], 0
+    for ideal in ideals:
+        inside = given @ back[:, start : start + len(ideal)] @ ideal
+        inside = inside[inside.norm(dim=-1) > 1e-9]
+        start += len(ideal)
+        directions = loop_directions(semisimple, ideal)
+        turns = 0.5 * normal((_NUM_CONJUGATES, len(ideal)), unit, generator) @ ideal
+        moves = torch.linalg.matrix_exp(semisimple.ad(turns))
+        conjugates = torch.einsum("cab,db->cda", moves, directions).reshape(-1, n)
+        result.append(torch.cat([inside, directions, conjugates]))
+    return result
+
+
+def _moved(flow: VectorFlow, vectors: Tensor, points: Tensor) -> Tensor:
+    """Whether flows of vectors ``[c, dim]`` move points, ``[c]``."""
+    start = points.expand(len(vectors), -1, -1)
+    end, alive = start, torch.ones(start.shape[:-1], dtype=torch.bool)
+    for _ in range(_STEPS_PER_LOOP):
+        result = flow.follow(vectors.unsqueeze(1) / _STEPS_PER_LOOP, end, points.shape[-1])
+        end, alive = result.end, alive & result.alive
+        if not bool(alive.any()):
+            break
+    far = ((end - start).abs() > _MIN_DISTANCE * (1.0 + start.abs())).any(-1)
+    return (far & alive).any(-1)
+
+
+def _loop(matrix: Tensor, vector: Tensor) -> Tensor | None:
+    """The vector times the period of its one-parameter group of matrices, ``None`` if it has none."""
+    weight = torch.linalg.eigvals(matrix)
+    size = float(weight.abs().max())
+    turning = weight.imag[weight.imag > 1e-8 * size]
+    if size < 1e-12 or float(weight.real.abs().max()) > 1e-8 * size or not len(turning):
+        return None
+    for k in range(1, _MAX_PERIODS + 1):
+        period = 2.0 * math.pi * k / float(turning.min())
+        closed = torch.linalg.matrix_exp(period * matrix)
+        if float((closed - torch.eye(len(matrix), dtype=torch.float64)).abs().max()) < 1e-6:
+            return period * vector
+    return None
+
+
+_NUM_POINTS = 8  # on which products of elements are tried
+_NUM_PAIRS = 40  # of elements of each size whose products are tried
+_SIZES = (0.3, 0.6, 1.2)  # standard deviations of the coordinates of their logarithms
+_LINEAR = 1e-9  # differences of derivatives of linear fields, relative to one plus their size
+_MAX_ERROR = 1e-2  # of the image by a product, relative to one plus its size
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A group, and its action in the coordinates in which points are moved."""
+
+    group: GeneratedGroup
+    action: GeneratedAction
+
+
+def realize(plan: MotionPlan, representation: Tensor | None) -> GeneratedGroup:
+    """The group that acts as planned: of matrices, of a cover of them, or locally.
+
+    Args:
+        plan: how points move.
+        representation: matrices of the generators ``[dim, k, k]``, see `from_generators`; or ``None``.
+
+    Raises:
+        AlgebraError: no such group acts.
+        ConfigurationError: the representation has the wrong shape, or is not faithful.
+    """
+    faithful = plan.faithful if representation is None else _in_adapted_basis(representation, plan)
+    candidate = _candidate(plan, faithful)
+    monodromy = find_monodromy(candidate.group.reductive, plan)
+    coverable = monodromy.covered and representation is None
+    if monodromy.loop is not None and coverable:
+        candidate = _candidate(plan, None, covers=monodromy.ideals)
+    elif monodromy.loop is not None and faithful is None:
+        linear = _linear_parts(plan)
+        other = None if linear is None else _candidate(plan, None, linear=linear)
+        if other is not None and find_monodromy(other.group.reductive, plan).loop is None:
+            candidate, monodromy = other, Monodromy(None, [], True)
+    if (monodromy.loop is None or coverable) and (plan.flows.is_solved or _is_single_valued(candidate, plan.points)):
+        return candidate.group
+    for domain in _fundamental_domains(plan):
+        candidate = _candidate(plan, faithful, domain=domain)
+        if _is_single_valued(candidate, plan.points):
+            return candidate.group
+    raise _no_group(plan, monodromy)
+
+
+def _candidate(
+    plan: MotionPlan,
+    faithful: Tensor | None,
+    covers: Sequence[Tensor] = (),
+    domain: FundamentalDomain | None = None,
+    linear: Tensor | None = None,
+) -> _Candidate:
+    representations = Representations(faithful, [base.matrices for base in plan.flows.bases], linear)
+    elements, levi = assemble(plan.decomposed.adapted, representations, covers, principal=domain is not None)
+    motion = plan.flows.motion(elements, domain)
+    group = GeneratedGroup(plan.decomposed.algebra, elements, levi, plan.in_space(motion))
+    return _Candidate(group, GeneratedAction(group, motion))
+
+
+def _in_adapted_basis(representation: Tensor, plan: MotionPlan) -> Tensor:
+    """The user's matrices of the generators as those of the adapted fields, ``[n, k, k]``."""
+    algebra = plan.decomposed.algebra
+    matrices = representation.detach().to(device="cpu", dtype=torch.float64)
+    if matrices.ndim != 3 or len(matrices) != algebra.dim or matrices.shape[1] != matrices.shape[2]:
+        raise ConfigurationError(f"representation: expected [{algebra.dim}, k, k], got {list(representation.shape)}")
+    check_homomorphism(matrices, algebra, "representation")
+    if int(torch.linalg.matrix_rank(matrices.flatten(1))) < algebra.dim:
+        raise ConfigurationError("representation: expected a faithful one, got dependent matrices")
+    return torch.einsum("ij,jab->iab", torch.linalg.inv(plan.decomposed.adapted.mixing), matrices)
+
+
+def _linear_parts(plan: MotionPlan) -> Tensor | None:
+    """The matrices ``[r, m, m]`` of a semisimple part whose fields are linear in all coordinates, else ``None``.
+
+    Of SU(2) that moves two complex numbers, whose adjoint matrices know its elements up to a sign.
+    """
+    fields, points = plan.decomposed.basis.fields, plan.decomposed.points[:_NUM_POINTS]
+    _, slopes = values_and_jacobians(fields, points)
+    matrices = torch.einsum("rn,pnab->prab", plan.decomposed.adapted.levi.semisimple, slopes)
+    off = (matrices - matrices[:1]).abs().max()
+    return matrices[0] if bool(off <= _LINEAR * (1.0 + matrices.abs().max())) else None
+
+
+def _fundamental_domains(plan: MotionPlan) -> Iterator[FundamentalDomain]:
+    """How far points may move if places have several names, by several searches for these names."""
+    flow, fields = plan.flows.flow, plan.flows.fields
+    domain = None if plan.flows.is_solved else find_fundamental_domain(fields, plan.points)
+    if domain is not None:
+        yield domain
+    if isinstance(flow, NumericalFlow) and flow.isotropy is not None:
+        for connected in (True, False):
+            domain = find_isotropy_domain(fields, flow.isotropy, plan.points, connected)
+            if domain is not None:
+                yield domain
+
+
+def _is_single_valued(candidate: _Candidate, points: Tensor) -> bool:
+    """Whether random products of elements act as their factors do, one after the other, where both have images."""
+    group, action = candidate.group, candidate.action
+    points, generator = points[:_NUM_POINTS], torch.Generator().manual_seed(0)
+    g, h = (
+        torch.cat([group.exp(size * normal((_NUM_PAIRS, group.dim), points, generator)) for size in _SIZES])
+        for _ in range(2)
+    )
+    with torch.no_grad():
+        twice, once = action(g, action(h, points)), action(group.compose(g, h), points)
+    return not bool(((twice - once).abs() > _MAX_ERROR * (1.0 + once.abs())).any())
+
+
+def _no_group(plan: MotionPlan, monodromy: Monodromy) -> AlgebraError:
+    """Why no group acts, in terms of the generators."""
+    supported = "coordinates in which names of one place are a fixed step apart"
+    if monodromy.loop is None:
+        return AlgebraError(f"expected an action with (g h).x = g.(h.x), or {supported}")
+    generators, mixing = plan.decomposed.algebra, plan.decomposed.adapted.mixing
+    loop = describe(monodromy.loop @ torch.linalg.inv(mixing), generators.names)
+    return AlgebraError(
+        f"expected an action of the group of matrices, got one of a cover: exp({loop}) is the unit matrix, but its "
+        f"flow moves points. Only universal covers of SL(2, R) are supported, without a representation, and {supported}"
+    )

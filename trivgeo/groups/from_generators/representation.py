@@ -1,0 +1,422 @@
+r"""Matrices of elements in a representation of the algebra, as polynomials of the stored coordinates where possible.
+
+An element is :math:`\exp(n) \exp(\sigma)\, a`. In a representation of the algebra :math:`\exp(n)` is a polynomial in n
+where the ideal acts nilpotently, :math:`\exp(\sigma)` a sum of exponentials with fixed projectors, and the matrix of
+a, in SL(2, R) or where it is linear in the one that is stored, a polynomial in the entries of that. So a batch costs a
+few products of columns and one product with a constant matrix, and no exponential or logarithm of small matrices.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from trivgeo._numerics import Constant
+from trivgeo._random import normal
+from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.from_generators.elements import FactoredElements
+from trivgeo.groups.from_generators.ideal_automorphism import SemisimpleAdjoint, TorusExponential
+from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
+from trivgeo.groups.linalg import kernel
+
+__all__ = [
+    "Monomials",
+    "Representation",
+    "SemisimpleMap",
+    "has_half_spin",
+    "standard_representation",
+]
+
+_NUM_TRIALS = 16  # random elements, of which the one with the widest gaps between roots is taken
+_GAP = 1e-6  # between different roots, relative to the largest, and lengths of brackets that count as zero
+_DEFECT = 1e-12  # of the brackets of matrices that are a representation
+
+
+def standard_representation(algebra: LieAlgebra) -> Tensor | None:
+    """Matrices ``[dim, n, n]`` of the basis of a simple algebra, if it is sl(n, R) for some n > 2.
+
+    Root vectors of simple roots are matrix units next to the diagonal, and generate the others.
+
+    Args:
+        algebra: the algebra, in a basis in which a Cartan involution is orthogonal, see `simple_ideals`.
+    """
+    dim = algebra.dim
+    n = math.isqrt(dim + 1)
+    values, vectors = torch.linalg.eigh(algebra.killing_form)
+    # no other simple algebra of this dimension has a positive part of the Killing form of this dimension
+    if n < 3 or n * n != dim + 1 or int((values > 0).sum()) != n * (n + 1) // 2 - 1:
+        return None
+    found = _simple_roots(algebra, vectors.T[values > 0], n)
+    if found is None:
+        return None
+    up, down = found
+    elements: list[Tensor] = []
+    matrices: list[Tensor] = []
+    units = torch.eye(n, dtype=torch.float64)
+    for i in range(n - 1):
+        e, a = up[i], torch.outer(units[i], units[i + 1])
+        f, b = down[i], torch.outer(units[i + 1], units[i])
+        elements.append(algebra.bracket(e, f))
+        matrices.append(a @ b - b @ a)
+        for j in range(i, n - 1):
+            if j > i:
+                c = torch.outer(units[j], units[j + 1])
+                e, a = algebra.bracket(e, up[j]), a @ c - c @ a
+                f, b = algebra.bracket(down[j], f), c.T @ b - b @ c.T
+            elements += [e, f]
+            matrices += [a, b]
+    result = torch.einsum("ij,jab->iab", torch.linalg.inv(torch.stack(elements)), torch.stack(matrices))
+    return _polished(algebra, result)
+
+
+def _simple_roots(algebra: LieAlgebra, symmetric: Tensor, n: int) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Root vectors e of simple roots in the order of their chain, and f of their negatives, ``[[e, f], e] = 2 e``."""
+    generator = torch.Generator().manual_seed(0)
+    trials = []
+    for x in normal((_NUM_TRIALS, len(symmetric)), symmetric, generator) @ symmetric:
+        ad = algebra.ad(x)
+        values, vectors = torch.linalg.eigh(0.5 * (ad + ad.mT))
+        positive = values[-n * (n - 1) // 2 :]
+        gaps = torch.cat([positive[:1], positive.diff()])
+        trials.append((float(gaps.min() / positive.max()), values, vectors))
+    _, values, vectors = max(trials, key=lambda trial: trial[0])
+    positive, count = values[-n * (n - 1) // 2 :], len(values)
+    sums = positive.unsqueeze(0) + positive.unsqueeze(1)
+    simple = [i for i, value in enumerate(positive) if bool(((sums - value).abs() > _GAP * positive.max()).all())]
+    if len(simple) != n - 1:
+        return None
+    places = [count - len(positive) + i for i in simple]
+    up, down = [], []
+    for place in places:
+        e, f = vectors[:, place], vectors[:, count - 1 - place]
+        length = algebra.bracket(algebra.bracket(e, f), e) @ e
+        up.append(e)
+        down.append(f * (2.0 / length))
+    linked = [[j for j, b in enumerate(up) if float(algebra.bracket(a, b).norm()) > _GAP] for a in up]
+    order = [next((i for i, near in enumerate(linked) if len(near) == 1), 0)]
+    while len(order) < n - 1:
+        following = [j for j in linked[order[-1]] if j not in order]
+        if len(following) != 1:
+            return None
+        order += following
+    return [up[i] for i in order], [down[i] for i in order]
+
+
+def _polished(algebra: LieAlgebra, matrices: Tensor) -> Tensor | None:
+    """The representation nearest to matrices, by Newton's method; ``None`` if there is none near."""
+    c, (r, n, _) = algebra.structure_constants, matrices.shape
+    unit = torch.eye(n, dtype=torch.float64)
+    size = float(matrices.abs().max())
+    for _ in range(2):
+        defect = matrices.unsqueeze(1) @ matrices - matrices @ matrices.unsqueeze(1)
+        defect = defect - torch.einsum("ijk,kab->ijab", c, matrices)
+        # the commutator [dM, M_j], entry ab by entry ef of dM
+        change = torch.einsum("ae,jfb->jabef", unit, matrices) - torch.einsum("jae,fb->jabef", matrices, unit)
+        slope = torch.zeros(r, r, n, n, r, n, n, dtype=torch.float64)
+        for k in range(r):
+            slope[k, :, :, :, k] += change
+            slope[:, k, :, :, k] -= change
+        slope = slope - torch.einsum("ijk,ae,bf->ijabkef", c, unit, unit)
+        # the shortest step: conjugations change no defect
+        system = slope.reshape(-1, r * n * n), defect.reshape(-1, 1)
+        step = torch.linalg.lstsq(*system, rcond=_GAP, driver="gelsd").solution
+        matrices = matrices - step.reshape(r, n, n)
+    defect = matrices.unsqueeze(1) @ matrices - matrices @ matrices.unsqueeze(1)
+    defect = defect - torch.einsum("ijk,kab->ijab", c, matrices)
+    return matrices if float(defect.abs().max()) < _DEFECT * (1.0 + size * size) else None
+
+
+_MAX_TERMS = 200  # of a polynomial
+_MAX_PRODUCTS = 400  # of terms of several polynomials multiplied out
+_MAX_DEGREE = 6  # of polynomials in the entries of SL(2, R), twice the spin
+_FIT_ERROR = 1e-10  # of a polynomial, relative to one plus its largest value
+_CASIMIR_ERROR = 1e-6  # of an eigenvalue of the Casimir operator
+_ROUNDING = 1e-13  # of a sum of terms that cancel, relative to their sizes
+
+
+class Monomials:
+    """Products of powers of entries: ``[*batch, k] -> [*batch, count]``.
+
+    Args:
+        exponents: of each product, k numbers.
+    """
+
+    def __init__(self, exponents: Sequence[Sequence[int]]) -> None:
+        self.exponents = [tuple(e) for e in exponents]
+        known: dict[tuple[int, ...], int] = {}
+        self._steps: list[tuple[int, int]] = []  # each product as one before, -1 for one, times an entry
+
+        def place(e: tuple[int, ...]) -> int:
+            if not any(e):
+                return -1
+            if e not in known:
+                c = next(i for i, power in enumerate(e) if power)
+                before = place((*e[:c], e[c] - 1, *e[c + 1 :]))
+                known[e] = len(self._steps)
+                self._steps.append((before, c))
+            return known[e]
+
+        self._places = [place(e) for e in self.exponents]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The products at vectors ``[*batch, k]``."""
+        entries = x.unbind(-1)
+        values: list[Tensor] = []
+        for before, c in self._steps:
+            values.append(entries[c] if before < 0 else values[before] * entries[c])
+        one = torch.ones_like(x[..., 0])
+        return torch.stack([one if place < 0 else values[place] for place in self._places], -1)
+
+
+class _Polynomial:
+    """Matrices that are polynomials in the entries of vectors.
+
+    Args:
+        terms: the matrix of each product of powers.
+    """
+
+    def __init__(self, terms: dict[tuple[int, ...], Tensor]) -> None:
+        self.features = Monomials(list(terms))
+        self.matrices = torch.stack(list(terms.values()))
+        self._coefficients = Constant(self.matrices.flatten(1))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The matrices at vectors: ``[*batch, k] -> [*batch, d, d]``."""
+        return (self.features(x) @ self._coefficients.like(x)).unflatten(-1, self.matrices.shape[1:])
+
+
+class SemisimpleMap(SemisimpleAdjoint):
+    """The matrix of a semisimple element in a representation, from its stored matrix.
+
+    Args:
+        group: the group of the element.
+        matrices: those of the basis of its semisimple algebra, ``[r, d, d]``.
+    """
+
+    def __init__(self, group: ReductiveGroup, matrices: Tensor) -> None:
+        self.map: _Polynomial | None = None
+        self._size = matrices.shape[-1]
+        self.is_trivial = not bool((matrices.abs() > _ROUNDING).any())
+        if not self.is_trivial:
+            self.map = _of_plane(group, matrices) if group.size == 2 else _linear(group, matrices)
+
+    @property
+    def exists(self) -> bool:
+        """True if the representation is a polynomial of the entries of the stored matrix."""
+        return self.map is not None or self.is_trivial
+
+    def __call__(self, a: Tensor) -> Tensor:
+        """The matrices in the representation: ``[*batch, m, m] -> [*batch, d, d]``."""
+        if self.map is None:
+            return torch.eye(self._size, dtype=a.dtype, device=a.device).expand(*a.shape[:-2], -1, -1)
+        return self.map(a.flatten(-2))
+
+
+class Representation:
+    """The matrices of elements in a representation, or their first rows.
+
+    Args:
+        elements: the elements.
+        matrices: those of the adapted fields, ``[n, d, d]``.
+        rows: the number of leading rows that are wanted, by default all.
+    """
+
+    def __init__(self, elements: FactoredElements, matrices: Tensor, rows: int | None = None) -> None:
+        self._elements = elements
+        self._matrices = Constant(matrices)
+        self._rows = rows
+        self._kernel = kernel(matrices.shape[-1])
+        reductive = elements.reductive
+        of_rows = torch.einsum("ri,iab->rab", elements.basis, matrices)
+        r = 0 if reductive is None else reductive.semisimple_dim
+        k = 0 if reductive is None else reductive.torus_dim
+        self._semisimple = None if reductive is None else SemisimpleMap(reductive, of_rows[:r])
+        self._torus = TorusExponential(torch.einsum("ki,iab->kab", elements.torus, matrices)) if k else None
+        terms = _nilpotent(of_rows[r + k :])
+        self._ideal = None if terms is None else _Polynomial(terms)
+        self._ideal_basis = Constant(of_rows[r + k :])
+        self._sum = self._single_sum()
+
+    def _single_sum(self) -> _Sum | None:
+        """The product of all factors, multiplied out, if each is a sum of few functions times fixed matrices."""
+        unit = torch.eye(self._matrices.value.shape[-1], dtype=torch.float64)
+        product = unit[None, : self._rows]
+        functions: list[Callable[[Tensor], Tensor] | None] = [None, None, None]
+        if self._ideal is None:
+            return None
+        if len(self._ideal.matrices) > 1:
+            product, functions[0] = product @ self._ideal.matrices, self._ideal.features
+        if self._torus is not None:
+            matrices = self._torus.terms()
+            if matrices is None:
+                return None
+            product = (product.unsqueeze(1) @ matrices).flatten(0, 1)
+            functions[1] = self._torus.features
+        if self._semisimple is not None and not self._semisimple.is_trivial:
+            if self._semisimple.map is None:
+                return None
+            product = (product.unsqueeze(1) @ self._semisimple.map.matrices).flatten(0, 1)
+            functions[2] = self._semisimple.map.features
+        return _Sum(functions, product) if len(product) <= _MAX_PRODUCTS else None
+
+    def __call__(self, g: Tensor) -> Tensor:
+        """The matrices of elements: ``[*batch, E] -> [*batch, rows, d]``."""
+        if self._semisimple is not None and not self._semisimple.exists:
+            return self._by_factors(g)[..., : self._rows, :]
+        matrix, sigma, n = self._elements.parts_in_group(g)
+        if self._sum is not None:
+            return self._sum(n, sigma, matrix.flatten(-2))
+        total = None
+        if n.shape[-1]:
+            if self._ideal is not None:
+                total = self._ideal(n)
+            else:
+                total = self._kernel.exp(torch.einsum("...i,iab->...ab", n, self._ideal_basis.like(n)))
+            total = total[..., : self._rows, :]
+        if self._torus is not None:
+            total = self._torus.times(total, sigma)
+        if self._semisimple is not None and not self._semisimple.is_trivial:
+            a = self._semisimple(matrix)
+            total = a if total is None else total @ a
+        assert total is not None
+        return total[..., : self._rows, :]
+
+    def _by_factors(self, g: Tensor) -> Tensor:
+        """The products of exponentials of the factors of elements."""
+        total = None
+        for v in self._elements.factors(g):
+            step = self._kernel.exp(torch.einsum("...i,iab->...ab", v, self._matrices.like(v)))
+            total = step if total is None else step @ total
+        assert total is not None
+        return total
+
+
+class _Sum:
+    """A sum of products of functions of the three parts of elements, times fixed matrices.
+
+    Args:
+        functions: functions of ideal, torus and semisimple coordinates; ``None`` for the constant one.
+        matrices: the matrix of each product, the last factor fastest, ``[count, rows, d]``.
+    """
+
+    def __init__(self, functions: Sequence[Callable[[Tensor], Tensor] | None], matrices: Tensor) -> None:
+        self._functions = tuple(functions)
+        self._shape = matrices.shape[1:]
+        self._coefficients = Constant(matrices.flatten(1))
+
+    def __call__(self, *parts: Tensor) -> Tensor:
+        """The sum for ideal, torus and semisimple coordinates, ``[*batch, rows, d]``."""
+        total: Tensor | None = None
+        for function, part in zip(self._functions, parts, strict=True):
+            if function is not None:
+                values = function(part)
+                total = values if total is None else (total.unsqueeze(-1) * values.unsqueeze(-2)).flatten(-2)
+        if total is None:
+            total = torch.ones_like(parts[1].sum(-1, keepdim=True))
+        return (total @ self._coefficients.like(total)).unflatten(-1, self._shape)
+
+
+def _nilpotent(matrices: Tensor) -> dict[tuple[int, ...], Tensor] | None:
+    """The terms of the polynomial ``exp(sum_i n_i M_i)``; ``None`` if it is none, or has too many terms."""
+    count, d = len(matrices), matrices.shape[-1]
+    unit = torch.eye(d, dtype=torch.float64)
+    # entries with the sizes of their terms: rounding is relative to these
+    layer = {(0,) * count: (unit, unit)}
+    total = {(0,) * count: unit}
+    for power in range(1, d + 1):
+        following: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        for e, (matrix, size) in layer.items():
+            for i in range(count):
+                place = (*e[:i], e[i] + 1, *e[i + 1 :])
+                found, cancelled = following.get(place, (torch.zeros_like(unit), torch.zeros_like(unit)))
+                found = found + matrices[i] @ matrix / power
+                following[place] = found, cancelled + matrices[i].abs() @ size / power
+        layer = {e: (m, size) for e, (m, size) in following.items() if bool((m.abs() > _ROUNDING * size).any())}
+        if not layer:
+            return total
+        total |= {e: m for e, (m, _) in layer.items()}
+        if len(total) > _MAX_TERMS:
+            return None
+    return None
+
+
+def _samples(group: ReductiveGroup, matrices: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Entries of the matrices of random elements, and their matrices in a representation."""
+    generator = torch.Generator().manual_seed(0)
+    v = normal((count, group.semisimple_dim), matrices, generator)
+    size = torch.einsum("ci,iab->cab", v, matrices).abs().sum(-1).amax(-1)
+    own = group.matrix_of(v)
+    size = torch.maximum(size, own.abs().sum(-1).amax(-1))
+    v = v / size[:, None].clamp(min=1e-300)
+    target = torch.linalg.matrix_exp(torch.einsum("ci,iab->cab", v, matrices))
+    return torch.linalg.matrix_exp(group.matrix_of(v)).flatten(1), target
+
+
+def _fitted(exponents: list[tuple[int, ...]], entries: Tensor, target: Tensor) -> dict[tuple[int, ...], Tensor] | None:
+    """The polynomial with these exponents that has the values at the samples, ``None`` if there is none."""
+    features, d = Monomials(exponents)(entries), target.shape[-1]
+    half = len(features) // 2
+    flat = target.flatten(1)
+    solution = torch.linalg.lstsq(features[:half], flat[:half], driver="gelsd").solution
+    if float((features @ solution - flat).abs().max()) > _FIT_ERROR * (1.0 + float(flat.abs().max())):
+        return None
+    near = (24.0 * solution).round() / 24.0
+    solution = torch.where((solution - near).abs() < 1e-12 * (1.0 + solution.abs()), near, solution)
+    matrices = solution.unflatten(-1, (d, d))
+    return {e: matrix for e, matrix in zip(exponents, matrices, strict=True) if bool(matrix.any())}
+
+
+def _linear(group: ReductiveGroup, matrices: Tensor) -> _Polynomial | None:
+    """The matrix as a linear function of the stored entries, ``None`` if it is not linear."""
+    k = group.size * group.size
+    unit = torch.eye(k, dtype=torch.int64).tolist()
+    exponents = [(0,) * k, *(tuple(row) for row in unit)]
+    terms = _fitted(exponents, *_samples(group, matrices, 2 * (k + 9)))
+    return None if terms is None else _Polynomial(terms)
+
+
+def _casimir(algebra: LieAlgebra, matrices: Tensor) -> tuple[Tensor, list[int]]:
+    """The Casimir operator of SL(2, R), which is j (j + 1) / 2 on spin j, and the values of 2 j that occur."""
+    casimir = torch.einsum("ij,iab,jbc->ac", torch.linalg.inv(algebra.killing_form), matrices, matrices)
+    values = torch.linalg.eigvals(casimir).real
+    present = [k for k in range(_MAX_DEGREE + 1) if bool(((values - k * (k + 2) / 8.0).abs() < _CASIMIR_ERROR).any())]
+    return casimir, present
+
+
+def has_half_spin(algebra: LieAlgebra, matrices: Tensor) -> bool:
+    """Return True if matrices ``[3, d, d]`` of ``algebra`` sl(2, R) represent SL(2, R), but not its quotient by -1."""
+    return any(k % 2 for k in _casimir(algebra, matrices)[1])
+
+
+def _of_plane(group: ReductiveGroup, matrices: Tensor) -> _Polynomial | None:
+    """The matrix as a polynomial in the entries of SL(2, R): homogeneous of degree 2 j on the part of spin j."""
+    d = matrices.shape[-1]
+    plane = group.matrix_of(torch.eye(3, dtype=torch.float64))
+    casimir, present = _casimir(LieAlgebra.from_matrices(plane), matrices)
+    unit = torch.eye(d, dtype=torch.float64)
+    entries, target = _samples(group, matrices, 2 * (_count(max(present, default=0)) + 9))
+    total: dict[tuple[int, ...], Tensor] = {}
+    for k in present:
+        projector = unit
+        for other in present:
+            if other != k:
+                projector = (
+                    projector @ (8.0 * casimir - other * (other + 2) * unit) / (k * (k + 2) - other * (other + 2))
+                )
+        exponents = [e for e in itertools.product(range(k + 1), repeat=4) if sum(e) == k]
+        terms = _fitted(exponents, entries, projector @ target)
+        if terms is None:
+            return None
+        total |= terms
+    whole = _Polynomial(total)
+    missed = (whole(entries) - target).abs().max()
+    return whole if float(missed) < _FIT_ERROR * (1.0 + float(target.abs().max())) else None
+
+
+def _count(degree: int) -> int:
+    """The number of products of four entries of a degree."""
+    return (degree + 1) * (degree + 2) * (degree + 3) // 6

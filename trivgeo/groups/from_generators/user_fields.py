@@ -1,0 +1,308 @@
+"""Phase 2 of `from_generators`: sample points, and the user's functions compared with differences there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trivgeo._random import normal
+from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.expressions import parse_expression
+from trivgeo.groups.exact_algebra import RationalAlgebra
+from trivgeo.groups.from_generators.fields import (
+    Formulas,
+    VectorFields,
+    check_terms,
+    compile_expressions,
+    require_sympy,
+    sample_points,
+    substitute,
+    unknown_functions,
+    values_and_jacobians,
+)
+from trivgeo.groups.from_generators.span import simple_basis
+
+__all__ = [
+    "FieldBasis",
+    "FieldExpressions",
+    "ParsedFields",
+    "SampledFields",
+    "check_derivatives",
+    "check_flow",
+    "compile_fields",
+    "parse_fields",
+    "sample_fields",
+]
+
+
+@dataclass(frozen=True)
+class FieldExpressions:
+    """Fields as SymPy expressions of the coordinates alone.
+
+    Attributes:
+        vectors: the components of each field.
+        symbols: the coordinates.
+    """
+
+    vectors: list[tuple[Any, ...]]
+    symbols: list[Any]
+
+
+@dataclass(frozen=True)
+class FieldBasis:
+    """A basis Y of the span of the generators X.
+
+    Attributes:
+        fields: the Y.
+        mixing: the generators in terms of the Y, ``X = mixing Y``, ``[n, n]``.
+        expressions: the Y as expressions; ``None`` for torch functions.
+        exact: the algebra of the group in this basis, where it is known exactly.
+        is_simple: whether a better conditioned basis need not be looked for: each Y is an expression with a term that
+            no other has.
+    """
+
+    fields: VectorFields
+    mixing: Tensor
+    expressions: FieldExpressions | None = None
+    exact: RationalAlgebra | None = None
+    is_simple: bool = False
+
+
+@dataclass(frozen=True)
+class ParsedFields:
+    """The generators, and a basis of their span.
+
+    Attributes:
+        generators: the fields that the user gave.
+        basis: the simple basis of the span of expressions, if their coefficients are rational; else the generators.
+    """
+
+    generators: VectorFields
+    basis: FieldBasis
+
+
+def parse_fields(
+    fields: Sequence[Any] | Mapping[str, Any],
+    variables: Sequence[Any] | int,
+    parameters: Mapping[Any, Any] | None,
+) -> ParsedFields:
+    """Parse vector fields to functions of points.
+
+    Args:
+        fields: torch functions or vectors of expressions, by number or name, see `from_generators`.
+        variables: symbols or names of the coordinates, or their number.
+        parameters: values of other symbols in expressions.
+
+    Raises:
+        ConfigurationError: no field, functions mixed with expressions, or expressions that cannot be parsed.
+    """
+    entries = list(fields.values()) if isinstance(fields, Mapping) else list(fields)
+    names = tuple(fields) if isinstance(fields, Mapping) else tuple(f"X{i + 1}" for i in range(len(entries)))
+    if not entries:
+        raise ConfigurationError("fields: expected at least one, got none")
+    if all(callable(entry) for entry in entries):
+        if parameters is not None:
+            raise ConfigurationError("parameters: expected none for torch functions; close over the values")
+        coordinates = [f"x{i + 1}" for i in range(variables)] if isinstance(variables, int) else list(variables)
+        generators = VectorFields(entries, [str(c) for c in coordinates], names)
+        return ParsedFields(generators, FieldBasis(generators, _unit(len(entries))))
+    if any(callable(entry) for entry in entries) or isinstance(variables, int):
+        raise ConfigurationError("fields: expected torch functions only, or SymPy vectors with symbols as variables")
+    symbols = _symbols(variables)
+    return _parse_expressions(FieldExpressions(substitute(entries, symbols, parameters or {}), symbols), names)
+
+
+def _symbols(variables: Sequence[Any]) -> list[Any]:
+    """Coordinates as SymPy symbols."""
+    sp = require_sympy()
+    # names are parsed by a whitelist, never executed
+    symbols = [parse_expression(v, f"variables[{i}]") if isinstance(v, str) else v for i, v in enumerate(variables)]
+    if not all(isinstance(s, sp.Symbol) for s in symbols):
+        raise ConfigurationError(f"variables: expected SymPy symbols or names, got {symbols}")
+    return symbols
+
+
+def _parse_expressions(expressions: FieldExpressions, names: Sequence[str]) -> ParsedFields:
+    """Expressions as torch functions, and in their simple basis."""
+    coordinates = [s.name for s in expressions.symbols]
+    count = len(expressions.vectors)
+    simple = simple_basis(expressions.vectors, expressions.symbols)
+    if simple is None:
+        generators = compile_fields(expressions, coordinates, names)
+        return ParsedFields(generators, FieldBasis(generators, _unit(count), expressions))
+    if torch.equal(simple.mixing, _unit(count)):
+        generators = compile_fields(expressions, coordinates, names)
+        return ParsedFields(generators, FieldBasis(generators, simple.mixing, expressions, simple.algebra, True))
+    written = FieldExpressions(simple.vectors, expressions.symbols)
+    fields = compile_fields(written, coordinates, [f"Y{i + 1}" for i in range(count)])
+    basis = FieldBasis(fields, simple.mixing, written, simple.algebra, True)
+    return ParsedFields(fields.mixed(simple.mixing, names), basis)
+
+
+def compile_fields(expressions: FieldExpressions, coordinates: Sequence[str], names: Sequence[str]) -> VectorFields:
+    """Expressions as torch functions.
+
+    Args:
+        expressions: the fields.
+        coordinates: names of the coordinates.
+        names: names of the fields.
+    """
+    sp = require_sympy()
+    vectors, symbols = expressions.vectors, expressions.symbols
+    coefficients = sp.symbols(f"v0:{len(vectors)}", cls=sp.Dummy)
+    sums = [
+        sp.Add(*(c * vector[a] for c, vector in zip(coefficients, vectors, strict=True))) for a in range(len(symbols))
+    ]
+    components = [entry for vector in vectors for entry in vector]
+    slopes = [sp.diff(entry, s) for entry in components for s in symbols]
+    torch_has_slopes = not unknown_functions(slopes) and not any(slope.has(sp.Derivative) for slope in slopes)
+    formulas = Formulas(
+        values=compile_expressions(components, symbols),
+        slopes=compile_expressions(slopes, symbols) if torch_has_slopes else None,
+        sums=compile_expressions(sums, [*coefficients, *symbols]),
+        each=[compile_expressions([entry], [*coefficients, *symbols]) for entry in sums],
+    )
+    functions = [_PointFunction(compile_expressions(vector, symbols)) for vector in vectors]
+    return VectorFields(functions, coordinates, names, formulas)
+
+
+@dataclass(frozen=True)
+class _PointFunction:
+    """A function of points ``[*batch, m]`` from one of m coordinates."""
+
+    function: Callable[..., Tensor]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(*x.unbind(-1))
+
+
+def _unit(count: int) -> Tensor:
+    return torch.eye(count, dtype=torch.float64)
+
+
+_CHECKED_POINTS = 8  # points at which functions are compared with differences
+_TIME_STEP = 1e-3  # of differences
+_CHECKED_TIME = 0.05  # for which a flow is followed twice
+_CONVERGED = 1e-5  # largest relative change of a difference between two steps that is trusted
+_MAX_ERROR = 1e-3  # of a derivative or a flow, relative
+
+
+@dataclass(frozen=True)
+class SampledFields:
+    """Fields, and where they were evaluated.
+
+    Attributes:
+        parsed: the fields.
+        points: sample points, ``[p, m]``.
+        sampler: the user's sampler, see `from_generators`.
+    """
+
+    parsed: ParsedFields
+    points: Tensor
+    sampler: Callable[[int], Tensor] | None
+
+
+def sample_fields(
+    parsed: ParsedFields,
+    sampler: Callable[[int], Tensor] | None,
+    flow: Callable[[Tensor, Tensor], Tensor] | None,
+) -> SampledFields:
+    """Points where the fields are finite.
+
+    Args:
+        parsed: the fields.
+        sampler: function from a number to points ``[count, m]``; ``None`` for a box around zero.
+        flow: function (v, x) to the points moved for unit time, see `from_generators`; or ``None``.
+
+    Raises:
+        AlgebraError: derivatives of a torch function are not its own.
+        ConfigurationError: too few points were found, a term of an expression is too small there, or the flow is not
+            that of the fields.
+    """
+    generators, expressions = parsed.generators, parsed.basis.expressions
+    if expressions is None:
+        check_derivatives(generators, sample_points(generators, _CHECKED_POINTS, sampler))
+    points = sample_points(generators, 4 * (generators.dim + 1) ** 2 + 8, sampler)
+    if expressions is not None:
+        check_terms(expressions.vectors, expressions.symbols, points)
+    if flow is not None:
+        check_flow(flow, generators, points[:_CHECKED_POINTS])
+    return SampledFields(parsed, points, sampler)
+
+
+def check_derivatives(fields: VectorFields, points: Tensor) -> None:
+    """Check forward-mode derivatives of ``fields`` by differences of their values at ``points``, ``[p, m]``.
+
+    Brackets are made from derivatives: a field that detaches, rounds or looks up would seem constant.
+
+    Raises:
+        AlgebraError: a derivative is wrong.
+    """
+    values, jacobians = values_and_jacobians(fields, points)
+    axes = torch.eye(fields.dim, dtype=torch.float64)
+
+    def difference(step: float) -> Tensor:
+        near, far = (
+            torch.stack([fields(points + k * step * a) - fields(points - k * step * a) for a in axes], -1)
+            for k in (1, 2)
+        )
+        return (8.0 * near - far) / (12.0 * step)
+
+    size = values.abs().amax((-2, -1)) + jacobians.abs().amax((-3, -2, -1))  # at each point
+    coarse, fine = difference(_TIME_STEP), difference(0.5 * _TIME_STEP)
+    size = (size + fine.abs().nan_to_num(0.0, 0.0).amax((-3, -2, -1))).clamp(min=1e-300)[:, None, None, None]
+    known = (coarse - fine).abs() <= _CONVERGED * size
+    wrong = (known & ((jacobians - fine).abs() > _MAX_ERROR * size)).any(-1)  # point, field, component
+    if bool(wrong.any()):
+        _, field, component = (int(i) for i in wrong.nonzero()[0])
+        raise AlgebraError(
+            f"field {fields.names[field]}: expected derivatives of its component {fields.coordinates[component]} that "
+            "agree with differences of its values, got others. Does it detach, round, or leave torch?"
+        )
+
+
+def check_flow(flow: Callable[[Tensor, Tensor], Tensor], fields: VectorFields, points: Tensor) -> None:
+    """Check that a flow starts along the fields, and that its times add up.
+
+    Args:
+        flow: function (v, x) to the points moved for unit time, see `from_generators`; or ``None``.
+        fields: the fields.
+        points: where, ``[p, m]``.
+
+    Raises:
+        ConfigurationError: one of both fails, or the flow returns no finite points of the right shape.
+    """
+    n, (count, m) = len(fields), points.shape
+    generator = torch.Generator().manual_seed(0)
+    unit = torch.eye(n, dtype=torch.float64)
+    vectors = torch.cat([unit, normal((2, n), unit, generator)]).repeat_interleave(count, 0)
+    start = points.repeat(n + 2, 1)
+
+    def run(time: float, x: Tensor) -> Tensor:
+        y = flow(time * vectors, x)
+        if not isinstance(y, Tensor) or y.shape != (len(vectors), m):
+            got = list(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise ConfigurationError(f"flow: expected points {[len(vectors), m]} for as many vectors, got {got}")
+        return y
+
+    near = run(_TIME_STEP, start) - run(-_TIME_STEP, start)
+    far = run(2 * _TIME_STEP, start) - run(-2 * _TIME_STEP, start)
+    slope = (8.0 * near - far) / (12.0 * _TIME_STEP)
+    once, twice = run(_CHECKED_TIME, run(_CHECKED_TIME, start)), run(2.0 * _CHECKED_TIME, start)
+    expected = fields.combination(vectors, start)
+    size = 1.0 + start.abs().amax(-1, keepdim=True)
+    for what, left, right, bound in (
+        ("to leave points where they are at time zero", run(0.0, start), start, size),
+        ("to start along the fields", slope, expected, size + expected.abs().amax(-1, keepdim=True)),
+        ("to be followed twice in twice the time", once, twice, size + twice.abs().amax(-1, keepdim=True)),
+    ):
+        finite = (torch.isfinite(left) & torch.isfinite(right)).all(-1)
+        missed = torch.where(finite, ((left - right).abs() / bound).amax(-1), 0.0)
+        if not bool(finite.any()):
+            raise ConfigurationError("flow: expected finite values at sample points, got none")
+        if float(missed.max()) > _MAX_ERROR:
+            raise ConfigurationError(f"flow: expected it {what}, got one that misses by {float(missed.max()):.2g}")

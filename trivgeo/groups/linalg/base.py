@@ -1,0 +1,85 @@
+"""What is computed of batches of matrices of one size."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import final
+
+from torch import Tensor
+
+from trivgeo.groups.linalg.components import confirmed, matvec
+
+__all__ = ["Kernel"]
+
+
+class Kernel(ABC):
+    """Functions of matrices ``[*batch, k, k]`` of one size k."""
+
+    @abstractmethod
+    def determinant(self, matrix: Tensor) -> Tensor:
+        """The determinant, ``[*batch]``."""
+
+    @abstractmethod
+    def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
+        """The inverse; infinite or NaN where singular.
+
+        Args:
+            matrix: ``[*batch, k, k]``.
+            unimodular: the determinant is known to be one.
+        """
+
+    @abstractmethod
+    def exp(self, matrix: Tensor) -> Tensor:
+        """The exponential."""
+
+    @abstractmethod
+    def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The exponential and :math:`\varphi_1(A) = \int_0^1 e^{sA} ds = \sum_j A^j / (j + 1)!`."""
+
+    @abstractmethod
+    def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
+        """The latter alone.
+
+        Args:
+            matrix: ``[*batch, k, k]``.
+            exponential: that of the matrix, where it is known, which may save computing it.
+        """
+
+    @abstractmethod
+    def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
+        r"""The upper rows :math:`[e^A \mid \varphi_1(A) b]` of the exponential of ``[[A, b], [0, 0]]``.
+
+        Args:
+            matrix: A, ``[*batch, k, k]``.
+            vector: b, ``[*batch, k]``.
+        """
+
+    @abstractmethod
+    def log(self, matrix: Tensor) -> Tensor:
+        """The principal real logarithm; NaN where there is none."""
+
+    def affine_log(self, matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The logarithm of ``[[A, b], [0, 1]]``: that of A, and `translation_log`.
+
+        Args:
+            matrix: A, ``[*batch, k, k]``.
+            vector: b, ``[*batch, k]``.
+        """
+        log = self.log(matrix)
+        return log, self.translation_log(log, matrix, vector)
+
+    def translation_log(self, log: Tensor, matrix: Tensor, vector: Tensor) -> Tensor:
+        r"""z with :math:`\varphi_1(\log A) z = b`; NaN where rounding leaves nothing of it.
+
+        Args:
+            log: that of A.
+            matrix: A, ``[*batch, k, k]``.
+            vector: b, ``[*batch, k]``.
+        """
+        return self.solved(self.phi1(log, matrix), vector)
+
+    @final
+    def solved(self, matrix: Tensor, vector: Tensor) -> Tensor:
+        """x with A x = b; NaN where rounding leaves nothing of it."""
+        x = matvec(self.inverse(matrix), vector)
+        return confirmed(x, matvec(matrix, x), vector)

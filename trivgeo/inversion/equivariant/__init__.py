@@ -1,0 +1,1 @@
+"""Networks made equivariant at test time."""

@@ -1,0 +1,810 @@
+"""A trained neural operator on a grid, made equivariant to the point symmetries of its equation."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo._autocast import matmul
+from trivgeo._devices import module_device, on_device
+from trivgeo._numerics import Constant, jvp_columns, log_abs_det
+from trivgeo.actions import Field, FieldAction, Grid, resample
+from trivgeo.checks import check_tensor, check_type
+from trivgeo.errors import AlgebraError, ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.expressions import exact
+from trivgeo.groups import Action, from_generators
+from trivgeo.inversion.energies import DataEnergy, FieldBox, FieldComponents, FieldSpectrum
+from trivgeo.inversion.equivariant.equivariant_model import EquivarianceError
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.stage import Population, Stage
+from trivgeo.inversion.stages import AddNoise, Newton, Replicate
+from trivgeo.inversion.transformations import Law, moving_elements
+from trivgeo.pde import EvolutionEquation, SpectralEquation
+from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
+from trivgeo.sde import GeometricSchedule
+from trivgeo.symmetry import find_symmetries
+
+__all__ = [
+    "EquivariantOperator",
+    "FieldDensity",
+    "OperatorSymmetries",
+    "TrainingFrame",
+    "clean_fields",
+    "search_for",
+    "symmetries_of",
+]
+
+_STEPS = 10  # of Gauss and Newton for the box, which are quadratic near the end
+_LANDING_STEPS = 5  # that follow where times are wanted
+_SHARES = (1.0, 0.3, 0.1, 0.02)  # of a step that are tried
+_TIED_TO = 1e-8  # singular values below this share of the largest are zero
+_ROUNDING = 100.0  # differences of so many units of rounding are none
+_MAX_OFF = 1e-3  # of the box, relative to its edges: beyond it no transformation leads there
+_LANDING = 0.15  # share of the time from the first to the last node within which a node is landed on
+
+
+class TrainingFrame:
+    r"""The box of a training set at its first time, and the times of a network's predictions.
+
+    `settle` corrects transformations so that :math:`g^{-1}` takes the box of a field to that of the training set, and,
+    with what freedom is left, the last time that is wanted to one that the network predicts: Gauss and Newton's steps
+    of least length in the group's basis.
+
+    Args:
+        grid: of the training set, at one time, which all fields share or one of them.
+        counts: the numbers of points along the axes.
+        times: of predictions, counted from the initial field.
+
+    Raises:
+        DomainError: the fields have different grids.
+    """
+
+    def __init__(self, grid: Grid, counts: torch.Size, times: list[float]) -> None:
+        corners = _corners(grid, counts).flatten(0, -3) if grid.origin.ndim > 2 else _corners(grid, counts)[None]
+        if not bool((corners == corners[:1]).all()):
+            raise DomainError("clean: expected fields that share their grid, got several grids")
+        self.counts, self.times = counts, times
+        self._corners = Constant(corners[0])
+        edges = corners[0, 1:] - corners[0, :1]
+        self._size = float(edges.norm(dim=-1).max())
+
+    def free_directions(self, action: FieldAction) -> Float[Tensor, "k n"]:
+        """Return a basis of the algebra vectors of ``action`` that leave the box alone, to first order.
+
+        The box of a field determines its transformation, up to isolated elements, where there are none.
+        """
+        corners = self._corners.like(torch.empty(0, dtype=torch.float64))[None]
+        zero = torch.zeros(1, action.group.dim, dtype=torch.float64)
+        jacobian = jvp_columns(lambda v: self._off(action, action.group.exp(v), corners), zero)[0]
+        _, singular, right = torch.linalg.svd(jacobian)
+        return right[int((singular > _TIED_TO * singular.max()).sum()) :]
+
+    def settle(self, action: FieldAction, g: Tensor, grid: Grid, last: Float[Tensor, " b"] | None = None) -> Tensor:
+        """Return transformations that take boxes of fields to that of the training set.
+
+        Args:
+            action: the action on fields.
+            g: estimates of them, ``[b, *element_shape]``.
+            grid: of initial fields, ``[b, 1, ...]``.
+            last: the last time that is wanted for each; ``None`` to leave times alone.
+
+        Raises:
+            DomainError: no transformation that was reached takes some box there; the message says which.
+        """
+        corners = _corners(grid, self.counts).expand(len(g), -1, -1)
+        g = self.approach(action, g, grid)
+        if last is not None:
+            wanted = self._wanted(corners, last)
+            for _ in range(_LANDING_STEPS):
+                if self._is_there(self._late(action, g, wanted)):
+                    break
+                g = self._step(action, g, corners, wanted)
+        off = self._off(action, g, corners).abs().amax(-1)
+        known = off <= _MAX_OFF
+        if not bool(known.all()):
+            row = int((~known).nonzero()[0, 0])
+            edges = (corners[row, 1:] - corners[row, :1])[:, :-1]
+            target = self._corners.like(corners)
+            raise DomainError(
+                f"initial: expected fields whose boxes the group maps to the training box, with edges "
+                f"{_rounded((target[1:] - target[:1])[:, :-1])} from {_rounded(target[0])} on, got edges "
+                f"{_rounded(edges)} from {_rounded(corners[row, 0])} on for field {row}; no element maps the boxes of "
+                f"{int((~known).sum())} of {len(known)} fields"
+            )
+        return g
+
+    def approach(self, action: FieldAction, g: Tensor, grid: Grid) -> Tensor:
+        """Return transformations that take boxes of fields to that of the training set, or nearer.
+
+        Args:
+            action: see `settle`, like ``g``.
+            g: estimates.
+            grid: where the fields are, see `settle`.
+        """
+        corners = _corners(grid, self.counts).expand(len(g), -1, -1)
+        for _ in range(_STEPS):
+            if self._is_there(self._off(action, g, corners)):
+                break
+            g = self._step(action, g, corners, None)
+        return g
+
+    @staticmethod
+    def _is_there(off: Tensor) -> bool:
+        """Whether differences are rounding, for all fields."""
+        return bool((off.abs() <= _ROUNDING * torch.finfo(off.dtype).eps).all())
+
+    def _wanted(self, corners: Tensor, last: Tensor) -> Tensor:
+        """The first corners at the last times, ``[b, 1, d + 1]``."""
+        return torch.cat([corners[:, :1, :-1], last[:, None, None].to(corners)], -1)
+
+    def _off(self, action: FieldAction, g: Tensor, corners: Tensor) -> Float[Tensor, "b m"]:
+        """The differences of the corners, in units of the longest edge."""
+        target = self._corners.like(corners)
+        return ((action.point_action(action.group.inverse(g), corners) - target) / self._size).flatten(-2)
+
+    def _late(self, action: FieldAction, g: Tensor, wanted: Tensor) -> Float[Tensor, "b 1"]:
+        """The difference of the wanted time to the node that is to be landed on; zero where none is."""
+        target = self._corners.like(wanted)
+        nodes = torch.tensor(self.times, dtype=wanted.dtype, device=wanted.device)
+        elapsed = (action.point_action(action.group.inverse(g), wanted) - target[:1])[..., -1]  # [b, 1]
+        near = nodes[(elapsed.detach() - nodes).abs().argmin(-1)].unsqueeze(-1)
+        lands = ((elapsed - near).abs() <= _LANDING * nodes[-1]) | (elapsed > nodes[-1])
+        return torch.where(lands, (elapsed - near) / nodes[-1], 0.0)
+
+    def _step(self, action: FieldAction, g: Tensor, corners: Tensor, wanted: Tensor | None) -> Tensor:
+        """One step, as much of it as brings the box nearer, or keeps it there."""
+        group = action.group
+        zero = g.new_zeros(len(g), group.dim)
+
+        def off(v: Tensor) -> Tensor:
+            return self._off(action, group.compose(g, group.exp(v)), corners)
+
+        before, jacobian = off(zero), jvp_columns(off, zero)
+        usable = torch.isfinite(jacobian).all(-1).all(-1) & torch.isfinite(before).all(-1)
+        jacobian = torch.where(usable[:, None, None], jacobian, 0.0)
+        inverse = torch.linalg.pinv(jacobian, rtol=_rtol(jacobian))
+        step = -matmul(inverse, torch.where(usable[:, None], before, 0.0).unsqueeze(-1)).squeeze(-1)
+        if wanted is not None:
+            step = step + self._landing(action, g, wanted, step, inverse, jacobian)
+        shares = torch.tensor(_SHARES, dtype=g.dtype, device=g.device)[:, None, None]
+        moved = group.compose(g, group.exp(shares * step))  # [shares, b, *element_shape]
+        error = self._off(action, moved, corners).norm(dim=-1)
+        error = torch.where(torch.isfinite(error), error, torch.inf)
+        # the whole step where it leads as near as rounding lets it
+        chosen = torch.where(error[0] <= 10 * _rtol(g), 0, error.argmin(0))
+        least = error.gather(0, chosen[None])[0]
+        better = (least < before.norm(dim=-1)) | (least <= 10 * _rtol(g))
+        index, better = (x.reshape(-1, *[1] * (g.ndim - 1)) for x in (chosen, better))
+        return torch.where(better, torch.take_along_dim(moved, index[None], 0)[0], g)
+
+    def _landing(
+        self, action: FieldAction, g: Tensor, wanted: Tensor, step: Tensor, inverse: Tensor, jacobian: Tensor
+    ) -> Tensor:
+        """The step for the time, in directions that leave the box alone."""
+        group, zero = action.group, torch.zeros_like(step)
+
+        def late(v: Tensor) -> Tensor:
+            return self._late(action, group.compose(g, group.exp(v)), wanted)
+
+        before, row = late(zero), jvp_columns(late, zero)
+        free = row - matmul(matmul(row, inverse), jacobian)
+        size = free.square().sum((-2, -1))[:, None]
+        moves = (size > _TIED_TO * row.square().sum((-2, -1))[:, None]) & torch.isfinite(size)
+        ahead = before + matmul(row, step.unsqueeze(-1)).squeeze(-1)
+        return torch.where(moves, -ahead * free.squeeze(-2) / torch.where(moves, size, 1.0), 0.0)
+
+
+def _corners(grid: Grid, counts: torch.Size) -> Float[Tensor, "*batch m n"]:
+    """The first point and the ends of the axes (a period away) at the first time, ``[*batch, d + 1, d + 1]``."""
+    origin, steps = grid.origin[..., :1, :], grid.steps[..., 0, :, :]
+    edges = torch.tensor(counts).to(steps).unsqueeze(-1) * steps
+    return torch.cat([origin, origin + torch.cat([edges, torch.zeros_like(edges[..., :1])], -1)], -2)
+
+
+def _rtol(x: Tensor) -> float:
+    return max(_TIED_TO, 50 * torch.finfo(x.dtype).eps)
+
+
+def _rounded(x: Tensor) -> list[object]:
+    rounded: list[object] = (x.double() * 1e6).round().div(1e6).tolist()
+    return rounded
+
+
+_STARTS = 4  # of Newton's method
+_NEWTON_STEPS = 12
+_NOISE = GeometricSchedule(0.05, 0.3)  # that starts are apart by
+_PROBE = 0.1  # size of the elements by which volumes of values are compared
+_NO_VOLUME = 1e-8  # logarithms of volumes below it are none
+
+
+class OperatorSymmetries(NamedTuple):
+    """The symmetries of an equation that fields on their grids can follow.
+
+    Attributes:
+        action: of the group of those.
+        equation: for interpolation in time; ``None`` where fields are not periodic.
+        lines: of a report: which they are, and what is left out.
+        is_affine: whether unknowns change affinely at each place and time.
+    """
+
+    action: FieldAction
+    equation: SpectralEquation | None
+    lines: list[str]
+    is_affine: bool
+
+
+def clean_fields(
+    clean: Field | Tensor, box: Sequence[tuple[float, float]] | None, periodic: bool | Sequence[bool]
+) -> Field:
+    """Return the initial fields of a training set.
+
+    Args:
+        clean: fields, or values on a grid of a box.
+        box: the range of each x, for values.
+        periodic: whether the box is periodic, in all or in each direction.
+
+    Raises:
+        ConfigurationError: values without a box, or a box beside fields, or neither fields nor values.
+        ShapeError: fewer than two fields, or several times, or no batch dimension.
+        NonFiniteError: the fields hold NaN or infinity.
+    """
+    if isinstance(clean, Field):
+        if box is not None:
+            raise ConfigurationError("box: expected none beside a Field, which has its grid")
+        fields = clean
+    elif box is None:
+        raise ConfigurationError("box: expected the range of each x for clean values without a grid, or a Field")
+    else:
+        fields = Field.on_box(check_tensor("clean", clean), box, periodic=periodic)
+    dims = len(fields.counts)
+    if fields.values.ndim != dims + 3 or len(fields.values) < 2 or fields.values.shape[2] != 1:
+        raise ShapeError(
+            f"clean: expected at least 2 fields [m, c, 1, *n] at one time, got {list(fields.values.shape)}"
+        )
+    leaves = (fields.values, *fields.grid)
+    if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves):
+        raise NonFiniteError("clean: expected finite fields, got NaN or infinity")
+    return fields
+
+
+def symmetries_of(
+    equation: Any, parameters: Mapping[str, float], periodic: Sequence[bool], unknowns: int
+) -> OperatorSymmetries:
+    """The symmetries of an equation with numbers for its parameters, as far as fields can follow them.
+
+    Args:
+        equation: text, SymPy equations, or a `trivgeo.pde.EvolutionEquation`.
+        parameters: a number for each parameter.
+        periodic: whether fields are periodic along each axis of space.
+        unknowns: the number that fields have.
+
+    Raises:
+        ConfigurationError: as for `trivgeo.pde.SpectralEquation.from_equation`, or no symmetry is left.
+        ShapeError: the equation has another number of variables of space or unknowns than the fields.
+    """
+    derived = equation if isinstance(equation, EvolutionEquation) else EvolutionEquation(equation)
+    spectral = SpectralEquation.from_equation(derived, **parameters)
+    space = [v for v in derived.system.variables if v.name != "t"]
+    if (len(space), len(derived.unknowns)) != (len(periodic), unknowns):
+        raise ShapeError(
+            f"clean: expected fields of {len(derived.unknowns)} unknowns {', '.join(derived.unknowns)} over "
+            f"{len(space)} coordinates for {derived}, got {unknowns} over {len(periodic)}"
+        )
+    values = {s: exact(parameters[s.name], s.name) for s in derived.system.parameters}
+    found = find_symmetries([residual.subs(values) for residual in derived.residuals])
+    carried = found.on_grids(periodic)
+    lines = [f"equation: {derived}" + "".join(f", {name} = {value}" for name, value in parameters.items())]
+    lines += [f"unknowns, in the order of the fields: {', '.join(derived.unknowns)}", f"symmetries: {found.statement}"]
+    lines += [f"used: {g}" for g in carried]
+    used = {g.components for g in carried}
+    why = "it does not carry grids to grids and periodic fields to periodic ones"
+    values_alone = "it reshapes values, and is one of infinitely many that no set of fields tells apart"
+    lines += [
+        f"left out: {g}: {values_alone if found.reshapes_values(g) else why}" for g in found if g.components not in used
+    ]
+    if found.infinite_ideal is not None:
+        lines.append("left out: superposition, which is no finite group")
+    if not carried:
+        raise ConfigurationError(f"equation: expected symmetries that fields on a grid can follow; {'; '.join(lines)}")
+    order = [*space, *(v for v in derived.system.variables if v.name == "t"), *derived.system.unknowns]
+    place = [carried[0].variables.index(z) for z in order]
+    fields = {g.name: [g.components[i] for i in place] for g in carried}
+    try:
+        action = FieldAction(from_generators(fields, variables=order), periodic)
+    except AlgebraError as error:
+        raise ConfigurationError(
+            f"equation: expected symmetries of a group, got {error}; {'; '.join(lines)}"
+        ) from error
+    pairs = list(itertools.product(derived.system.unknowns, repeat=2))
+    bends = any(e.diff(v, w) != 0 for field in fields.values() for e in field for v, w in pairs)
+    return OperatorSymmetries(action, spectral if all(periodic) else None, lines, not bends)
+
+
+def search_for(found: OperatorSymmetries, clean: Field, frame: TrainingFrame) -> tuple[Inverter, str]:
+    """Choose a search for the transformation that moved a field out of a set.
+
+    Args:
+        found: the transformations.
+        clean: fields of the set.
+        frame: where these fields lie.
+
+    Returns:
+        The inverter, and a sentence that describes it.
+    """
+    action = found.action
+    spectrum = all(action.periodic)
+    values = FieldSpectrum(FieldBox(clean.grid), clean.values) if spectrum else FieldComponents(clean)
+    energy: DataEnergy = values
+    free = frame.free_directions(action)
+    if not len(free):
+        return Inverter(action, energy, []), "no search: the box of a field determines the transformation"
+    words = (
+        f"search: Newton's method from {_STARTS} starts by {type(energy).__name__}, about where the box of a field goes"
+    )
+    start = Field(clean.values[:1].double(), Grid(*(leaf[:1].double() for leaf in clean.grid)))
+    density = FieldDensity(values, clean, found.is_affine)
+    if bool((density.log_volume(action, action.group.exp(_PROBE * free), start).abs() > _NO_VOLUME).any()):
+        energy = density
+        words += "; by the volume of values, too, as some transformations scale them"
+    stages = [Replicate(_STARTS), AddNoise(_NOISE, 1), _OnBox(frame), Newton(_NEWTON_STEPS)]
+    return Inverter(action, energy, stages), words
+
+
+class _OnBox(Stage):
+    """Elements are corrected so that they take the boxes of fields to that of the training set.
+
+    Args:
+        frame: the box.
+    """
+
+    def __init__(self, frame: TrainingFrame) -> None:
+        self.frame = frame
+
+    def __call__(
+        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+    ) -> Population:
+        """The corrected population."""
+        action, k = posterior.action, population.size
+        assert isinstance(action, FieldAction)
+        grid = Grid(*(leaf.repeat_interleave(k, 0) for leaf in posterior.x.grid))
+        near = self.frame.approach(action, population.elements.flatten(0, 1), grid)
+        return population.moved(near.unflatten(0, (-1, k)))
+
+
+class FieldDensity(DataEnergy):
+    r"""The energy of values, less the logarithm of the factor by which a transformation changes volumes of values.
+
+    .. math:: E(g^{-1} . u) - 2 \bar E \, \frac1n \sum \log |\partial u' / \partial u|
+
+    with :math:`\bar E` the mean energy of clean fields and n the number of values. By the energy alone a zero field is
+    the likeliest, so that a symmetry that scales solutions, as linear equations have, would shrink every field. With
+    the volume the likeliest scale is that of clean fields: :math:`E = \bar E` is where e^{2s} E - 2 s \bar E is least.
+
+    Args:
+        values: the energy, which grows with the squares of values.
+        clean: fields of the training set.
+        is_affine: whether unknowns change affinely, so that differences are derivatives.
+    """
+
+    def __init__(self, values: FieldSpectrum | FieldComponents, clean: Field, is_affine: bool) -> None:
+        self.values, self._is_affine = values, is_affine
+        self._weight = 2.0 * float(values(clean).mean())
+
+    def __call__(self, x: Field) -> Float[Tensor, " batch"]:
+        """One energy for each field."""
+        return self.values(x)
+
+    def transformation_energy(self, action: Action, g: Tensor, x: Field) -> Float[Tensor, "b *chains"]:
+        """Minus the mean of the logarithms of volume factors, weighted.
+
+        Args:
+            action: on fields.
+            g: elements ``[b, *chains, *element_shape]``.
+            x: fields, with dimensions of size one for the chains.
+        """
+        assert isinstance(action, FieldAction)
+        return -self._weight * self.log_volume(action, g, x)
+
+    def log_volume(self, action: FieldAction, g: Tensor, x: Field) -> Float[Tensor, "*batch"]:
+        """Return the mean of log |det du' / du| over the points of fields, for each unknown.
+
+        Args:
+            action: on fields.
+            g: elements ``[*batch, *element_shape]``.
+            x: fields; batches broadcast.
+        """
+        points, unknowns = x.to_points(), x.values.shape[-2 - action.dims]
+        if self._is_affine:
+            place = points[..., :-unknowns]
+            origin = points.new_zeros(1, unknowns)
+            ends = torch.cat([origin, torch.eye(unknowns, dtype=points.dtype, device=points.device)])
+            probes = [torch.cat([place, u.expand(*place.shape[:-1], -1)], -1) for u in ends]
+            moved = action.point_action(g, torch.cat(probes, -2))[..., -unknowns:]
+            first, *others = moved.unflatten(-2, (len(ends), -1)).unbind(-3)
+            jacobian = torch.stack([other - first for other in others], -1)
+        else:
+            jacobian = action.point_action.jacobian(g, points)[..., -unknowns:, -unknowns:]
+        return log_abs_det(jacobian).mean(-1) / unknowns
+
+
+_MAX_BEFORE = 1e-6  # the same share before the initial field, which is rounding
+_MAX_OFF_BETWEEN = 0.1  # relative error of a solution between times of the network, as it is estimated
+_MAX_BEYOND = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
+
+
+class EquivariantOperator(nn.Module):
+    r"""Solves from any initial field by moving it to where a network was trained: :math:`g \cdot f(g^{-1} \cdot u_0)`.
+
+    The network predicts solutions for initial fields like its training set, on the training box and at the training
+    times. An `Inverter` finds g, which moves the given field to such a field. The prediction is moved back by g, as a
+    `Field` on the moved grid. Other lengths of the box, moving frames and later starts are handled in this way. The
+    equation must not depend on place and time, since the network receives neither the place of the box nor the time of
+    the field.
+
+    ```python
+    operator = EquivariantOperator(fno, inverter, times=[4.0])
+    solution = operator(initial, initial.grid.at([10.0]))
+    ```
+
+    Times between are interpolated from the predictions and the initial field, which is one more node: by cubics from
+    four nodes on, else by the polynomial through all (linear with one time of the network). g moves the network's
+    times, too: what is wanted later than they reach, by more than a twentieth of the way, or before the initial field,
+    is refused before the network is called. With the ``equation`` the solution between is that of
+    `trivgeo.pde.interpolation`, which is right near the network's times also if there is one of them.
+
+    With ``clean``, the initial fields of the training set, what the inverter finds is corrected, so that the box of a
+    field goes there exactly; a field whose box no transformation takes there is refused by name. What then is free is
+    chosen such that the network predicts the last time that is wanted. Fields for which the network returns NaN or
+    infinity are counted in a warning, and the others are right.
+
+    `from_equation` makes all of this from an equation.
+
+    Args:
+        network: values of initial fields ``[b, c, *n]`` to the solution at its one time, ``[b, c, *n]``, or at all
+            of its times, ``[b, c, s, *n]``; with ``parameters`` if there are any.
+        inverter: finds g for an initial field; of a `FieldAction`.
+        times: of the network's predictions, counted from the initial field.
+        equation: of periodic fields, for times between.
+        clean: initial fields of the training set, which share their grid.
+
+    Attributes:
+        report: what `from_equation` found, used and left out, and why.
+
+    Raises:
+        ConfigurationError: the network cannot be called, the inverter is none of fields, or the times do not increase
+            from above zero, or an equation of fields that are not periodic; or (when run) the network returns no
+            floating-point tensor.
+        DomainError: clean fields have different grids.
+    """
+
+    def __init__(
+        self,
+        network: Callable[..., Tensor],
+        inverter: Inverter,
+        times: Sequence[float],
+        *,
+        equation: SpectralEquation | None = None,
+        clean: Field | None = None,
+    ) -> None:
+        super().__init__()
+        _check_network(network)
+        action = check_type("inverter.action", check_type("inverter", inverter, Inverter).action, FieldAction)
+        self.network = network
+        self.inverter = inverter
+        self.times = _nodes(times)
+        if equation is not None and not (isinstance(equation, SpectralEquation) and all(action.periodic)):
+            raise ConfigurationError(
+                f"equation: expected None, or a SpectralEquation and periodic fields, got {equation!r} for axes whose "
+                f"periodicity is {list(action.periodic)}"
+            )
+        self._equation = equation
+        if clean is not None:
+            action.check_data(check_type("clean", clean, Field), "clean")
+        self._frame = None if clean is None else TrainingFrame(clean.grid, clean.counts, self.times)
+        self.report = ""
+        known = next(network.parameters(), None) if isinstance(network, nn.Module) else None
+        self._dtype = None if known is None else known.dtype
+
+    @classmethod
+    def from_equation(
+        cls,
+        equation: Any,
+        network: Callable[..., Tensor],
+        clean: Field | Tensor,
+        times: Sequence[float],
+        *,
+        box: Sequence[tuple[float, float]] | None = None,
+        periodic: bool | Sequence[bool] = True,
+        parameters: Mapping[str, float] | None = None,
+        inverter: Callable[[FieldAction, Field], Inverter] | None = None,
+    ) -> EquivariantOperator:
+        """An operator that is equivariant to the symmetries found for an equation, as far as fields can follow them.
+
+        Symmetries that do not carry grids to grids, or do not keep fields periodic, are left out; `report` says which,
+        how much is known of all symmetries, and how transformations are found.
+
+        ```python
+        operator = EquivariantOperator.from_equation("u_t + u^2*u_x + u_xxx = 0", fno, clean, times=[1.0])
+        print(operator.report)
+        solution = operator(initial, initial.grid.at([2.0]))
+        ```
+
+        Args:
+            equation: text, SymPy equations, or an `trivgeo.pde.EvolutionEquation`, of first order in ``t``, whose
+                coefficients depend on neither place nor time. Unknowns of fields are in alphabetical order.
+            network: the solution operator of the training domain, see `EquivariantOperator`.
+            clean: initial fields of the training set, which share their grid; or their values ``[m, c, *n]``.
+            times: times at which the network returns solutions, see `EquivariantOperator`.
+            box: for values, the range (low, high) of each x.
+            periodic: whether fields are periodic; one for all axes, or one for each.
+            parameters: a number for each parameter of the equation.
+            inverter: makes the inverter from the action and the clean fields, such as a fit of a `LearnedInverter`;
+                default: none where the box of a field determines its transformation, else `Newton` from a few starts
+                with a `FieldSpectrum` of the clean fields, `FieldComponents` where they are not periodic.
+
+        Raises:
+            ConfigurationError: the equation has no symmetries that fields can follow, or as for
+                `trivgeo.pde.SpectralEquation.from_equation` and `EquivariantOperator`.
+            ShapeError: the fields have another number of unknowns or axes than the equation, or there is but one.
+            DomainError: as for `EquivariantOperator`.
+        """
+        _check_network(network)
+        nodes = _nodes(times)
+        fields = clean_fields(clean, box, periodic)
+        axes = [periodic] * len(fields.counts) if isinstance(periodic, bool) else list(periodic)
+        frame = TrainingFrame(fields.grid, fields.counts, nodes)
+        found = symmetries_of(equation, dict(parameters or {}), axes, fields.values.shape[1])
+        if inverter is None:
+            search, words = search_for(found, fields, frame)
+        else:
+            search, words = inverter(found.action, fields), "search: as given"
+        operator = cls(network, search, nodes, equation=found.equation, clean=fields)
+        between = "by cubics in time" if found.equation is None else "by the equation"
+        operator.report = "\n".join([*found.lines, words, f"times of the network: {nodes}, between them {between}"])
+        return operator
+
+    @property
+    def action(self) -> FieldAction:
+        """The action on fields."""
+        action = self.inverter.action
+        assert isinstance(action, FieldAction)
+        return action
+
+    def forward(
+        self,
+        initial: Field,
+        grid: Grid | None = None,
+        parameters: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Field:
+        """The solution.
+
+        Args:
+            initial: fields at one time, with one batch dimension.
+            grid: where the solution is wanted, such as ``initial.grid.at(times)``; default: where it comes out.
+            parameters: further input of the network, handed on as it is.
+            generator: of the inverter.
+
+        Raises:
+            ShapeError: the field has several times, or other numbers of points than clean fields, or the network
+                returns another shape.
+            DomainError: a time of the grid is before the initial field, or later than the network reaches, or so far
+                between its times that not even the equation tells what is there, or the box of a field is not one that
+                the group takes to that of clean fields.
+        """
+        self._check_initial(initial)
+        if self._frame is None:
+            return self.predict(initial, self.inverter(initial, generator=generator).best(), grid, parameters)
+        device = module_device(self.inverter)
+        initial, grid = on_device(initial, device), on_device(grid, device)
+        values = initial.values
+        unit = self.action.group.identity(len(values), dtype=values.dtype, device=values.device)
+        near = self._frame.settle(self.action, unit, initial.grid)
+        found = self.inverter(initial, generator=generator, initial=near.unsqueeze(1)).best()
+        last = None if grid is None else grid.times[..., -1].expand(len(initial.values)).to(found.device)
+        g = self._frame.settle(self.action, found, on_device(initial.grid, found.device), last)
+        return self.predict(initial, g, grid, parameters)
+
+    def equivariance_error(
+        self,
+        initial: Field,
+        num_elements: int = 50,
+        *,
+        law: Law | None = None,
+        parameters: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> EquivarianceError:
+        r"""Measure the distance of solutions of moved fields from the moved solutions, at the same points.
+
+        .. math:: |\tilde f(h . u_0) - h . \tilde f(u_0)| \,/\, |h . \tilde f(u_0)|
+
+        Norms are of the values; solutions are compared where those of the given fields come out, moved by h.
+
+        Args:
+            initial: see `forward`.
+            num_elements: see `TestTimeEquivariant.equivariance_error`, like ``law``.
+            parameters: see `forward`; a row for each field, or the same for all.
+            generator: of elements and inverter.
+
+        Raises:
+            ShapeError: see `forward`.
+            DomainError: no element is defined on any field and its solution; or see `forward`.
+        """
+        self._check_initial(initial)
+        initial = on_device(initial, module_device(self.inverter))
+        h, valid = moving_elements(self.action, initial, num_elements, law, generator)
+        solved = self(initial, parameters=parameters, generator=generator)
+        valid = valid & self.action.is_valid(h, solved)
+        if not bool(valid.any()):
+            raise DomainError(f"law: expected elements that are defined on some solution, got none of {num_elements}")
+        fields, expected = (
+            Field(y.values.flatten(0, 1), Grid(*(leaf.flatten(0, 1) for leaf in y.grid)))
+            for y in (self.action(h, initial), self.action(h, solved))
+        )
+        if parameters is not None and parameters.shape[:1] == valid.shape[1:]:
+            parameters = parameters.expand(num_elements, *parameters.shape).flatten(0, 1)
+        found = self(fields, expected.grid, parameters, generator=generator)
+        return EquivarianceError.of(found.values, expected.values, valid)
+
+    def predict(self, initial: Field, g: Tensor, grid: Grid | None = None, parameters: Tensor | None = None) -> Field:
+        """Return the solution for known transformations, without a search.
+
+        Args:
+            initial: initial fields, see `forward`.
+            grid: points and times of the solution, see `forward`; where g moves times of the network past infinity,
+                predictions are NaN without it, and a warning counts the fields.
+            parameters: parameters of the equation for each field, see `forward`.
+            g: transformations that moved the initial fields, ``[b, *element_shape]``.
+
+        Returns:
+            The solution fields, see `forward`.
+
+        Raises:
+            ShapeError: as for `forward`.
+            DomainError: as for `forward`.
+        """
+        self._check_initial(initial)
+        initial, grid = on_device(initial, g.device), on_device(grid, g.device)
+        start = self.action(self.action.group.inverse(g), initial)
+        after = torch.tensor(self.times, dtype=g.dtype, device=g.device)
+        later = start.grid.at(start.grid.times + after)
+        if grid is not None:
+            still = start.values.repeat_interleave(len(self.times), 2)
+            self._check_times(initial.grid.times, self.action(g, Field(still, later)).grid.times, grid.times)
+        solved = self._solved(start.values.squeeze(2), parameters)
+        if grid is not None and self._equation is not None:
+            return self._between(self._equation, g, start, solved, grid)
+        moved = self.action(g, Field(solved, later))
+        return self._ahead(initial, moved) if grid is None else self._at(initial, moved, grid)
+
+    def _check_initial(self, initial: Field) -> None:
+        self.action.check_data(initial, "initial")
+        if initial.values.shape[2] != 1:
+            raise ShapeError(f"initial: expected fields at one time, got {initial.values.shape[2]} times")
+        if self._frame is not None and initial.counts != self._frame.counts:
+            raise ShapeError(
+                f"initial: expected fields of {list(self._frame.counts)} points, as clean ones have, got "
+                f"{list(initial.counts)}"
+            )
+
+    def _check_times(self, first: Tensor, reached: Tensor, wanted: Tensor) -> None:
+        """Raise `DomainError` if a time is wanted that the solution is not known at."""
+        start, last = torch.broadcast_tensors(first[..., :1], reached[..., -1:])
+        if self._equation is not None:
+            # g takes the last time of the network past infinity: all later times are between the network's
+            last = torch.where(last < start, torch.inf, last)
+        span = last - start
+        # where g has no time these are NaN, which is in no order
+        before = _MAX_BEFORE * torch.where(span.isinf(), 1.0, span)
+        outside = ((wanted < start - before) | (wanted > last + _MAX_BEYOND * span)).any(-1)
+        if bool(outside.any()):
+            row = int(outside.nonzero()[0, 0])
+            times = [round(t, 6) for t in wanted.expand(len(outside), -1)[row].tolist()]
+            later = bool((wanted > last + _MAX_BEYOND * span).any())
+            raise DomainError(
+                f"grid: expected times from {float(start[row, 0]):.6g} to {float(last[row, 0]):.6g}, where the "
+                f"network's times {self.times} are moved, for field {row}, got {times}; {int(outside.sum())} of "
+                f"{len(outside)} fields are so{': a network for later times reaches more' if later else ''}"
+            )
+
+    @staticmethod
+    def _ahead(initial: Field, moved: Field) -> Field:
+        """Predictions, NaN for fields whose times g moves past infinity, to before the initial field."""
+        first = initial.grid.times.expand(len(moved.values), -1)
+        past = ~(torch.cat([first, moved.grid.times], -1).diff(dim=-1) > 0).all(-1)
+        if not bool(past.any()):
+            return moved
+        words = (
+            f"g: expected times after the initial field, got times past infinity for {int(past.sum())} of {len(past)}"
+        )
+        warnings.warn(
+            f"{words} fields, whose predictions are NaN: a grid with times finds them", RuntimeWarning, stacklevel=3
+        )
+        shape = (-1, *[1] * (moved.values.ndim - 1))
+        return moved._replace(values=torch.where(past.reshape(shape), torch.nan, moved.values))
+
+    def _at(self, initial: Field, moved: Field, grid: Grid) -> Field:
+        """The solution at the points of a grid, from the initial field and the predictions."""
+        batch = moved.values.shape[:1]
+        origin, steps = initial.grid.origin.expand(*batch, -1, -1), initial.grid.steps.expand(*batch, -1, -1, -1)
+        block = Field(
+            torch.cat([initial.values.expand(*batch, *initial.values.shape[1:]), moved.values], 2),
+            Grid(torch.cat([origin, moved.grid.origin], -2), torch.cat([steps, moved.grid.steps], -3)),
+        )
+        return resample(block, grid, self.action.periodic, extrapolated=_MAX_BEYOND)
+
+    def _between(self, equation: SpectralEquation, g: Tensor, start: Field, solved: Tensor, grid: Grid) -> Field:
+        """The solution at the points of a grid, from predictions in the network's frame and the equation."""
+        batch, times = len(start.values), grid.times.expand(len(start.values), -1)
+        place = self.action(self.action.group.inverse(g), self._blank(start, grid, batch)).grid.times
+        elapsed = place - start.grid.times
+        values = torch.cat([start.values, solved], 2)
+        steps, nodes = start.grid.steps[..., 0, :, :], [0.0, *self.times]
+        self._check_between(interpolation_error(equation, values, steps, nodes, elapsed), times)
+        values = interpolate_solution(equation, values, steps, nodes, elapsed)
+        moved = self.action(g, Field(values, start.grid.at(place)))
+        # there and back the times are those that are wanted up to rounding
+        origin = torch.cat([moved.grid.origin[..., :-1], times.unsqueeze(-1)], -1)
+        return resample(Field(moved.values, Grid(origin, moved.grid.steps)), grid, self.action.periodic)
+
+    def _check_between(self, error: Tensor, times: Tensor) -> None:
+        """Raise `DomainError` if a time is wanted that is too far from those that the network predicts."""
+        outside = (error > _MAX_OFF_BETWEEN).any(-1)
+        if bool(outside.any()):
+            row = int(outside.nonzero()[0, 0])
+            place = int(error[row].argmax())
+            raise DomainError(
+                f"grid: expected times near the network's {self.times}, where they are moved, got "
+                f"{float(times[row, place]):.6g} for field {row}, where the equation leads to a relative error of "
+                f"about {float(error[row, place]):.2g}; {int(outside.sum())} of {len(outside)} fields are so: a "
+                "network for more times reaches between"
+            )
+
+    @staticmethod
+    def _blank(start: Field, grid: Grid, batch: int) -> Field:
+        """Zeros on a grid."""
+        times = grid.times.shape[-1]
+        shape = (batch, start.values.shape[1], times, *start.counts)
+        leaves = (leaf.expand(batch, *leaf.shape[-event:]) for leaf, event in zip(grid, (2, 3), strict=True))
+        return Field(start.values.new_zeros(shape), Grid(*leaves))
+
+    def _solved(self, values: Float[Tensor, "b c ..."], parameters: Tensor | None) -> Float[Tensor, "b c s ..."]:
+        """Return the predictions of the network, which computes in its own dtype."""
+        given = values if self._dtype is None else values.to(self._dtype)
+        out = self.network(given) if parameters is None else self.network(given, parameters)
+        if not isinstance(out, Tensor) or not out.is_floating_point():
+            kind = out.dtype if isinstance(out, Tensor) else type(out).__name__
+            raise ConfigurationError(f"network: expected a floating-point tensor of predictions, got {kind}")
+        if len(self.times) == 1 and out.shape == values.shape:
+            out = out.unsqueeze(2)
+        wanted = (*values.shape[:2], len(self.times), *values.shape[2:])
+        if out.shape != wanted:
+            raise ShapeError(f"network: expected predictions {list(wanted)}, got {list(out.shape)}")
+        lost = ~torch.isfinite(out).flatten(1).all(1)
+        if bool(lost.any()):
+            words = (
+                f"network: expected finite predictions, got NaN or infinity for {int(lost.sum())} of {len(out)} fields"
+            )
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
+        return out.to(values.dtype)
+
+
+def _check_network(network: object) -> None:
+    if not callable(network):
+        raise ConfigurationError(f"network: expected a function of values [b, c, *n], got {network!r}")
+
+
+def _nodes(times: Sequence[float]) -> list[float]:
+    """Times of predictions, as numbers that increase from above zero."""
+    nodes = [float(t) for t in times]
+    if not nodes or not nodes[0] > 0 or nodes != sorted(set(nodes)):
+        raise ConfigurationError(f"times: expected increasing ones above zero, got {nodes}")
+    return nodes

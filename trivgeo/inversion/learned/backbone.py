@@ -1,0 +1,121 @@
+"""The contract of a backbone of a learned score, and which one suits an action."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import singledispatch
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo._torch import pytree
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import Action
+from trivgeo.networks import Network
+
+__all__ = [
+    "LevelFeatures",
+    "NoiseNetwork",
+    "backbone_for",
+    "leaves_length",
+]
+
+
+class LevelFeatures(nn.Module):
+    """Fourier features of the logarithm of a noise level, for backbones: ``[b]`` to ``[b, 1 + 2 frequencies]``.
+
+    Args:
+        frequencies: number of octaves, from a period of 4 pi.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, frequencies: int = 4) -> None:
+        super().__init__()
+        check_count("frequencies", frequencies)
+        self.size = 1 + 2 * frequencies
+        self.register_buffer("frequencies", 0.5 * 2.0 ** torch.arange(frequencies), persistent=False)
+
+    def forward(self, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
+        """Return log sigma for noise levels sigma, ``level`` ``[b]``, with its sines and cosines, ``[b, f]``."""
+        log = level.log().unsqueeze(-1)
+        angle = log * self.frequencies.to(log.dtype)
+        return torch.cat([log, angle.sin(), angle.cos()], -1)
+
+
+class NoiseNetwork(Network):
+    """The noise of the transformation of a datum, the backbone of a `LearnedScore`.
+
+    Attributes:
+        dim: of the group.
+        finest: the noise level below which it does not see better, in units of the spread of the transformations.
+    """
+
+    dim: int
+    finest: float = 0.01
+
+    def reduced(self, x: Any) -> Any:
+        """Return the part of data x that the network reads, see ``prepare`` of `LearnedScore`."""
+        return x
+
+    def embed(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
+        """Return features of data by which unusual data are recognised, ``[b, f]``.
+
+        Args:
+            y: data, one batch dimension.
+            level: noise levels ``[b]``.
+
+        Returns:
+            Inputs of the last layer; by default the output of the network.
+        """
+        return self(y, level)
+
+    @abstractmethod
+    def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
+        """Return the noise in units of its size, ``[b, dim]``, in the dtype of the data.
+
+        Args:
+            y: noised data, see `LearnedScore`.
+            level: noise levels ``[b]``.
+        """
+
+
+@singledispatch
+def backbone_for(action: Action, x: Any) -> NoiseNetwork:
+    """A backbone that suits an action and clean data of it.
+
+    Images have an `ImageBackbone`, points, jets and clouds a `PointsBackbone`, or a `LandmarksBackbone` where their
+    order tells more than half of where they are, solution operators an `OperatorBackbone`, fields a `FieldBackbone`.
+    For another kind of action register a function, or give a `LearnedInverter` a backbone.
+
+    ```python
+    @backbone_for.register
+    def _(action: MyAction, x: Tensor) -> NoiseNetwork:
+        return MyBackbone(action.group.dim, x.shape[-1])
+    ```
+
+    Args:
+        action: on the data; fields are moved with the scale of its group, to see how far they go.
+        x: clean data, one batch dimension.
+
+    Raises:
+        ConfigurationError: no function is registered for this kind of action.
+    """
+    raise ConfigurationError(
+        f"backbone: expected one for {type(action).__name__}; trivgeo has backbones for images, points, fields and "
+        "the inputs of solution operators of one x and one u"
+    )
+
+
+def _spread(flat: Tensor) -> Tensor:
+    """The standard deviation of each row; one where it is constant."""
+    std = flat.std(1)
+    return torch.where(std > 1e-6 * (1 + flat.mean(1).abs()), std, 1.0)
+
+
+def leaves_length(x: Any) -> int:
+    """Return the number of data in x, a tensor or a tree of tensors."""
+    return len(pytree.tree_leaves(x)[0])

@@ -1,0 +1,565 @@
+"""Learned inversion in two lines: a score trained on clean data, kept in a file, and the inverter made of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo._deprecation import renamed_arguments
+from trivgeo._devices import module_device, on_device, tree_device
+from trivgeo._random import integers, keyed, permutation
+from trivgeo._torch import pytree
+from trivgeo.checks import check_choice, check_count, check_positive, check_type, with_tensors
+from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
+from trivgeo.generative.measure import sum_over_compact
+from trivgeo.groups import Action
+from trivgeo.groups.harmonic import log_haar_volume
+from trivgeo.inversion.energies.base import DataEnergy
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.learned.backbone import NoiseNetwork, backbone_for, leaves_length
+from trivgeo.inversion.learned.calibration import Calibration, CalibrationSource, calibrate, calibration_size
+from trivgeo.inversion.learned.learned_stages import CalibratedDraws, CleanGate, LearnedReverseDiffusion, OutlierCheck
+from trivgeo.inversion.learned.posterior_density import mixture_of_draws
+from trivgeo.inversion.learned.score import LearnedScore
+from trivgeo.inversion.learned.score_files import calibration_of, describe, score_of
+from trivgeo.inversion.posterior import Posterior, check_action, check_batch
+from trivgeo.inversion.sampling.mixture import StudentMixture
+from trivgeo.inversion.stage import StageLike
+from trivgeo.inversion.stages.chains import AddNoise, Replicate
+from trivgeo.inversion.transformations import Law, noise_between, num_noise_factors, spread_of
+from trivgeo.networks import read_file, write_file
+from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
+
+__all__ = [
+    "BackboneFactory",
+    "Draw",
+    "LearnedInverter",
+    "checked_draw",
+    "held_out",
+    "picker",
+]
+
+_WIDER = 1.25
+"""Width of the noise, in units of the spread of the law."""
+
+
+@dataclass(frozen=True)
+class BackboneFactory:
+    """Makes the network of a training.
+
+    Attributes:
+        template: the network to copy; ``None`` for the one that suits action and data, see `backbone_for`.
+    """
+
+    template: nn.Module | None
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of a template that is not on the CPU."""
+        device = module_device(self.template)
+        return None if device is None or device.type == "cpu" else device
+
+    def __call__(self, action: Action, x: Any) -> nn.Module:
+        """Return an untrained network, or a copy of the template whose parameters are not constant."""
+        if self.template is None:
+            return backbone_for(action, x)
+        backbone = copy.deepcopy(self.template)
+        if not any(parameter.requires_grad for parameter in backbone.parameters()):
+            backbone.requires_grad_(True).train()  # the template is the network of another, trained inverter
+        return backbone
+
+    def score(self, action: Action, law: Law, x: Any, seed: int) -> LearnedScore:
+        """Return an untrained score, whose noise is a little wider than a law, on the device of the data.
+
+        Args:
+            action: on the data.
+            law: of the transformations.
+            x: some clean data.
+            seed: of the draws of the law.
+        """
+        action = action.with_scale(_WIDER * spread_of(action.group, law, seed))
+        backbone = self(action, x).to(tree_device(x))
+        network = backbone if isinstance(backbone, NoiseNetwork) else None
+        schedule, time = noise_between(NoiseNetwork.finest if network is None else network.finest, 1.0)
+        return LearnedScore(
+            action,
+            schedule,
+            backbone,
+            noise_steps=num_noise_factors(action.group),
+            lowest_time=time,
+            augmentation=law,
+            prepare=None if network is None else network.reduced,
+        )
+
+
+Draw = Callable[[int, torch.Generator], Any]
+"""(count, generator) to clean data."""
+
+_HELD_OUT, _MOST_HELD_OUT = 6, 4096
+"""One in so many is held out, up to a number."""
+
+
+def picker(clean: Any) -> Draw:
+    """Return a function (count, generator) that draws rows of ``clean`` with repetition."""
+    first: Tensor = pytree.tree_leaves(clean)[0]
+
+    def draw(count: int, generator: torch.Generator) -> Any:
+        index = integers(leaves_length(clean), (count,), torch.empty(0), generator).to(first.device)
+        return pytree.tree_map(lambda leaf: leaf[index], clean)
+
+    return draw
+
+
+def checked_draw(action: Action, clean: Draw) -> Draw:
+    """Wrap a user's function that draws clean data, so that its results are checked.
+
+    Args:
+        action: the data must fit it.
+        clean: function (count, generator) to data.
+
+    Returns:
+        A function that returns tensors, and raises `ShapeError` for another number of data than asked for.
+    """
+
+    def draw(count: int, generator: torch.Generator) -> Any:
+        some, given = check_batch(action, clean(count, generator))
+        if given != count:
+            raise ShapeError(f"clean: expected a function that draws the {count} data asked for, got {given}")
+        return some
+
+    return draw
+
+
+def held_out(action: Action, clean: Any, seed: int) -> tuple[Any, Draw]:
+    """Separate a sixth of clean data from those of the training.
+
+    Args:
+        action: the data must fit it.
+        clean: data, or a function that draws them; a function, and less than six data, stay whole.
+        seed: of the choice.
+
+    Returns:
+        The data of the training, and a function that draws from the others.
+    """
+    if callable(clean):
+        return clean, checked_draw(action, clean)
+    clean, number = check_batch(action, clean)
+    held = min(_MOST_HELD_OUT, number // _HELD_OUT)
+    if held == 0:
+        return clean, picker(clean)
+    order = permutation((number,), torch.empty(0), keyed(seed, 11))
+    first: Tensor = pytree.tree_leaves(clean)[0]
+    order = order.to(first.device)
+    train, rest = (pytree.tree_map(lambda leaf, rows=rows: leaf[rows], clean) for rows in (order[held:], order[:held]))
+    return train, picker(rest)
+
+
+_CHAINS = 64
+"""Draws of the reverse diffusion of which a density is made."""
+_STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
+
+
+class LearnedInverter(Inverter):
+    """Learns to undo random transformations of clean data, then inverts in a few evaluations of a network.
+
+    ```python
+    inverter = LearnedInverter(ImageWarp(Affine(2)), seed=0).fit(clean, law)
+    result = inverter(x)
+    restored = result.restore(x)
+    ```
+
+    The noise is as wide as the law of the transformations in every direction of the group, whatever the scale of the
+    group. See `LearnedScore` for the network and `AmortizedInverter` for the inversion. Results are `CheckedResult`s:
+    ``trusted`` is false, with ``reasons``, for data or transformations unlike the training set. Several hypotheses are
+    draws from the learned posterior, which is calibrated: an estimate, without weights. `log_prob` is the density of
+    this posterior. With an energy they are draws of the reverse diffusion instead, which lie closer to the modes and
+    take fewer evaluations, and the one of lowest energy is the best.
+
+    Args:
+        action: the action on data.
+        energy: an energy that ranks the hypotheses; without one the first is the best.
+        backbone: the network, see `LearnedScore`; default by `backbone_for`. Every `fit` trains a copy.
+        steps: looks at a datum, one evaluation of the network each.
+        num_hypotheses: number K of chains.
+        stepper: the scheme; default `RefiningStep` for one hypothesis, else `AncestralStep`.
+        seed: of all that is random in training.
+        gate: leave data alone that look clean, see `CleanGate`.
+
+    Attributes:
+        score: the trained `LearnedScore`; stages and posterior follow from it. ``None`` before `fit`.
+        calibration: what held-out clean data said of it, see `Calibration`: coverage of the posterior, and what is
+            unusual. ``None`` before `fit`, and of files and scores without one.
+
+    Raises:
+        ConfigurationError: an action, energy, backbone or stepper is of another type, or a count is below one.
+    """
+
+    @renamed_arguments(until="0.4", rank_by="energy")
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor] | None = None,
+        *,
+        backbone: nn.Module | None = None,
+        steps: int = 8,
+        num_hypotheses: int = 1,
+        stepper: DenoisingStep | None = None,
+        seed: int = 0,
+        gate: bool = False,
+    ) -> None:
+        super().__init__(action, energy, [])  # its stages are those of the score
+        self.score: LearnedScore | None = None
+        self.calibration: Calibration | None = None
+        self.gate = bool(gate)
+        self.make_backbone = BackboneFactory(None if backbone is None else check_type("backbone", backbone, nn.Module))
+        self.steps = check_count("steps", steps)
+        self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
+        default = RefiningStep() if num_hypotheses == 1 else AncestralStep()
+        self.stepper = default if stepper is None else check_type("stepper", stepper, DenoisingStep)  # type: ignore[type-abstract]
+        self.seed = check_count("seed", seed, 0)
+
+    @classmethod
+    def from_score(
+        cls, score: LearnedScore, energy: DataEnergy | Callable[[Any], Tensor] | None = None, **settings: Any
+    ) -> LearnedInverter:
+        """Return an inverter of a trained score, which is put into evaluation mode, its parameters constant.
+
+        Args:
+            score: the score.
+            energy: an energy that ranks the hypotheses, see `LearnedInverter`.
+            **settings: ``backbone``, ``steps``, ``num_hypotheses``, ``stepper``, ``seed``, ``gate``; see there.
+
+        Raises:
+            ConfigurationError: see `LearnedInverter`.
+        """
+        inverter = cls(check_type("score", score, LearnedScore).action, energy, **settings)
+        inverter.score = score.eval().requires_grad_(False)
+        return inverter
+
+    def __repr__(self) -> str:
+        """The action, the energy, the stages by name and the calibration; before training, that it is not trained."""
+        if self.score is None:
+            return f"LearnedInverter({self.action!r}, not trained)"
+        return super().__repr__() if self.calibration is None else f"{super().__repr__()[:-1]}, {self.calibration!r})"
+
+    @property
+    def backbone(self) -> nn.Module | None:
+        """The network of the score; before training the network that was given, if any."""
+        return self.make_backbone.template if self.score is None else self.score.backbone
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posteriors of the action and the energy; of a trained inverter, in the basis of its score."""
+        given = self._posterior
+        return given if self.score is None else Posterior(self.score.action, given.energy, log_det=given.log_det)
+
+    @property
+    def stages(self) -> tuple[StageLike, ...]:
+        """The stages of the score: `Replicate`, `AddNoise` if there are several hypotheses, `LearnedReverseDiffusion`.
+
+        After a calibration also `CalibratedDraws` if there are several hypotheses and no energy, `CleanGate` with a
+        gate, and `OutlierCheck`.
+
+        Raises:
+            ConfigurationError: the inverter was neither trained nor loaded.
+        """
+        score, known = self._trained_score(), self.calibration
+        several = self.num_hypotheses > 1
+        if not several or known is None or self.energy is not None:
+            stages = self._reverse(self.num_hypotheses, self.stepper, several)
+        else:
+            chains = max(self.num_hypotheses, _CHAINS)
+            stages = [
+                *self._reverse(chains, self.stepper, noise=True),
+                CalibratedDraws(score, known, self.num_hypotheses),
+            ]
+        if known is not None and self.gate:
+            stages.append(CleanGate(score, known))
+        return tuple(stages if known is None else [*stages, OutlierCheck(score, known)])
+
+    def _reverse(self, chains: int, stepper: DenoisingStep, noise: bool) -> list[StageLike]:
+        """The stages of the reverse diffusion, from noise about the identity or from the identity."""
+        score = self._trained_score()
+        grid = [1.0 - (1.0 - score.lowest_time) * i / max(1, self.steps - 1) for i in range(self.steps)]
+        reverse = LearnedReverseDiffusion(score, stepper=stepper, times=[*grid, 0.0])
+        start = [AddNoise(score.schedule, score.noise_steps)] if noise else []
+        return [Replicate(chains), *start, reverse]
+
+    def log_prob(self, g: Tensor, x: Any, *, generator: torch.Generator | None = None) -> Float[Tensor, "b *chains"]:
+        r"""The log-density of transformations under the learned posterior :math:`q(g \mid x)`.
+
+        q is a mixture of Student distributions about the modes of draws of the reverse diffusion, fitted to held-out
+        data, see `Calibration.fit`. The measure is left Haar measure in the basis of the group of the action, of total
+        mass one on compact groups; see `trivgeo.generative.base_distributions.BaseDistribution`.
+
+        Args:
+            g: elements ``[b, *chains, *element_shape]``.
+            x: data with one batch dimension.
+            generator: of the draws; default one that is the same at every call.
+
+        Raises:
+            ConfigurationError: the inverter was not trained.
+            ShapeError: the elements do not fit the data.
+        """
+        group = self._posterior.action.group
+        mixture, _ = self.proposal(x, generator)
+        shape = group.batch_shape(group.check_elements(g))
+        if len(shape) < 1 or shape[0] != len(mixture.log_shares):
+            raise ShapeError(f"g: expected elements for {len(mixture.log_shares)} data, got batch {list(shape)}")
+        mixture = mixture.in_basis_of(group)
+        rows = g.reshape(shape[0], -1, *group.element_shape)
+        value = mixture.log_density(rows) - mixture.log_mass().unsqueeze(-1)
+        return (value + sum_over_compact(group, log_haar_volume)).reshape(shape)
+
+    def proposal(self, x: Any, generator: torch.Generator | None = None) -> tuple[StudentMixture, int]:
+        """Return posteriors of data x as a mixture, drawn by ``generator``, and evaluations of the network for each."""
+        score = self._trained_score()
+        like: Tensor = pytree.tree_leaves(with_tensors("x", x))[0]
+        source = keyed(self.seed, 60, device=like.device) if generator is None else generator
+        result = self._drawing_inverter()(x, generator=source)
+        if self.calibration is None:
+            return mixture_of_draws(score.group, result.elements), result.network_evaluations
+        return self.calibration.density(score, result.elements), result.network_evaluations
+
+    def _drawing_inverter(self) -> Inverter:
+        """What draws from the reverse diffusion, as often as a density takes."""
+        stepper = AncestralStep() if isinstance(self.stepper, RefiningStep) else self.stepper
+        stages = self._reverse(_CHAINS, stepper, noise=True)
+        bound = self.max_evaluations
+        return Inverter(self._trained_score().action, None, stages, max_evaluations=bound, progress=False)
+
+    def fit(
+        self,
+        clean: Any,
+        law: Law,
+        *,
+        steps: int = 2000,
+        batch_size: int = 256,
+        seconds: float | None = 300.0,
+        folder: str | Path | None = None,
+        progress: bool | None = None,
+    ) -> LearnedInverter:
+        """Train on clean data, which are moved at random in every step, and calibrate on others.
+
+        A sixth of the data, 4,096 at most, are held out for `calibration`; a function draws more. The calibration takes
+        about as many evaluations of the network as the training: after a short training it is on fewer data.
+        ``inverter.calibration.coverage`` is the share of them whose transformation lies in regions of half and nine
+        tenths of the posterior. A second time training begins anew, and nothing changes unless it ends. Training
+        is where the inverter is; where the data are, if it has no networks yet and was not moved.
+
+        Args:
+            clean: clean data with one batch dimension, or a function (count, generator) that draws some.
+            law: (count, generator) to elements ``[count, *element_shape]``: the transformations to be undone. The
+                noise is made as wide as they are.
+            steps: of the optimiser.
+            batch_size: data of each step.
+            seconds: ends training after that time at the latest, before the calibration; the result then depends on
+                the speed of the machine. ``None`` for no bound.
+            folder: where the state is kept; called again after an interruption, training goes on from there.
+            progress: a progress bar; ``None`` for one on a terminal.
+
+        Returns:
+            The inverter itself.
+
+        Raises:
+            ConfigurationError: no backbone is known for the action, Lightning is missing, a number is out of range, or
+                the folder is a file.
+            ShapeError: the data do not fit the action, the elements not its group, or other numbers of them are drawn
+                than asked for.
+            NonFiniteError: the data or the elements hold NaN or infinity.
+            DomainError: too few of the elements have a logarithm.
+            CheckpointError: the folder holds the state of another training.
+        """
+        from trivgeo.inversion.learned import score_training as training
+
+        _check_length(steps, batch_size, seconds)
+        known, rest = held_out(self.action, clean, self.seed)
+        score, draw = self._score_to_train(known, law, batch_size)
+        module = training.ScoreTraining(score, seed=self.seed)
+        training.train(module, draw, steps, batch_size, seconds, folder, progress)
+        fitted = self._of_score(score)
+        calibration = fitted._calibrated(known, rest, law, module.trainer.global_step * batch_size)
+        self.score, self.calibration = fitted.score, calibration
+        return self
+
+    def calibrate(self, clean: Any, law: Law) -> LearnedInverter:
+        """Measure the trained inverter on clean data, as `fit` does at its end, and keep that as its `calibration`.
+
+        For checkpoints without a calibration, and where data or transformations are others than in training.
+
+        Args:
+            clean: clean data that the training did not see, one batch dimension, or a function (count, generator)
+                that draws some.
+            law: (count, generator) to elements ``[count, *element_shape]``: the transformations to be undone.
+
+        Returns:
+            The inverter itself.
+
+        Raises:
+            ConfigurationError: the inverter was neither trained nor loaded.
+            ShapeError: the data do not fit the action, or the elements its group.
+            NonFiniteError: the data or the elements hold NaN or infinity.
+
+        Example:
+            ```python
+            inverter = LearnedInverter.load("inverter.safetensors", action).calibrate(validation, law)
+            print(inverter.calibration.coverage)
+            ```
+        """
+        self._trained_score()
+        known, rest = held_out(self.action, clean, self.seed)
+        self.calibration = self._calibrated(known, rest, law, None)
+        return self
+
+    def _of_score(self, score: LearnedScore) -> LearnedInverter:
+        """An inverter of the same settings with another score."""
+        settings = {name: getattr(self, name) for name in ("steps", "num_hypotheses", "stepper", "seed", "gate")}
+        return LearnedInverter.from_score(score, self.energy, **settings)
+
+    def _calibrated(self, known: Any, rest: Draw, law: Law, seen: int | None) -> Calibration:
+        """The calibration by data of the training, which saw so many if it is known, and draws of others."""
+        action, bound = self._trained_score().action, self.max_evaluations
+        stages = Inverter(action, self.energy, self.stages, max_evaluations=bound, progress=False)
+        source = CalibrationSource(
+            rest if callable(known) else picker(known),
+            rest,
+            law,
+            lambda x: stages(x, generator=keyed(self.seed, 12, device=pytree.tree_leaves(x)[0].device)).best(),
+            lambda x: (
+                self._drawing_inverter()(
+                    x, generator=keyed(self.seed, 13, device=pytree.tree_leaves(x)[0].device)
+                ).elements
+            ),
+        )
+        return calibrate(self._trained_score(), source, calibration_size(seen, self.steps, _CHAINS), self.seed)
+
+    def distil(
+        self,
+        clean: Any,
+        *,
+        steps: int = 1000,
+        batch_size: int = 256,
+        seconds: float | None = 300.0,
+        folder: str | Path | None = None,
+        progress: bool | None = None,
+    ) -> LearnedInverter:
+        """Train an inverter that jumps to a draw of the learned posterior: two evaluations in place of `steps`.
+
+        See `consistency_loss` for the method. Clean data are moved as in training first; an inverter that was loaded
+        has no law any more, and moves them by noise.
+
+        Args:
+            clean: see `fit`, like ``batch_size``, ``seconds``, ``folder`` and ``progress``.
+            steps: most steps of training.
+
+        Returns:
+            The distilled inverter; this one is not changed.
+
+        Raises:
+            ConfigurationError: this inverter was not trained; or see `fit`.
+        """
+        from trivgeo.inversion.learned import score_training as training
+
+        teacher = self._trained_score()
+        _check_length(steps, batch_size, seconds)
+        known, rest = held_out(self.action, clean, self.seed)
+        draw = checked_draw(self.action, known) if callable(known) else picker(known)
+        module = training.DistillationTraining(teacher, seed=self.seed)
+        training.train(module, draw, steps, batch_size, seconds, folder, progress)
+        student = LearnedInverter.from_score(
+            module.student,
+            self.energy,
+            backbone=self.make_backbone.template,
+            steps=2,
+            num_hypotheses=self.num_hypotheses,
+            stepper=RenoisingStep(),
+            seed=self.seed,
+            gate=self.gate,
+        )
+        if callable(teacher.augmentation):
+            student.calibration = student._calibrated(known, rest, teacher.augmentation, steps * batch_size)
+        return student
+
+    def save(self, path: str | Path) -> None:
+        """Write network, group and noise to a safetensors file at ``path``.
+
+        Raises:
+            ConfigurationError: the inverter was not trained.
+        """
+        score = self._trained_score()
+        kind = type(self.stepper)
+        check_choice("stepper", kind, _STEPPERS)
+        inverter = {"steps": self.steps, "num_hypotheses": self.num_hypotheses, "stepper": kind.__name__}
+        inverter |= {"gate": self.gate}
+        entries = {"score": describe(score), "inverter": inverter, "metadata": {}}
+        known = self.calibration
+        if known is not None:
+            entries["calibration"] = known.as_dict()
+        write_file(score.backbone, path, entries, {} if known is None else {"calibration": known})
+
+    @classmethod
+    @renamed_arguments(until="0.4", rank_by="energy")
+    def load(
+        cls,
+        path: str | Path,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor] | None = None,
+        *,
+        backbone: nn.Module | None = None,
+    ) -> LearnedInverter:
+        """An inverter from a file.
+
+        Args:
+            path: what `save` wrote.
+            action: on the data, of the group that it was trained on; its scale may differ.
+            energy: an energy that ranks the hypotheses, which is not in the file.
+            backbone: an untrained copy of the network, if it was one of your own and no `NoiseNetwork`; it stays so.
+
+        Raises:
+            CheckpointError: the file is missing or unreadable, holds no learned inverter, or one of another group.
+        """
+        check_action(action)
+        file = read_file(path, has_checksum=True)
+        entry = file.entry("inverter")
+        try:
+            stepper = {kind.__name__: kind for kind in _STEPPERS}[entry["stepper"]]()
+            settings = {"steps": entry["steps"], "num_hypotheses": entry["num_hypotheses"], "stepper": stepper}
+            settings["gate"] = entry.get("gate", False)  # older files do not say
+            cls(action, energy, **settings)  # whether they are settings of an inverter
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: expected how to invert in the header, got {entry}: {error}") from error
+        file, tensors = file.split("calibration")
+        score = score_of(file, action, copy.deepcopy(backbone))
+        inverter = cls.from_score(score, energy, backbone=backbone, **settings)
+        inverter.calibration = calibration_of(file, tensors)
+        return inverter
+
+    def _score_to_train(self, clean: Any, law: Law, batch_size: int) -> tuple[LearnedScore, Law]:
+        """The score before training, and what draws the data of a step."""
+        drawing = checked_draw(self.action, clean) if callable(clean) else None
+        some = drawing(max(batch_size, 512), keyed(self.seed, 2)) if drawing else check_batch(self.action, clean)[0]
+        some = on_device(some, module_device(self) or self.make_backbone.device or tree_device(some))
+        score = self.make_backbone.score(self.action, law, some, self.seed)
+        # `prepared` is idempotent, so it is applied once here
+        return score, drawing or picker(score.prepared(some))
+
+    def _trained_score(self) -> LearnedScore:
+        if self.score is None:
+            raise ConfigurationError(
+                "inverter: expected one that was trained; call fit(clean, law), or LearnedInverter.load(path, action)"
+            )
+        return self.score
+
+
+def _check_length(steps: int, batch_size: int, seconds: float | None) -> None:
+    for name, number in (("steps", steps), ("batch_size", batch_size)):
+        check_count(name, number)
+    if seconds is not None:
+        check_positive("seconds", seconds)

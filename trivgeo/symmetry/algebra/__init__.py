@@ -1,0 +1,1 @@
+"""Exact Lie algebras of symmetries: brackets, names, optimal systems."""

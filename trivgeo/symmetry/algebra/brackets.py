@@ -1,0 +1,222 @@
+"""Structure constants of exact fields, whatever functions they hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import sympy as sp
+
+from trivgeo.errors import AlgebraError
+from trivgeo.symmetry.determining.finite_field import Values, null_space, row_echelon
+from trivgeo.symmetry.determining.random_points import RandomEvaluator, irrational_constants, usable_primes
+from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots
+
+__all__ = ["bracket", "closed_part", "keeping", "moving_grids", "structure_constants"]
+
+Field = Sequence[sp.Expr]
+
+_SPARE_POINTS = 6  # more than are needed
+
+
+def structure_constants(
+    fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol], names: Sequence[str]
+) -> list[list[list[sp.Expr]]]:
+    """Return the constants of ``[X_i, X_j]`` as vector fields, ``DX_j X_i - DX_i X_j``; nested lists ``[n][n][n]``.
+
+    Constants are found from values at random points modulo primes. Identities such as sin^2 + cos^2 = 1 need not be
+    recognised.
+
+    Args:
+        fields: vector fields, expressions of ``variables`` and ``parameters``.
+        variables: the coordinates.
+        parameters: symbols of the constants.
+        names: of the fields, for messages.
+
+    Raises:
+        AlgebraError: a bracket leaves the span (named), or the fields are dependent, or a constant is not rational in
+            the parameters, of low degree.
+    """
+    n = len(fields)
+    if not n:
+        return []
+    pairs = list(itertools.combinations(range(n), 2))
+    every = [*fields, *(bracket(fields[i], fields[j], variables) for i, j in pairs)]
+    entries = [entry for field in every for entry in field]
+    primes = usable_primes(entries)
+    roots = SquareRoots(irrational_constants(entries))
+    symbols = (*parameters, *roots.others)
+    count = (n + _SPARE_POINTS - 1) // len(variables) + _SPARE_POINTS
+
+    def solved(prime: int, fixed: Sequence[ParameterValues]) -> list[tuple[Values, list[int]]]:
+        numbers = {s: np.repeat([f[s] for f in fixed], count) for s in fixed[0]}
+        e = RandomEvaluator((), 0, count * len(fixed), prime, prime % 1000, numbers, parameters)
+        table = np.stack([np.stack([e(entry)[:, 0] for entry in field]) for field in every])
+        parts = [slice(i * count, (i + 1) * count) for i in range(len(fixed))]
+        return [row_echelon(table[:, :, part][:, :, e.valid[part]].reshape(len(every), -1).T, prime) for part in parts]
+
+    random = np.random.default_rng(3)
+    generic: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
+    ((reduced, pivots),) = solved(primes[0], [generic | roots.values(primes[0])])
+    if pivots[:n] != list(range(n)):
+        raise AlgebraError("fields: expected independent ones over the constants, got a linear relation between them")
+    if len(pivots) > n:
+        i, j = pairs[pivots[n] - n]
+        raise AlgebraError(
+            f"fields: expected brackets in their span, but [{names[i]}, {names[j]}] is off the span of the fields"
+        )
+    places = np.argwhere(reduced[:, n:])
+
+    def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
+        return [
+            [int(rows[k, n + p]) for k, p in places] if found == list(range(n)) else None
+            for rows, found in solved(prime, fixed)
+        ]
+
+    numbers = roots.numbers(values, symbols, primes)
+    if numbers is None:
+        raise AlgebraError(f"expected structure constants rational in {tuple(parameters)}, of low degree; got others")
+    constants: list[list[list[sp.Expr]]] = [[[sp.S.Zero] * n for _ in range(n)] for _ in range(n)]
+    for (k, p), value in zip(places, numbers, strict=True):
+        i, j = pairs[p]
+        constants[i][j][k], constants[j][i][k] = value, -value
+    return constants
+
+
+def keeping(
+    fields: Sequence[Field],
+    variables: Sequence[sp.Symbol],
+    parameters: Sequence[sp.Symbol],
+    surface: Mapping[sp.Symbol, sp.Expr],
+) -> list[tuple[sp.Expr, ...]]:
+    """Return a basis of the combinations of fields that are tangent to a surface, as coefficients of the fields.
+
+    Args:
+        fields: vector fields, expressions of ``variables``.
+        variables: the coordinates.
+        parameters: symbols of the coefficients.
+        surface: the surface ``{z: e(others)}``.
+
+    Raises:
+        AlgebraError: a coefficient is not rational in the parameters, of low degree.
+    """
+
+    def across(field: Field, z: sp.Symbol, value: sp.Expr) -> sp.Expr:
+        rates = dict(zip(variables, field, strict=True))
+        return sp.expand((rates[z] - sum(rates[w] * sp.diff(value, w) for w in variables)).subs(surface))
+
+    entries = [[across(field, z, value) for field in fields] for z, value in surface.items()]
+    return _vanishing(entries, parameters)
+
+
+def moving_grids(
+    fields: Sequence[Field],
+    variables: Sequence[sp.Symbol],
+    parameters: Sequence[sp.Symbol],
+    time: sp.Symbol,
+    space: Mapping[sp.Symbol, bool],
+    *,
+    affine: bool = False,
+) -> list[tuple[sp.Expr, ...]]:
+    """A basis of the combinations that carry grids to grids and keep periods, as coefficients of the fields.
+
+    Coefficients of the time depend on the time alone, those of space also on the places, affinely, and those of the
+    unknowns not on places along periodic axes. These combinations are closed under the bracket as far as the fields
+    are.
+
+    Args:
+        fields: vector fields.
+        variables: their variables.
+        parameters: other symbols.
+        time: the variable t.
+        space: whether each variable x is periodic.
+        affine: whether coefficients of unknowns must be affine in the unknowns.
+
+    Raises:
+        AlgebraError: a coefficient is not rational in the parameters, of low degree.
+    """
+    unknowns = [z for z in variables if z != time and z not in space]
+
+    def conditions(field: Field) -> list[sp.Expr]:
+        rates = dict(zip(variables, field, strict=True))
+        free = [sp.diff(rates[time], z) for z in (*space, *unknowns)]
+        for x in space:
+            free += [sp.diff(rates[x], u) for u in unknowns]
+            free += [sp.diff(rates[x], y, z) for y, z in itertools.combinations_with_replacement(space, 2)]
+        if affine:
+            pairs = list(itertools.combinations_with_replacement(unknowns, 2))
+            free += [sp.diff(rates[u], *pair) for u in unknowns for pair in pairs]
+        return free + [sp.diff(rates[u], x) for u in unknowns for x, periodic in space.items() if periodic]
+
+    entries = [list(row) for row in zip(*map(conditions, fields), strict=True)]
+    return _vanishing(entries, parameters)
+
+
+def closed_part(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol]) -> list[int]:
+    """Return positions of fields that are closed under the bracket, chosen greedily from the first; all if all are.
+
+    Args:
+        fields: vector fields, expressions.
+        variables: the coordinates.
+        parameters: symbols of coefficients.
+    """
+    kept: list[int] = []
+    left = list(range(len(fields)))
+    if _closes(fields, variables, parameters):
+        return left
+    while True:
+        added = next((i for i in left if _closes([fields[k] for k in (*kept, i)], variables, parameters)), None)
+        if added is None:
+            return sorted(kept)
+        kept.append(added)
+        left.remove(added)
+
+
+def _closes(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol]) -> bool:
+    try:
+        structure_constants(fields, variables, parameters, [str(i) for i in range(len(fields))])
+    except AlgebraError:
+        return False
+    return True
+
+
+def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Symbol]) -> list[tuple[sp.Expr, ...]]:
+    """A basis of the coefficients for which the sums of the expressions in each row vanish identically.
+
+    Raises:
+        AlgebraError: a coefficient is not rational in the parameters, of low degree.
+    """
+    flat = [entry for row in entries for entry in row]
+    primes = usable_primes(flat)
+    roots = SquareRoots(irrational_constants(flat))
+    symbols = (*parameters, *roots.others)
+    count = 2 * len(entries[0]) + _SPARE_POINTS
+
+    def solved(prime: int, fixed: ParameterValues) -> Values:
+        e = RandomEvaluator((), 0, count, prime, prime % 1000, fixed, parameters)
+        rows = [np.stack([e(entry)[:, 0] for entry in row], axis=1) for row in entries]
+        return null_space(*row_echelon(np.concatenate([block[e.valid] for block in rows]), prime), prime)
+
+    random = np.random.default_rng(3)
+    fixed: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
+    generic = solved(primes[0], fixed | roots.values(primes[0]))
+    used = generic != 0
+
+    def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
+        found = [solved(prime, at) for at in fixed]
+        return [[int(v) for v in f[used]] if f.shape == used.shape and not f[~used].any() else None for f in found]
+
+    numbers = roots.numbers(values, symbols, primes) if used.any() else []
+    if numbers is None:
+        raise AlgebraError(f"expected coefficients rational in {tuple(parameters)}, of low degree; got others")
+    taken = iter(numbers)
+    return [tuple(next(taken) if entry else sp.S.Zero for entry in row) for row in used]
+
+
+def bracket(x: Field, y: Field, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:
+    """Return the commutator of the fields x and y, expressions of ``variables``."""
+    return [
+        sp.Add(*(x[b] * sp.diff(y[a], z) - y[b] * sp.diff(x[a], z) for b, z in enumerate(variables)))
+        for a in range(len(variables))
+    ]

@@ -1,0 +1,1 @@
+"""Determining equations: how many symmetries there are, and the search that finds them all."""

@@ -1,0 +1,328 @@
+"""How many symmetries an equation has, without finding them: ranks of Taylor jets of the determining equations."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import sympy as sp
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry.determining.conditions import LinearForm
+from trivgeo.symmetry.determining.finite_field import Values, characteristic_polynomial, row_echelon
+from trivgeo.symmetry.determining.random_points import PowerSeries, RandomEvaluator, usable_primes
+from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices
+
+__all__ = ["Dimension", "Jets"]
+
+Slot = tuple[int, Index]
+
+_MAX_COEFFICIENTS = 3000  # unknown Taylor coefficients
+_MAX_EXTRA_ORDERS = 12  # of derivatives beyond those in the equations
+_MAX_DRAWS = 200  # points
+_STABLE_ORDERS = 4  # orders with the same result
+_MAX_SERIES_TERMS = 60_000  # of terms of a series
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Dimension of a space of symmetries, as far as it is known.
+
+    Attributes:
+        size: the dimension, beside superposition; ``None`` if it is infinite or unknown.
+        functions: if it is infinite, how many arbitrary functions it has, of the largest number of variables; else 0.
+        arguments: that number of variables.
+        growth: the number of Taylor coefficients that are free, by order.
+        order: the order of derivatives that was enough.
+    """
+
+    size: int | None
+    functions: int
+    arguments: int
+    growth: tuple[int, ...]
+    order: int
+
+    @property
+    def is_infinite(self) -> bool:
+        """True if symmetries depend on arbitrary functions."""
+        return self.functions > 0
+
+
+class Jets:
+    """The determining equations at random points modulo a prime.
+
+    Args:
+        system: the equations.
+        conditions: the symmetry conditions.
+        linear: whether superposition is set apart.
+    """
+
+    def __init__(self, system: EvolutionSystem, conditions: Sequence[LinearForm], linear: bool) -> None:
+        self._system, self._conditions, self.linear = system, conditions, linear
+        self.variables = (*system.variables, *system.unknowns)
+        self.primes = usable_primes(value for condition in conditions for value in condition.values())
+        self.prime = self.primes[0]
+
+    def _rows(
+        self,
+        slots: Sequence[Slot],
+        order: int,
+        samples: int,
+        seed: int,
+        prime: int,
+        fixed: Mapping[sp.Expr, int] | None = None,
+    ) -> tuple[Values, PowerSeries, Values]:
+        """Random combinations of the equations, ``[rows, slots, monomials]``, and the point, ``[variables]``."""
+        for attempt in itertools.count():
+            evaluate = RandomEvaluator(
+                self.variables,
+                order,
+                samples,
+                prime,
+                seed + 1000 * attempt,
+                fixed,
+                constants=self._system.parameters,
+                at_one_point=True,
+            )
+            blocks = []
+            for condition in self._conditions:
+                block = np.zeros((samples, len(slots), len(evaluate.series.monomials)), dtype=np.int64)
+                for j, slot in enumerate(slots):
+                    if slot in condition:
+                        block[:, j] = evaluate(condition[slot])
+                blocks.append(block)
+            kept = evaluate.valid
+            if attempt > _MAX_DRAWS:
+                raise ConfigurationError("pde: expected equations that are defined at some rational points, got others")
+            if kept.sum() >= samples // 4 + 1:
+                point = np.array([evaluate(variable)[0, 0] for variable in self.variables])
+                return np.concatenate([block[kept] for block in blocks]), evaluate.series, point
+        raise AssertionError
+
+    @cached_property
+    def zeros(self) -> list[Slot]:
+        """Derivatives of coefficients of the field that vanish, as far as single equations say."""
+        slots = sorted({slot for condition in self._conditions for slot in condition}, key=lambda s: (-sum(s[1]), s))
+        zeros: list[Slot] = []
+        while slots:
+            rows, _, _ = self._rows(slots, 0, 2 * len(slots) + 10, len(zeros), self.prime)
+            reduced, pivots = row_echelon(rows[:, :, 0], self.prime)
+            single = np.count_nonzero(reduced, axis=1) == 1
+            new = [slots[j] for j, one in zip(pivots, single, strict=True) if one]
+            if not new:
+                break
+            zeros += new
+            slots = [s for s in slots if not any(_within(s, z) for z in zeros)]
+        self._slots = slots
+        return zeros
+
+    def allows(self, slot: Slot) -> bool:
+        """Return True if the derivative ``slot`` may differ from zero."""
+        return not any(_within(slot, z) for z in self.zeros)
+
+    def _is_pure(self, slot: Slot) -> bool:
+        """Whether it is a derivative of an unknown's coefficient in the independent variables alone."""
+        n = len(self._system.variables)
+        return self.linear and slot[0] >= n and not any(slot[1][n:])
+
+    def _columns(self, order: int) -> list[Slot]:
+        columns = []
+        for c in range(len(self.variables)):
+            columns += [(c, k) for k in multi_indices(len(self.variables), order) if self.allows((c, k))]
+        return sorted(columns, key=lambda s: (not self._is_pure(s), -sum(s[1]), s))
+
+    def _eliminated(
+        self, order: int, prime: int, fixed: Mapping[sp.Expr, int] | None = None, seed: int = 7
+    ) -> tuple[list[Slot], Values, list[int], Values]:
+        """All equations up to an order in reduced form: columns, rows, pivots, the point."""
+        columns = self._columns(order)
+        place = {slot: j for j, slot in enumerate(columns)}
+        slots = self._slots
+        if not slots:
+            rows, _, point = self._rows([], 0, 1, seed, prime, fixed)
+            return columns, np.zeros((0, len(columns)), dtype=np.int64), [], point
+        height = min(sum(k) for _, k in slots)
+        samples = 2 * len(slots) // len(self._conditions) + 6
+        rows, series, point = self._rows(slots, order - height, samples, seed, prime, fixed)
+        reduced, pivots = self._reduced(rows, series, slots, place, order)
+        return columns, reduced, pivots, point
+
+    def free(self, order: int) -> tuple[int, ...]:
+        """Return the numbers of Taylor coefficients that are free, by order, if all equations are taken up to
+        ``order``.
+        """
+        columns, _, pivots, _ = self._eliminated(order, self.prime)
+        taken = {columns[j] for j in pivots}
+        sizes = [0] * (order + 1)
+        for slot in columns:
+            if slot not in taken and not self._is_pure(slot):
+                sizes[sum(slot[1])] += 1
+        return tuple(sizes)
+
+    def spectrum(
+        self, position: int, order: int, prime: int, fixed: Mapping[sp.Expr, int], seed: int, about: int | None = None
+    ) -> tuple[list[int], bool]:
+        """Return the characteristic polynomial of a partial derivative on the space of symmetries, at a point.
+
+        Args:
+            position: number of the variable z.
+            order: of the Taylor expansion.
+            prime: the modulus.
+            fixed: values of the parameters.
+            seed: of the point.
+            about: a number a, for the Lie derivative along (z - a) d/dz instead.
+
+        Returns:
+            Coefficients, the leading one first, and whether derivatives of symmetries are symmetries, as far as the
+            expansion tells.
+        """
+        columns, reduced, pivots, point = self._eliminated(order, prime, fixed, seed)
+        place = {slot: j for j, slot in enumerate(columns)}
+        free = [j for j, s in enumerate(columns) if j not in set(pivots) and not self._is_pure(s)]
+        gap = next(q for q in range(order + 1) if not any(sum(columns[j][1]) == q for j in free))
+        inside = [j for j in free if sum(columns[j][1]) < gap]
+        # Taylor coefficients in terms of those below the gap, and whether these determine them
+        values = np.zeros((len(columns), len(inside)), dtype=np.int64)
+        known = np.zeros(len(columns), dtype=bool)
+        values[inside, range(len(inside))], known[inside] = 1, True
+        values[pivots] = -reduced[:, inside] % prime
+        known[pivots] = ~reduced[:, [j for j in free if j not in inside]].any(axis=1)
+        factor = 1 if about is None else (int(point[position]) - about) % prime
+        moved, told = np.zeros_like(values), np.zeros_like(known)
+        for j, (c, k) in enumerate(columns):
+            target = (c, tuple(a + (i == position) for i, a in enumerate(k)))
+            ahead = place.get(target)
+            told[j] = (known[ahead] if ahead is not None else not self.allows(target)) and not self._is_pure((c, k))
+            moved[j] = 0 if ahead is None else values[ahead] * factor % prime
+            if about is not None:
+                moved[j] = (moved[j] + values[j] * (k[position] - (c == position))) % prime
+                told[j] &= known[j]
+        left = (row[:, None] * moved % prime for row in reduced if not row[~told].any())
+        keeps = not any((part.sum(axis=0) % prime).any() for part in left)
+        return characteristic_polynomial(moved[inside], prime), keeps
+
+    def _reduced(
+        self, rows: Values, series: PowerSeries, slots: Sequence[Slot], place: dict[Slot, int], order: int
+    ) -> tuple[Values, list[int]]:
+        """All derivatives of the equations in reduced form."""
+        p = series.prime
+        # a basis of the equations, sorted by the order of derivatives: low ones can be differentiated more often
+        _, chosen = row_echelon(rows[:, :, 0].T, p)
+        rows = rows[chosen]
+        rows = _triangular(rows, series)
+        factorials = [math.factorial(k) for k in range(series.order + 1)]
+        entries = []
+        for row in rows:
+            used = [j for j in range(len(slots)) if row[j].any()]
+            top = max((sum(slots[j][1]) for j in used), default=order + 1)
+            for target in series.monomials:
+                if sum(target) + top > order:
+                    continue
+                line = np.zeros(len(place), dtype=np.int64)
+                for inner in _below(target):
+                    rest = tuple(a - b for a, b in zip(target, inner, strict=True))
+                    weight = pow(math.prod(factorials[k] for k in inner), -1, p)
+                    for j in used:
+                        value = row[j, series.place[rest]]
+                        if value:
+                            c, k = slots[j]
+                            column = place.get((c, tuple(a + b for a, b in zip(k, inner, strict=True))))
+                            if column is not None:
+                                line[column] = (line[column] + value * weight) % p
+                entries.append(line)
+        return row_echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]), p)
+
+    def dimension(self, known: int = 0) -> Dimension:
+        """The dimension, by taking ever higher orders until none is free, or their number is that of functions.
+
+        Args:
+            known: how many symmetries there are at least: where the bound is met there is no more to do.
+        """
+        self.zeros  # noqa: B018
+        count = len(self.variables)
+        top = max((sum(k) for _, k in self._slots), default=0)
+        sizes: tuple[int, ...] = ()
+        before: tuple[int, ...] = ()
+        found: list[int] = []
+        guesses: list[tuple[int, int]] = []
+        for order in range(top + 1, top + _MAX_EXTRA_ORDERS):
+            too_many = (
+                math.comb(2 * count + order, order) > _MAX_SERIES_TERMS or len(self._columns(order)) > _MAX_COEFFICIENTS
+            )
+            if order > top + 1 and too_many:
+                break
+            before, sizes = sizes, self.free(order)
+            # where all derivatives of some order are determined by lower ones, the lower ones are all there is; more
+            # derivatives of the equations may still say more about them
+            first = next((q for q, size in enumerate(sizes) if size == 0), None)
+            found = [*found, sum(sizes[:first])] if first is not None else []
+            if found and (found[-1] <= known or found[-_STABLE_ORDERS:] == [found[-1]] * _STABLE_ORDERS):
+                break
+            pairs = zip(sizes, before, strict=False)
+            guess = _functions([a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
+            guesses = [] if found else [*guesses, guess]
+            if guess[0] and guesses[-_STABLE_ORDERS:] == [guess] * _STABLE_ORDERS:
+                break
+        if found:
+            enough = len(found) - next(i for i, size in enumerate(found) if size == found[-1])
+            return Dimension(found[-1], 0, 0, sizes, len(sizes) - enough)
+        # one order alone says nothing
+        agreed = guesses[-1] if len(guesses) > 1 and guesses[-1] == guesses[-2] else (0, 0)
+        return Dimension(None, *agreed, sizes, len(sizes) - 1)
+
+
+def _triangular(rows: Values, series: PowerSeries) -> Values:
+    """Row reduction over power series, highest derivatives first, so that equations of low order appear.
+
+    By hand: SymPy's power series are of one point, and a hundred times slower than batches.
+    """
+    p = series.prime
+    rows = rows.copy()
+    done = 0
+    for column in range(rows.shape[1]):
+        candidates = np.flatnonzero(rows[done:, column, 0])
+        if not len(candidates):
+            continue
+        chosen = done + candidates[0]
+        rows[[done, chosen]] = rows[[chosen, done]]
+        pivot = rows[done, column]
+        inverse0 = pow(int(pivot[0]), -1, p)
+        coefficients = [np.array([inverse0])]
+        for _ in range(series.order):
+            coefficients.append(-coefficients[-1] * inverse0 % p)
+        one = series.constant(1)
+        inverse = series.compose(pivot[None], one, coefficients)
+        rows[done] = series.times(rows[done], np.broadcast_to(inverse, rows[done].shape))
+        used = np.flatnonzero(rows[done].any(axis=1))
+        for other in range(len(rows)):
+            if other != done and rows[other, column].any():
+                factor = np.broadcast_to(rows[other, column], (len(used), rows.shape[2]))
+                rows[other, used] = (rows[other, used] - series.times(rows[done, used], factor)) % p
+        done += 1
+        if done == len(rows):
+            break
+    return rows
+
+
+def _functions(sizes: Sequence[int]) -> tuple[int, int]:
+    """How many functions of how many variables have that many Taylor coefficients of each order."""
+    tail = list(sizes)[1:]
+    for arguments in itertools.count(1):
+        if len(tail) < 2:
+            return 0, 0
+        if all(value == tail[-1] for value in tail[-2:]):
+            return (tail[-1], arguments) if tail[-1] > 0 else (0, 0)
+        tail = [b - a for a, b in itertools.pairwise(tail)]
+    raise AssertionError
+
+
+def _within(slot: Slot, zero: Slot) -> bool:
+    return slot[0] == zero[0] and all(a >= b for a, b in zip(slot[1], zero[1], strict=True))
+
+
+def _below(index: Index) -> list[Index]:
+    return list(itertools.product(*(range(k + 1) for k in index)))

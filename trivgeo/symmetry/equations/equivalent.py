@@ -1,0 +1,263 @@
+"""Simpler equations that a change of variables makes of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sympy as sp
+
+from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices
+from trivgeo.symmetry.equations.numeric import vanishes
+from trivgeo.symmetry.equations.unnamed_functions import Particular
+
+__all__ = ["Equivalent", "about_any_solution", "simpler", "term_matrix", "with_right_sides"]
+
+_MAX_SEEDS = 12  # functions that polynomials are multiplied with to find a particular solution
+_MAX_DEGREE = 4  # of these polynomials
+_MAX_COLUMNS = 150  # unknown coefficients of a particular solution
+
+
+@dataclass(frozen=True)
+class Equivalent:
+    """Another equation, whose solutions are those of the given one in other variables.
+
+    Attributes:
+        system: the other equation.
+        new: each of its variables and unknowns as an expression of those of the given equation.
+        old: those of the given equation.
+    """
+
+    system: EvolutionSystem
+    new: tuple[sp.Expr, ...]
+    old: tuple[sp.Symbol, ...]
+
+    def pulled_back(self, field: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
+        """Return a ``field`` in the variables of the other equation as a field in those of the given one."""
+        here = dict(zip((*self.system.variables, *self.system.unknowns), self.new, strict=True))
+        moved = sp.Matrix([component.xreplace(here) for component in field])
+        slopes = sp.Matrix(self.new).jacobian(self.old)
+        return tuple(sp.expand(sp.simplify(component)) for component in slopes.LUsolve(moved))
+
+
+def simpler(system: EvolutionSystem) -> Equivalent | None:
+    """Return the homogeneous equation of a linear ``system``, a linear one of an ordinary one, or ``None``."""
+    return _homogeneous(system) or _linearized(system, False) or _linearized(system, True)
+
+
+# Particular solutions ----------------------------------------------------------------------------------------
+
+
+def _homogeneous(system: EvolutionSystem) -> Equivalent | None:
+    """About a particular solution that has a formula."""
+    offsets = _offsets(system)
+    if not any(offsets):
+        return None
+    particular = _particular(system, offsets, False) or _particular(system, offsets, True)
+    return None if particular is None else _about(system, particular)
+
+
+def about_any_solution(system: EvolutionSystem) -> Equivalent | None:
+    """Return the homogeneous equations of an inhomogeneous linear ``system``, about a solution without a formula."""
+    return _about(system, _abstract(system)) if any(_offsets(system)) else None
+
+
+def _offsets(system: EvolutionSystem) -> list[sp.Expr]:
+    """What right sides of linear equations have beside the unknowns; zeros if they are not linear."""
+    none = {symbol: sp.S.Zero for right in system.right for symbol, _, _ in system.jets_in(right)}
+    return [right.xreplace(none) if system.is_linear else sp.S.Zero for right in system.right]
+
+
+def _about(system: EvolutionSystem, particular: Sequence[sp.Expr]) -> Equivalent:
+    r"""With a particular solution p of linear equations :math:`u - p` solves the homogeneous ones."""
+    old = (*system.variables, *system.unknowns)
+    new = (*system.variables, *(u - p for u, p in zip(system.unknowns, particular, strict=True)))
+    right = [sp.expand(r - o) for r, o in zip(system.right, _offsets(system), strict=True)]
+    return Equivalent(with_right_sides(system, right), new, old)
+
+
+def _abstract(system: EvolutionSystem) -> list[sp.Expr]:
+    """A solution of the equations that nothing else is known of."""
+    sides = zip(system.leaders, system.right, strict=True)
+    words = "solution of " + "; ".join(f"{system.jet(*leader)} = {right}" for leader, right in sides)
+    taken = {s.name for s in (*system.variables, *system.unknowns, *system.parameters)}
+    known: dict[tuple[int, Index], type[Particular]] = {}
+
+    def solution(a: int, index: Index) -> sp.Expr:
+        if (a, index) not in known:
+            root = f"p_{system.unknowns[a]}"
+            root += "_" * (root in taken)
+            letters = "".join(str(v) * k for v, k in zip(system.variables, index, strict=True))
+
+            def rate(position: int) -> sp.Expr:
+                value = system.value(a, tuple(k + (i == position) for i, k in enumerate(index)))
+                return value.xreplace({s: solution(b, inner) for s, b, inner in system.jets_in(value)})
+
+            own = {"rate": staticmethod(rate), "index": index, "root": root, "equation": words}
+            known[a, index] = type(root + f"_{letters}" * any(index), (Particular,), own)
+        return known[a, index](*system.variables)
+
+    return [solution(a, system.zero) for a in range(len(system.unknowns))]
+
+
+def with_right_sides(system: EvolutionSystem, right: Sequence[sp.Expr]) -> EvolutionSystem:
+    """Return equations for the same leading derivatives with other right sides.
+
+    Args:
+        system: the equations.
+        right: an expression of the free derivatives for each.
+    """
+    values = {}
+    for expression, leader in zip(right, system.leaders, strict=True):
+        for symbol, a, index in (*system.jets_in(expression), (system.jet(*leader), *leader)):
+            counts = [(v, k) for v, k in zip(system.variables, index, strict=True) if k]
+            values[symbol] = sp.Derivative(system.functions[a], *counts) if counts else system.functions[a]
+    leading = [system.jet(*leader) for leader in system.leaders]
+    residuals = [(z - r).xreplace(values) for z, r in zip(leading, right, strict=True)]
+    return EvolutionSystem(residuals, system.variables[system.time])
+
+
+def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr], integrals: bool) -> list[sp.Expr] | None:
+    """A particular solution among polynomials times the functions in the inhomogeneity, or ``None``.
+
+    Args:
+        system: linear equations.
+        offsets: their inhomogeneous terms.
+        integrals: whether antiderivatives of these functions are tried too.
+    """
+    variables = system.variables
+    if any(_is_large_fraction(offset, variables) for offset in offsets):
+        return None  # terms would have to cancel that are not compared
+    seeds = _seeds(offsets, variables, integrals)
+    for degree in range(_MAX_DEGREE + 1):
+        monomials = [
+            sp.Mul(*(v**k for v, k in zip(variables, powers, strict=True)))
+            for powers in multi_indices(len(variables), degree)
+        ]
+        functions = list(dict.fromkeys(sp.expand(m * seed) for m in monomials for seed in seeds))
+        columns = [(a, f) for f in functions for a in range(len(system.unknowns))]
+        if len(columns) > _MAX_COLUMNS:
+            return None
+        solution = _solution_among(system, offsets, columns)
+        if solution is not None:
+            return solution
+    return None
+
+
+def _seeds(offsets: Sequence[sp.Expr], variables: Sequence[sp.Symbol], integrals: bool) -> list[sp.Expr]:
+    """The functions in the inhomogeneity with their derivatives, and with antiderivatives if these are asked for."""
+    seeds = list(dict.fromkeys(function for offset in offsets for function in _functions(offset, variables)))
+    if integrals:
+        seeds = [*(_without_powers(seed, variables) for seed in seeds), *seeds]
+        seeds = list(dict.fromkeys([*seeds, *_antiderivatives(seeds, variables)]))
+    for seed in seeds:  # which grows
+        more = (function for v in variables for function in _functions(sp.diff(seed, v), variables))
+        seeds += [function for function in more if function not in seeds][: _MAX_SEEDS - len(seeds)]
+    return seeds
+
+
+def _antiderivatives(functions: Sequence[sp.Expr], variables: Sequence[sp.Symbol]) -> list[sp.Expr]:
+    """The functions that antiderivatives of others hold, beside polynomials, where they have a formula."""
+    has_logarithms = any(function.has(sp.log) for function in functions)
+    found = []
+    for integral in (sp.integrate(f, v, manual=True) for f in functions for v in variables if f.has(v)):
+        if not has_logarithms:  # logarithms of squares are real on both sides of a pole
+            integral = integral.replace(sp.log, lambda e: sp.log(e**2) / 2)
+        if not integral.has(sp.Integral, sp.Piecewise, sp.I):
+            found += [f for f in _functions(integral, variables) if not f.is_polynomial()]
+    return found
+
+
+def _solution_among(
+    system: EvolutionSystem, offsets: Sequence[sp.Expr], columns: Sequence[tuple[int, sp.Expr]]
+) -> list[sp.Expr] | None:
+    """A particular solution that is a combination of functions, each of one unknown; ``None`` if there is none."""
+    images = []
+    for a, f in columns:
+        trial = {u: f if b == a else sp.S.Zero for b, u in enumerate(system.unknowns)}
+        images.append([sp.expand(e + o) for e, o in zip(system.residuals_at(trial), offsets, strict=True)])
+    _, matrix = term_matrix([*images, list(offsets)], system.variables)
+    symbols = [sp.Dummy() for _ in columns]
+    solutions = sp.linsolve((matrix[:-1, :].T, matrix[-1, :].T), symbols)
+    if not solutions:
+        return None
+    (solution,) = solutions
+    result = [sp.S.Zero] * len(system.unknowns)
+    for (a, f), coefficient in zip(columns, solution, strict=True):
+        result[a] += coefficient.xreplace(dict.fromkeys(symbols, sp.S.Zero)) * f
+    return result
+
+
+def _functions(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:
+    """What the terms of an expression are multiples of."""
+    terms = sp.Add.make_args(sp.expand(expression))
+    return [term.as_independent(*variables, as_Add=False)[1] for term in terms if term != 0]
+
+
+def _is_large_fraction(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> bool:
+    """Whether something other than a monomial or a linear function is a denominator."""
+    bases = (power.base for power in expression.atoms(sp.Pow) if power.exp.is_negative and power.base.is_Add)
+    return any(base.is_polynomial(*variables) and sp.total_degree(base, *variables) > 1 for base in bases)
+
+
+def _without_powers(function: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
+    """Without factors that are polynomials."""
+    return sp.Mul(*(factor for factor in sp.Mul.make_args(function) if not factor.is_polynomial(*variables)))
+
+
+def term_matrix(
+    fields: Sequence[Sequence[sp.Expr]], variables: Sequence[sp.Symbol]
+) -> tuple[list[tuple[int, sp.Expr]], sp.Matrix]:
+    """Return the terms of fields, by component and function of ``variables``, and a row of factors for each field."""
+    terms: dict[tuple[int, sp.Expr], int] = {}
+    rows = []
+    for field in fields:
+        row: dict[int, sp.Expr] = {}
+        for i, component in enumerate(field):
+            for term in sp.Add.make_args(sp.expand(component)):
+                number, function = term.as_independent(*variables, as_Add=False)
+                place = terms.setdefault((i, function), len(terms))
+                row[place] = row.get(place, sp.S.Zero) + number
+        rows.append(row)
+    matrix = sp.zeros(len(fields), len(terms))
+    for j, row in enumerate(rows):
+        for i, value in row.items():
+            matrix[j, i] = value
+    return list(terms), matrix
+
+
+# Linear ordinary equations of second order -------------------------------------------------------------------
+
+
+def _linearized(system: EvolutionSystem, swapped: bool) -> Equivalent | None:
+    r"""A linear equation for :math:`w = G(x, y)`, or with x and y exchanged, of one of second order.
+
+    In :math:`y'' + f(x, y) y'^2 + \dots = 0` it has to be :math:`G_{yy} = f G_y` (Lie 1883), up to what keeps an
+    equation linear; then :math:`w'' = A w' + B w + C` says what A, B and C are, if they depend on x alone.
+    """
+    if system.is_linear or len(system.variables) > 1 or system.leaders != ((0, (2,)),):
+        return None
+    (x,), (y,) = system.variables, system.unknowns
+    slope = system.jet(0, (1,))
+    (right,) = system.right
+    if swapped:
+        right = sp.expand(-(slope**3) * right.xreplace({slope: 1 / slope}))
+        x, y = y, x
+    square = sp.simplify(sp.diff(right, slope, 2) / 2)
+    if square.has(slope) or (square == 0 and not swapped):
+        return None
+    new = sp.integrate(sp.simplify(sp.exp(-sp.integrate(square, y))), y)
+    first = sp.simplify(sp.diff(right, slope).subs(slope, 0))
+    rest = sp.simplify(right.subs(slope, 0))
+    along = sp.diff(new, y)
+    if new.has(sp.Integral) or along == 0:
+        return None
+    a = sp.simplify(2 * sp.diff(new, x, y) / along + first)
+    value = sp.diff(new, x, 2) - a * sp.diff(new, x) + rest * along
+    b = sp.simplify(sp.diff(value, y) / along)
+    c = sp.simplify(value - b * new)
+    if not all(vanishes(sp.diff(number, y)) for number in (a, b, c)):
+        return None
+    function = sp.Function(str(y))(x)
+    linear = function.diff(x, 2) - a * function.diff(x) - b * function - c
+    return Equivalent(EvolutionSystem(linear), (x, new), (*system.variables, *system.unknowns))

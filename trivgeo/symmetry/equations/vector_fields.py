@@ -1,0 +1,172 @@
+"""Infinitesimal symmetries as vector fields with exact coefficients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sympy as sp
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.expressions import exact
+from trivgeo.symmetry.equations.formulas import flow, invariants
+
+if TYPE_CHECKING:
+    from trivgeo.symmetry.equations.equation import EvolutionSystem
+
+__all__ = ["SuperpositionIdeal", "Symmetry", "TrivialSymmetries", "group_parameter"]
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """An infinitesimal symmetry: a vector field with exact coefficients.
+
+    Attributes:
+        name: a short name.
+        components: the coefficients, one for each variable.
+        variables: the independent variables, then the unknown functions as symbols.
+    """
+
+    name: str
+    components: tuple[sp.Expr, ...]
+    variables: tuple[sp.Symbol, ...]
+
+    def __repr__(self) -> str:
+        return f"Symmetry({self.name} = {self.text})"
+
+    @property
+    def text(self) -> str:
+        """The field as it is written, such as ``x*∂_x + 2*t*∂_t``."""
+        parts = []
+        for component, variable in zip(self.components, self.variables, strict=True):
+            if component == 0:
+                continue
+            factor = sp.factor_terms(component)
+            sign = "-" if factor.could_extract_minus_sign() else "+"
+            size = -factor if sign == "-" else factor
+            shown = "" if size == 1 else f"({size})*" if size.is_Add else f"{size}*"
+            parts.append((sign, f"{shown}∂_{variable}"))
+        if not parts:
+            return "0"
+        first = ("-" if parts[0][0] == "-" else "") + parts[0][1]
+        return first + "".join(f" {sign} {body}" for sign, body in parts[1:])
+
+    def flow(self, parameter: Any = "s") -> tuple[sp.Expr, ...]:
+        """The one-parameter group as formulas: where each variable is after a time, ``0`` for where it was.
+
+        Args:
+            parameter: the name of the time.
+
+        Raises:
+            ConfigurationError: a variable or parameter has that name.
+            AlgebraError: no closed form was found.
+        """
+        return flow(self.components, self.variables, group_parameter(parameter, (*self.variables, *self.components)))
+
+    def invariants(self) -> tuple[sp.Expr, ...]:
+        """Independent functions that the one-parameter group leaves as they are, one less than variables.
+
+        Raises:
+            AlgebraError: no closed form was found, or the field is zero.
+        """
+        return invariants(self.components, self.variables)
+
+    def __add__(self, other: Symmetry) -> Symmetry:
+        sums = (a + b for a, b in zip(self.components, other.components, strict=True))
+        return Symmetry(f"{self.name} + {other.name}", tuple(map(sp.expand, sums)), self.variables)
+
+    def __rmul__(self, number: Any) -> Symmetry:
+        factor = exact(number, "number")
+        return Symmetry(f"{factor}*{self.name}", tuple(sp.expand(factor * c) for c in self.components), self.variables)
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.text}"
+
+    def __iter__(self) -> Any:
+        return iter(self.components)
+
+    def latex(self) -> str:
+        """The field as a formula of LaTeX, without dollar signs."""
+        terms = [
+            f"{'' if c == 1 else '-' if c == -1 else _bracketed(c)}\\partial_{{{sp.latex(z)}}}"
+            for c, z in zip(map(sp.factor_terms, self.components), self.variables, strict=True)
+            if c != 0
+        ]
+        name = re.sub(r"^([A-Za-z]+)(\d+)$", r"\1_{\2}", self.name)
+        return f"{name} = {' + '.join(terms) or '0'}".replace("+ -", "- ")
+
+    def _repr_latex_(self) -> str:
+        return f"${self.latex()}$"
+
+
+@dataclass(frozen=True)
+class SuperpositionIdeal:
+    """The infinite-dimensional abelian ideal of a linear equation: adding any solution of its homogeneous form.
+
+    Attributes:
+        system: the equations.
+        polynomials: the members found within the ansatz.
+    """
+
+    system: EvolutionSystem
+    polynomials: tuple[Symmetry, ...]
+
+    @property
+    def text(self) -> str:
+        """Text that describes the ideal: fields that add any solution of the linear equation."""
+        arguments = ", ".join(map(str, self.system.variables))
+        fields = " + ".join(f"phi_{u}({arguments})*∂_{u}" for u in self.system.unknowns)
+        return f"{fields}, for every solution phi of the homogeneous equations"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class TrivialSymmetries:
+    """Fields that move every point along the graphs of solutions, and so no solution: their characteristics vanish.
+
+    A quasilinear equation of first order has one field along its characteristics, and every function times it is
+    trivial. Symmetries are generators up to these.
+
+    Attributes:
+        along: that field, ``None`` for other equations.
+        members: the trivial fields found within the ansatz.
+    """
+
+    along: Symmetry | None
+    members: tuple[Symmetry, ...]
+
+    @property
+    def text(self) -> str:
+        """Text that describes the fields, which move no solution."""
+        if self.along is None:
+            return f"{', '.join(member.text for member in self.members)}, which move no solution"
+        arguments = ", ".join(map(str, self.along.variables))
+        return f"f({arguments})*({self.along.text}), for every function f, which moves no solution"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def group_parameter(parameter: Any, beside: Iterable[sp.Expr]) -> sp.Symbol:
+    """Return the symbol of the parameter of one-parameter groups.
+
+    Args:
+        parameter: its name.
+        beside: expressions in which the name must not occur.
+
+    Raises:
+        ConfigurationError: a symbol of the expressions has that name, so that the two would print the same.
+    """
+    name = str(parameter)
+    if name in {s.name for e in beside for s in sp.sympify(e).free_symbols}:
+        raise ConfigurationError(f"parameter: expected a name that nothing else has, got {name}")
+    return sp.Symbol(name, real=True)
+
+
+def _bracketed(expression: sp.Expr) -> str:
+    text = sp.latex(expression)
+    return f"\\left({text}\\right)" if expression.is_Add else str(text)

@@ -1,0 +1,1 @@
+"""Symmetries of sampled solutions, functions and solution operators."""

@@ -1,0 +1,80 @@
+"""Symmetries that data show: fields, the group, and by what they were found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trivgeo.errors import AlgebraError
+from trivgeo.groups import GeneratedGroup, from_generators
+from trivgeo.symmetry.equations.vector_fields import Symmetry
+
+if TYPE_CHECKING:
+    from trivgeo.symmetry.from_data.regression import FittedEquation
+    from trivgeo.symmetry.result import Symmetries
+
+__all__ = ["BrokenSymmetry", "SymmetriesFromData"]
+
+
+class BrokenSymmetry(NamedTuple):
+    """A vector field that nearly is a symmetry.
+
+    Attributes:
+        field: the field.
+        breaking: its size of breaking, from 0 (a symmetry) to 1.
+    """
+
+    field: Symmetry
+    breaking: float
+
+
+class SymmetriesFromData:
+    """Symmetries that data show, and by what.
+
+    Attributes:
+        fields: a basis, as vector fields with SymPy coefficients.
+        equations: the equations fitted to solutions, with standard errors; empty for functions.
+        found: all that is known of the symmetries of these; ``None`` for functions.
+        singular_values: for functions, those of the condition on the library, relative to the largest, increasing.
+        approximate: for functions and operators, further fields that nearly are symmetries, the least broken first.
+        statement: what was tested, in words.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[Symmetry],
+        statement: str,
+        equations: Sequence[FittedEquation] = (),
+        found: Symmetries | None = None,
+        singular_values: Sequence[float] = (),
+        approximate: Sequence[BrokenSymmetry] = (),
+    ) -> None:
+        self.fields, self.statement = tuple(fields), statement
+        self.equations, self.found = tuple(equations), found
+        self.singular_values, self.approximate = tuple(singular_values), tuple(approximate)
+
+    @property
+    def dimension(self) -> int:
+        """The number of fields, beside superposition."""
+        return len(self.fields)
+
+    def group(self, **settings: Any) -> GeneratedGroup:
+        """The symmetry group.
+
+        Args:
+            **settings: of `trivgeo.groups.from_generators`.
+
+        Raises:
+            AlgebraError: the fields do not close under the bracket.
+        """
+        if self.found is not None:
+            return self.found.group(**settings)
+        if not self.fields:
+            raise AlgebraError("fields: expected at least one symmetry, found none")
+        fields = {f.name: f.components for f in self.fields}
+        return from_generators(fields, variables=self.fields[0].variables, **settings)
+
+    def __repr__(self) -> str:
+        lines = [f"{e.text}, residual {e.residual:.1e}" for e in self.equations]
+        broken = [f"approximately: {b.field.text}, broken by {b.breaking:.1e}" for b in self.approximate]
+        return "\n".join([*lines, *map(str, self.fields), *broken, self.statement])

@@ -1,0 +1,150 @@
+"""Symmetries of a solution operator, such as a trained neural operator, that keep its box and its times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import sympy as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import jvp
+
+from trivgeo.actions import Field
+from trivgeo.checks import check_count, check_positive
+from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.symmetry.algebra.brackets import structure_constants
+from trivgeo.symmetry.equations.equation import multi_indices
+from trivgeo.symmetry.from_data.function import MAX_BROKEN, broken_fields, operator_fields, simple_fields
+from trivgeo.symmetry.from_data.result import SymmetriesFromData
+
+__all__ = ["symmetries_of_operator"]
+
+_MIN_GAP = 10.0  # ratio of the singular values on either side of the dimension
+
+
+def symmetries_of_operator(
+    network: Callable[[Tensor], Tensor],
+    initial: Field,
+    elapsed: float,
+    *,
+    degree: int = 1,
+    tolerance: float | None = None,
+) -> SymmetriesFromData:
+    r"""Point symmetries that a solution operator has itself, whatever it was trained on, and how far each is broken.
+
+    An operator N from periodic fields at time 0 to those at time T commutes with the flow of a vector field if
+
+    .. math:: D N[u] \, Q(0, u) = Q(T, N[u]), \quad Q^a = \eta^a - \sum_j \xi^j \partial_j u^a,
+
+    for all u. Both sides are linear in the coefficients of :math:`\xi, \eta`, here polynomials in t and the unknowns;
+    symmetries are the null space at given fields. Singular values are the size of breaking: the difference of both
+    sides relative to their size. What is broken by less than 0.05, but is no symmetry, is an approximate one. Scalings
+    of the box and of time are not seen by an operator for one box and one time.
+
+    Args:
+        network: values ``[b, c, *n]`` to values of the same shape, differentiable in forward mode.
+        initial: periodic fields at one time, on an upright grid; at most five unknowns in three dimensions of space.
+        elapsed: T.
+        degree: the total degree of polynomials in t and the unknowns.
+        tolerance: singular values below it are symmetries; default: those below 0.05 before the last gap of ten times.
+
+    Returns:
+        The symmetries, in variables x, y, z, t, u, v, w, p, q as far as there are; approximate ones with the size of
+        their breaking; all singular values.
+
+    Raises:
+        ShapeError: the fields have several times, or too many unknowns or axes, or the network returns another shape.
+        ConfigurationError: the network's output does not depend on the fields, or is not finite.
+    """
+    check_positive("elapsed", elapsed)
+    check_count("degree", degree, 0)
+    values, output, steps, variables = operator_fields(network, initial)
+    dims, unknowns = len(steps), values.shape[1]
+    exponents = list(multi_indices(1 + unknowns, degree))
+    columns = []
+    for component in range(dims + unknowns):
+        for powers in exponents:
+            before = _characteristic(values, steps, component, powers, 0.0)
+            after = _characteristic(output, steps, component, powers, elapsed)
+            moved = jvp(network, (values,), (before,))[1]
+            columns.append(torch.stack([moved.flatten(), after.flatten()]).detach().double().cpu())
+    sides = torch.stack(columns, -1)  # [2, values, coefficients]
+    scale = sides.square().sum((0, 1)).sqrt()
+    if not bool(sides.isfinite().all()) or not bool((scale > 0).all()):
+        raise ConfigurationError(
+            "network: expected finite values and derivatives that depend on the fields, got others"
+        )
+    _, sizes, right = torch.linalg.svd((sides[0] - sides[1]) / scale, full_matrices=False)
+    # a difference of opposite sides of one size is sqrt(2)
+    ratios = (sizes / math.sqrt(2.0)).flip(0).tolist()
+    basis = (right.flip(0) / scale).numpy()
+    terms = [sp.Mul(*(v**k for v, k in zip(variables[dims:], e, strict=True))) for e in exponents]
+    moved_variables = [i for i in range(len(variables)) if i != dims]  # all but the time
+
+    def measure(coefficients: NDArray[np.float64]) -> float:
+        """The difference of both sides relative to their size."""
+        before, after = sides @ torch.as_tensor(coefficients)
+        return float((before - after).norm() / torch.cat([before, after]).norm()) / math.sqrt(2.0)
+
+    found = _closed(basis, ratios, tolerance, terms, variables, moved_variables)
+    near = basis[: max(sum(r < MAX_BROKEN for r in ratios), found.dimension)]
+    broken = broken_fields(near, found.dimension, measure, terms, variables, moved_variables)
+    found.approximate = tuple(broken)
+    return found
+
+
+def _characteristic(values: Tensor, steps: Tensor, component: int, powers: tuple[int, ...], time: float) -> Tensor:
+    """Q of the field with one monomial of t and the unknowns in one component."""
+    dims = len(steps)
+    monomial = torch.full_like(values[:, 0], time ** powers[0])
+    for unknown, power in zip(values.unbind(1), powers[1:], strict=True):
+        monomial = monomial * unknown**power
+    if component >= dims:
+        place = torch.arange(values.shape[1], device=values.device) == component - dims
+        return monomial.unsqueeze(1) * place.to(values).reshape(1, -1, *[1] * dims)
+    count = values.shape[2 + component]
+    wave = 2 * math.pi * torch.fft.fftfreq(count, 1.0, device=values.device).to(values) / steps[component]
+    if count % 2 == 0:
+        wave[count // 2] = 0.0  # the shortest wave has no odd derivative
+    wave = wave.reshape(-1, *[1] * (dims - 1 - component))
+    slope = torch.fft.ifft(1j * wave * torch.fft.fft(values, dim=2 + component), dim=2 + component).real
+    return -monomial.unsqueeze(1) * slope
+
+
+def _dimension(ratios: list[float], tolerance: float | None) -> int:
+    """How many fields are symmetries: those below a tolerance, or the last gap: some are exact, others learned."""
+    if tolerance is not None:
+        return sum(r < tolerance for r in ratios)
+    gaps = [k for k in range(1, len(ratios)) if ratios[k - 1] < MAX_BROKEN and ratios[k] >= _MIN_GAP * ratios[k - 1]]
+    return max(gaps, default=0)
+
+
+def _closed(
+    basis: NDArray[np.float64],
+    ratios: list[float],
+    tolerance: float | None,
+    terms: list[sp.Expr],
+    variables: tuple[sp.Symbol, ...],
+    moved: list[int],
+) -> SymmetriesFromData:
+    """The fields that close under the bracket, the least certain left out."""
+    tested = _dimension(ratios, tolerance)
+    for size in range(tested, -1, -1):
+        fields = simple_fields(basis[:size], ratios[size - 1] if size else 0.0, terms, variables, moved)
+        try:
+            if size > 1:
+                structure_constants([f.components for f in fields], variables, (), [f.name for f in fields])
+            break
+        except AlgebraError:
+            continue
+    last, following = ratios[size - 1] if size else 0.0, ratios[size] if size < len(ratios) else math.inf
+    words = (
+        f"{size} of {len(ratios)} fields commute with the operator, broken by up to {last:.1e} of their size; the next "
+    )
+    words += f"is broken by {following:.1e}"
+    if size < tested:
+        words += f"; {tested - size} more are as small but do not close under the bracket"
+    return SymmetriesFromData(fields, words, singular_values=ratios)
