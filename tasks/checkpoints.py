@@ -6,28 +6,22 @@ The file `tasks/checkpoints/manifest.json` lists every name with the configurati
 and the checksum of the file measured.
 
 The header says `network`, the class path; `architecture`, its constructor arguments; `metadata`, measured metrics and
-versions; and of a learned score `score`, its group and its noise. Files of earlier releases are read as well, and
-`trivgeo convert FILE ...` writes them anew; `--imports mine.networks` where the network is one of your own.
+versions; and of a learned score `score`, its group and its noise.
 """
 
-import argparse
 import json
 import os
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from lightning.pytorch.utilities import rank_zero_info
 
 from trivgeo.errors import CheckpointError
-from trivgeo.inversion.learned.score_files import calibration_of
 from trivgeo.networks import Network, NetworkFile, read_file, write_file
 
-from .allowed_classes import import_modules
 from .files import checksum
-from .legacy import modern_header
 
 FOLDER_VARIABLE = "TRIVGEO_CHECKPOINTS"
 """Environment variable that names the folder of trained checkpoints."""
@@ -104,7 +98,7 @@ def save_checkpoint(
 
 
 def checkpoint_file(name: str) -> tuple[NetworkFile, str, bool]:
-    """The file of a name, its header that of today, its checksum, and whether it is the one of the manifest.
+    """The file of a name, its checksum, and whether it is the one of the manifest.
 
     Raises:
         CheckpointError: the file is missing (the message says which command trains it) or unreadable.
@@ -117,7 +111,7 @@ def checkpoint_file(name: str) -> tuple[NetworkFile, str, bool]:
     listed = entry is not None and entry["sha256"] == sha256
     if entry is not None and not listed:
         rank_zero_info(f"{path}: not the file of the manifest but one trained again; its figures may differ a little")
-    return replace(file, header=modern_header(path, file.header)), sha256, listed
+    return file, sha256, listed
 
 
 def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
@@ -138,26 +132,6 @@ def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
     return Loaded(network, metadata, score, sha256, listed)
 
 
-def convert(path: str | Path) -> None:
-    """Write a file of an earlier release in the form of today; the tensors and all entries of its header stay.
-
-    Args:
-        path: the file, which is replaced.
-
-    Raises:
-        CheckpointError: this is no path of a `.safetensors` file; see also `load_checkpoint`.
-    """
-    # a name would be read from its own folder, and written to the working folder
-    if not str(path).endswith(SUFFIX):
-        raise CheckpointError(f"convert: expected the path of a {SUFFIX} file, got {str(path)!r}")
-    file, _, _ = checkpoint_file(str(path))
-    entries = {name: file.entry(name) for name in file.header if name not in ("network", "architecture", "format")}
-    file, tensors = file.split("calibration")
-    known = calibration_of(file, tensors)
-    others = {} if known is None else {"calibration": known}
-    write_file(file.build(Network), path, entries, others)  # type: ignore[type-abstract]
-
-
 def _missing(name: str, path: Path) -> str:
     if name.endswith(SUFFIX):
         return f"{path}: expected a readable safetensors file, there is none"
@@ -167,23 +141,3 @@ def _missing(name: str, path: Path) -> str:
         names = ", ".join(sorted(entries.keys() | trained))
         return f"checkpoint: expected one of {names}, or the path of a {SUFFIX} file, got {name!r}"
     return f"{name}: {path} is missing; train it with: trivgeo fit --config {entries[name]['config']}"
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Convert files and print their checksums.
-
-    Args:
-        arguments: the command line after `convert`.
-
-    Raises:
-        CheckpointError: see `convert`.
-        ConfigurationError: see `import_modules`.
-    """
-    parser = argparse.ArgumentParser("convert")
-    parser.add_argument("files", nargs="*", help="the files, which are replaced")
-    parser.add_argument("--imports", action="append", default=[], help="a module of yours with the class of a network")
-    parsed = parser.parse_args(arguments)
-    import_modules(parsed.imports)
-    for file in parsed.files:
-        convert(file)
-        sys.stdout.write(f"{file}: sha256 {checksum(file)}\n")

@@ -24,7 +24,6 @@ from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from trivgeo._applications import importable, portable
-from trivgeo._deprecation import current_arguments, current_name
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.training import DAMAGED, AtomicCheckpointIO
 
@@ -40,7 +39,6 @@ _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "
 
 _OF_TESTS = re.compile(r"Subcommand '\w+' does not accept option '(verbose)'")
 
-_REFUSED_OPTION = re.compile(r"Option '(?:[\w.]*\.)?(\w+)' is not accepted")
 
 _CLASS_PATH = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(\.\w+)+")
 
@@ -73,8 +71,8 @@ class TasksParser(LightningArgumentParser):
         return super().parse_object(map_texts(obj, importable), *args, **kwargs)
 
     def dump(self, *args: Any, **kwargs: Any) -> str:
-        """As its parent, with class paths as files hold them: of old names that jsonargparse prefers, the new ones."""
-        return _CLASS_PATH.sub(lambda path: portable(current_name(path[0])), super().dump(*args, **kwargs))
+        """As its parent, with class paths as files hold them."""
+        return _CLASS_PATH.sub(lambda path: portable(path[0]), super().dump(*args, **kwargs))
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the reason and leave with status 2."""
@@ -82,8 +80,6 @@ class TasksParser(LightningArgumentParser):
             super().error(message, ex)
         lines = [line.split(" Got value: ", 1)[0] for line in message.splitlines()]
         kept = [line for line in lines if line.strip() and not line.strip().startswith(_ECHOES)]
-        for old in dict.fromkeys(_REFUSED_OPTION.findall(message)):
-            kept += [f"{old!r} is now {new!r} in {', '.join(of)}" for new, of in current_arguments(old).items()]
         kept += [f"{name!r} is of configurations for trivgeo test" for name in _OF_TESTS.findall(message)]
         sys.stderr.write("error: " + "\n".join(kept) + "\n")
         sys.exit(2)

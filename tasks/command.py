@@ -57,7 +57,6 @@ COMMANDS = {
     "predict": Command(".cli:run", "predictions of a model", "--config FILE", prefix=("predict",)),
     "sweep": Command(".sweep:main", "a table of tests", "--config heat/budget"),
     "report": Command(".report:main", "published tables with our figures", needs="yaml"),
-    "convert": Command(".checkpoints:main", "rewrite checkpoints of an earlier release", "FILE ..."),
 }
 """All commands by name."""
 

@@ -15,7 +15,6 @@ import zipfile
 from pathlib import Path
 
 import trivgeo
-from trivgeo._deprecation import overdue
 
 ROOT = Path(__file__).parents[1]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -95,7 +94,6 @@ def main() -> None:
     for entry in pkgutil.walk_packages(trivgeo.__path__, "trivgeo."):
         if not entry.name.endswith("__main__"):
             importlib.import_module(entry.name)
-    check(not overdue(VERSION), f"no old name is kept longer than said {overdue(VERSION) or ''}")
     check_wheel(wheel)
     check_sdist(sdist)
 

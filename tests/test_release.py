@@ -1,20 +1,12 @@
 """Habits of releases: one version and its notes, the same tools everywhere, old names that say the new ones."""
 
 import re
-import sys
 import tomllib
-import types
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
-
-import trivgeo
-from trivgeo import _deprecation
-from trivgeo._deprecation import Renamed, old_names, renamed_arguments
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -68,57 +60,3 @@ def test_forms_are_yaml_with_what_they_ask() -> None:
     asked = [form["name"] for form in forms if "body" in form]
     assert len(asked) == 2
     assert all(entry["attributes"]["label"] for form in forms for entry in form.get("body", []))
-
-
-class TestOldNames:
-    @pytest.fixture
-    def module(self, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-        monkeypatch.setattr(_deprecation, "_KNOWN", {})
-        module = types.ModuleType("once")
-        module.__getattr__ = old_names("once", {"Rotations": Renamed("trivgeo.groups.SO", until="9.9")})  # type: ignore[method-assign]
-        monkeypatch.setitem(sys.modules, "once", module)
-        return module
-
-    def test_is_the_new_one_and_warns_where_it_is_used(self, module: types.ModuleType) -> None:
-        said = r"once.Rotations is now trivgeo.groups.SO, and is gone in 9.9"
-        with pytest.warns(DeprecationWarning, match=said) as seen:
-            assert module.Rotations is trivgeo.groups.SO
-        assert seen[0].filename == __file__
-        with pytest.warns(DeprecationWarning, match=said):
-            exec("from once import Rotations", {})
-
-    def test_other_names_are_unknown(self, module: types.ModuleType) -> None:
-        with pytest.raises(AttributeError, match="module 'once' has no attribute 'Reflections'"):
-            _ = module.Reflections
-
-    def test_none_is_kept_longer_than_said(self, module: types.ModuleType) -> None:
-        assert _deprecation.overdue("9.8.3") == []
-        assert _deprecation.overdue("9.9.0") == _deprecation.overdue("10.0.0") == ["once.Rotations"]
-
-
-class TestRenamedArguments:
-    @pytest.fixture
-    def draw(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-        monkeypatch.setattr(_deprecation, "_KNOWN", {})
-
-        @renamed_arguments(until="9.9", number="num_samples")
-        def draw(num_samples: int) -> int:
-            return num_samples
-
-        return draw
-
-    def test_old_name_works_and_warns_where_it_is_used(self, draw: Callable[..., int]) -> None:
-        with pytest.warns(
-            DeprecationWarning, match="the argument 'number' is now 'num_samples', and is gone in 9.9"
-        ) as seen:
-            assert draw(number=3) == 3
-        assert seen[0].filename == __file__
-        assert draw(4) == draw(num_samples=4) == 4
-
-    def test_both_names_are_refused(self, draw: Callable[..., int]) -> None:
-        with pytest.raises(TypeError, match="got both 'num_samples' and its old name 'number'"):
-            draw(num_samples=1, number=2)
-
-    def test_is_counted_as_overdue(self, draw: Callable[..., int]) -> None:
-        assert any("number=" in name for name in _deprecation.overdue("9.9"))
-        assert not _deprecation.overdue("9.8")

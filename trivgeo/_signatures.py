@@ -23,7 +23,6 @@ import numpy as np
 from jaxtyping import Float, jaxtyped
 from torch import Tensor, nn
 
-from trivgeo._deprecation import beneath_renaming
 from trivgeo._numerics import is_traced, on_cpu
 from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError, TrivgeoError
@@ -78,8 +77,6 @@ def checked(function: F) -> F:
     tensors before the call. The function is called once: an error that no argument explains is raised as it is, since
     it came from a function that was handed over, say.
     """
-    if (renamed := beneath_renaming(function, checked)) is not None:
-        return renamed
     if inspect.unwrap(function) is not function:
         return function
     parameters = list(inspect.signature(function).parameters.values())

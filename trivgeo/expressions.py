@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import ModuleType
 from typing import Any
 
-from trivgeo._deprecation import renamed_arguments
 from trivgeo._signatures import check_calls
 from trivgeo.errors import ConfigurationError
 
@@ -349,7 +348,6 @@ _PRIMES_OF = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)\(\s*([{_LETTER}][{_L
 _PRIMED = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)__(\d+)")  # how primes are written for Python; no name of text
 
 
-@renamed_arguments(until="0.4", what="argument")
 def exact(
     value: Any, argument: str = "value", functions: Iterable[str] = (), names: Mapping[str, Any] | None = None
 ) -> Any:
@@ -387,7 +385,6 @@ def exact(
     return expression.xreplace({f: _rational_of(f) for f in expression.atoms(sp.Float)})
 
 
-@renamed_arguments(until="0.4", what="argument")
 def parse_expression(
     text: str, argument: str = "text", functions: Iterable[str] = (), names: Mapping[str, Any] | None = None
 ) -> Any:
@@ -405,7 +402,6 @@ def parse_expression(
     return _Reader(text, argument, functions, names or {}).expression()
 
 
-@renamed_arguments(until="0.4", what="argument")
 def parse_equations(texts: Sequence[str], argument: str = "pde") -> list[Any]:
     """Equations as SymPy expressions that are to vanish, in functions such as ``u(x, t)``.
 

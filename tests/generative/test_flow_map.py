@@ -122,8 +122,6 @@ def test_bad_input(model: GroupDiffusion) -> None:
     g, c = pairs(50)
     with pytest.raises(ConfigurationError, match="fitted"):
         GroupDiffusion(Torus(1), "flow").distil()
-    with pytest.warns(DeprecationWarning, match="'distil'"), pytest.raises(ConfigurationError, match="fitted"):
-        GroupDiffusion(Torus(1), "flow").distill()  # as `LearnedInverter.distil` is written
     with pytest.raises(ConfigurationError, match="condition: expected conditions to draw from"):
         model.distil(steps=1)
     diffusion = GroupDiffusion(Torus(1), "diffusion", **SMALL).fit(g, steps=1, progress=False)

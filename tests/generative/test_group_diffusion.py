@@ -432,29 +432,3 @@ def test_entropy_of_known_laws(group: LieGroup, kind: str) -> None:
             group, lambda g: -exact(g), model.sample(2000, generator=seeded(2)), [lambda g: g.flatten(1)[:, 0]]
         )
         assert float(z.abs().max()) < 6.0
-
-
-class TestOldNames:
-    def test_arguments(self) -> None:
-        model = GroupDiffusion(Torus(1), "flow", width=8, depth=1)
-        with pytest.warns(DeprecationWarning, match="'train' is now 'samples'"):
-            model.fit(train=torch.rand(20, 1), steps=1, batch_size=4, progress=False)
-        with pytest.warns(DeprecationWarning, match="'minutes' is now 'seconds'"):
-            model.fit(torch.rand(20, 1), steps=1, minutes=1.0, batch_size=4, progress=False)
-        with pytest.warns(DeprecationWarning, match="'number' is now 'num_samples'"):
-            assert model.sample(number=3).shape == (3, 1)
-
-    def test_attributes(self) -> None:
-        model = GroupDiffusion(Torus(1), "flow", width=8, depth=1)
-        for fitted in (False, True):
-            if fitted:
-                model.fit(torch.rand(20, 1), steps=1, batch_size=4, progress=False)
-            for old, new in (
-                ("law", "base"),
-                ("lost", "num_skipped_rows"),
-                ("settings", "settings"),
-                ("transport", "path"),
-            ):
-                with pytest.warns(DeprecationWarning, match=f"GroupDiffusion.{old} is now 'fitted.{new}'"):
-                    found = getattr(model, old)
-                assert found is (getattr(model.fitted, new) if fitted else None)

@@ -174,8 +174,3 @@ class TestFiles:
         g = group.random(generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         assert again.is_same_group(group)
         assert torch.equal(again.action()(g, x), group.action()(g, x))
-
-
-def test_the_old_name_of_the_comparison() -> None:
-    with pytest.warns(DeprecationWarning, match="is_same_group"):
-        assert SO(3).same_law(SO(3, scale=2.0))

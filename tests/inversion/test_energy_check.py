@@ -136,14 +136,13 @@ class TestCheck:
         assert check.finds_transformations == (well == 1.0)
 
     def test_images(self) -> None:
-        """Corners are off by the shift that is left, in pixels; the old argument makes a generator."""
+        """Corners are off by the shift that is left, in pixels; the same generator draws the same."""
         x = torch.zeros(4, 1, 12, 16).double()
         x[:, :, 4:8, 6:10] = 1.0
         action = ImageWarp(Translation(2))
         shifts = lambda n, g: 0.25 * torch.randn(n, 2, generator=g, dtype=torch.float64)  # noqa: E731
         energy = lambda y: (y - x[:1]).square().sum((1, 2, 3))  # noqa: E731
-        with pytest.warns(DeprecationWarning, match="'seed' is now 'generator'"):
-            check = check_energy(action, energy, x, shifts, seed=3)
+        check = check_energy(action, energy, x, shifts, generator=seeded(3))
         assert check.finds_transformations
         assert check.trial.pixels is not None
         # one spread in both directions is a quarter of 8 and of 6 pixels, (2^2 + 1.5^2)^(1/2) together

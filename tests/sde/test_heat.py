@@ -277,8 +277,6 @@ class TestTerminalLaws:
         assert law.log_density(zero.double()).dtype == torch.float64
         with pytest.raises(ConfigurationError, match="num_samples"):
             law.sample(-1)
-        with pytest.warns(DeprecationWarning, match="'number' is now 'num_samples'"):
-            assert law.sample(number=3).shape == (3, 2)
         with pytest.raises(ConfigurationError, match="float32 or float64"):
             fit_base_distribution(group, torch.zeros(5, 2).half())
         with pytest.raises(DomainError, match="samples: expected elements that have logarithms, got 0"):

@@ -3,17 +3,14 @@
 import functools
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
-from tasks.checkpoints import convert, load_checkpoint, save_checkpoint
+from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.cli import main
 from tasks.images.convnet import ConvNet
 from tasks.images.laws import AffineRecipe
@@ -27,7 +24,6 @@ from tests.tasks.helpers import CONFIGS, DIGITS, framed_digits, run_on_sample
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import SL, Affine, Projective, from_generators
-from trivgeo.inversion import LearnedInverter
 from trivgeo.inversion.energies import FunctionEnergy
 from trivgeo.inversion.learned import LearnedScore
 from trivgeo.inversion.learned.score_files import describe
@@ -147,55 +143,6 @@ class TestScores:
         with pytest.raises(CheckpointError, match="another group, of dimension 3"):
             load_score("three.safetensors", covectors)
         assert load_score("three.safetensors", vectors).group.is_same_group(vectors.group)
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda entry: {"score": entry | {"group": {"class": "Affine", "dim": 6}}},
-            lambda entry: {"image.network": "PoseNetwork", "score": entry | {"group": "Affine, dimension 6"}},
-        ],
-        ids=["second format", "first format"],
-    )
-    def test_of_an_earlier_release(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Files that give the group by its name alone."""
-        path = saved("old")
-        with safe_open(path, framework="pt") as file:
-            header = {key: text for key, text in file.metadata().items() if key != "checksum"}
-        changes = change(json.loads(header["score"]))
-        if "image.network" in changes:
-            architecture = json.loads(header["architecture"])
-            side = architecture.pop("images")[2]
-            header = {
-                "image.network": changes["image.network"],
-                "image.architecture": json.dumps(architecture | {"side": side}),
-                "image.metadata": json.dumps({"score": changes["score"]}),
-            }
-        else:
-            header["score"] = json.dumps(changes["score"])
-        tensors = load_file(path)
-        save_file(tensors, path, metadata=header)
-        score = load_score(str(path), ImageWarp(Affine(2)))
-        assert score.group.scale.tolist() == SCALE
-        with pytest.raises(CheckpointError, match="expected a score on Projective"):
-            load_score(str(path), ImageWarp(Projective(2)))
-        convert(path)
-        with safe_open(path, framework="pt") as file:
-            assert Affine(2).matches(json.loads(file.metadata()["score"])["group"])
-
-    def test_converted_with_all_it_says(self) -> None:
-        inverter = LearnedInverter(ImageWarp(Affine(2)), backbone=PoseNetwork(6, DIGITS, channels=[4], width=8))
-        draw = lambda n, g: torch.rand(n, 1, 40, 40, generator=g)  # noqa: E731
-        law = lambda n, g: Affine(2).random(n, std=0.1, generator=g)  # noqa: E731
-        inverter.fit(draw, law, steps=1, batch_size=4).save("learned.safetensors")
-        convert("learned.safetensors")
-        assert LearnedInverter.load("learned.safetensors", inverter.action).steps == inverter.steps
-
-    def test_names_are_not_converted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A file of that name, without suffix, was left in the working folder."""
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(CheckpointError, match=r"expected the path of a .safetensors file, got 'heat_deeponet'"):
-            convert("heat_deeponet")
-        assert not list(tmp_path.iterdir())
 
     def test_of_no_group(self) -> None:
         network = PoseNetwork(6, DIGITS, channels=[4], width=8)

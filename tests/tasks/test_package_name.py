@@ -17,7 +17,6 @@ from tasks.files import recording
 from tasks.images.convnet import ConvNet
 from tasks.run_identity import identity
 from trivgeo._applications import applications, importable, is_ours, portable
-from trivgeo._deprecation import current_name
 from trivgeo.networks import class_path
 
 ROOT = Path(__file__).parents[2]
@@ -117,8 +116,8 @@ def test_a_configuration_may_use_either_name(path: str, tmp_path: Path) -> None:
     assert yaml.safe_load(text.removeprefix("--config=")) == {"model": {"class_path": "tasks.images.vae.VAE"}}
 
 
-def test_configurations_are_written_with_new_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jsonargparse calls a class by its shortest path, which may be an old name."""
+def test_configurations_are_written_with_public_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jsonargparse calls a class by its shortest path."""
     monkeypatch.setattr(sys, "argv", ["tasks"])
     config = [f"--config={ROOT / 'tasks' / 'configs' / 'affnist' / 'hybrid.yaml'}", "--print_config"]
     stepper = "--model.init_args.inverter.init_args.proposals.init_args.stepper=trivgeo.sde.solvers.RefiningStep"
@@ -126,5 +125,3 @@ def test_configurations_are_written_with_new_names(monkeypatch: pytest.MonkeyPat
         main(["test", config[0], stepper, config[1]])
     assert "class_path: trivgeo.sde.solvers.RefiningStep" in out.getvalue()
     assert "trivgeo.sde.RefiningStep" not in out.getvalue()
-    assert current_name("trivgeo.sde.DenoisingStep") == "trivgeo.sde.solvers.DenoisingStep"
-    assert current_name("trivgeo.sde.GeometricSchedule") == "trivgeo.sde.GeometricSchedule"

@@ -109,7 +109,8 @@ class LearnedEnergy(FeatureEnergy):
                 output the features are, or a network with a ``layer``.
             clean: clean data, or a function (count, generator) that draws some, see `LearnedInverter.fit`.
             law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
-            action: on the data; default `ImageWarp` of the group of a distribution of `trivgeo.inversion.transformations`.
+            action: on the data; default `ImageWarp` of the group of a distribution of
+                `trivgeo.inversion.transformations`.
             layer: name of the layer whose output the features are, see `NetworkFeatures`.
             num_samples: number of moved data; default 32 for each clean one, 4,096 at most.
             steps: of the optimiser.

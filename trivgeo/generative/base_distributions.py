@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._autocast import matmul
-from trivgeo._deprecation import renamed_arguments
 from trivgeo._random import choice, integers, normal, permutation
 from trivgeo._signatures import check_calls
 from trivgeo.checks import check_count, check_positive, promoted
@@ -78,7 +77,6 @@ class HaarDistribution(BaseDistribution):
         self.register_buffer("reference", torch.zeros(()), persistent=False)  # dtype and device of the samples
         self.reference: Tensor
 
-    @renamed_arguments(until="0.4", number="num_samples")
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw independent uniform elements by `LieGroup.random_haar`, ``[num_samples, *element_shape]``.
 
@@ -153,7 +151,6 @@ class NormalDistribution(BaseDistribution):
             )
         self.log_mass.fill_(math.log(accepted / _NUM_MASS_DRAWS))
 
-    @renamed_arguments(until="0.4", number="num_samples")
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw independent elements, ``[num_samples, *element_shape]``, by rejection of vectors outside of the
         support.
@@ -214,7 +211,6 @@ class MixtureDistribution(BaseDistribution):
         self.register_buffer("weights", weights.detach().clone())
         self.weights: Tensor
 
-    @renamed_arguments(until="0.4", number="num_samples")
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw independent elements, ``[num_samples, *element_shape]``: each from a component that is drawn by its
         weight.
@@ -327,7 +323,6 @@ def _distributions(modules: nn.ModuleList) -> list[BaseDistribution]:
     return [law for law in modules if isinstance(law, BaseDistribution)]
 
 
-@renamed_arguments(until="0.4", components="num_components")
 def fit_base_distribution(
     group: LieGroup, samples: Tensor, widen: float = 1.0, num_components: int = 1
 ) -> BaseDistribution:

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from trivgeo._deprecation import Converted, RenamedAttribute, renamed_arguments
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError
@@ -57,7 +56,6 @@ class ConditionalLaw(nn.Module):
     kind: str
     _path_class: type[ProbabilityPath]
 
-    @renamed_arguments(until="0.4", number="num_samples")
     def sample(
         self,
         num_samples: int | Sequence[int],
@@ -461,13 +459,6 @@ class GroupDiffusion(ConditionalLaw):
         self._frozen = {name for name, x in self._networks().named_parameters() if not x.requires_grad}
         self._shape = (width, depth)
 
-    law = RenamedAttribute("fitted.base", until="0.4")
-    lost = RenamedAttribute("fitted.num_skipped_rows", until="0.4")
-    settings = RenamedAttribute("fitted.settings", until="0.4")
-    transport = RenamedAttribute("fitted.path", until="0.4")
-    distill = RenamedAttribute("distil", until="0.4")
-
-    @renamed_arguments(until="0.4", train="samples", minutes=Converted("seconds", lambda minutes: 60.0 * minutes))
     def fit(
         self,
         samples: Any,

@@ -1,6 +1,5 @@
 """Lie groups whose elements are plain tensors, and their actions on points."""
 
-from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
 from trivgeo.groups.action import Action, PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -69,23 +68,3 @@ check_calls(f"{__name__}.basis", ("Basis",), but=_OPERATIONS)
 check_calls(f"{__name__}.compilation", ("Compilation", "Compiler"), but=_OPERATIONS)
 check_calls(f"{__name__}.from_generators", ("GeneratedAction", "OdeSettings"), but=_OPERATIONS)
 check_calls(f"{__name__}.semidirect", ("Automorphism", "LinearAutomorphism", "PlaneAutomorphism"), but=_OPERATIONS)
-
-_MOVED = {
-    "Automorphism": "semidirect.Automorphism",
-    "Basis": "basis.Basis",
-    "FlowSettings": "generated.OdeSettings",
-    "GeneratedAction": "generated.GeneratedAction",
-    "InhomogeneousGroup": "inhomogeneous.InhomogeneousGroup",
-    "JetAction": "action.JetAction",
-    "LinearAutomorphism": "semidirect.LinearAutomorphism",
-    "NilpotentGroup": "nilpotent.NilpotentGroup",
-    "PlaneAutomorphism": "semidirect.PlaneAutomorphism",
-    "UnitaryGroup": "unitary.UnitaryGroup",
-    "rotation_from_euler": "rotations.rotation_from_euler",
-    "rotation_from_quaternion": "rotations.rotation_from_quaternion",
-    "rotation_to_euler": "rotations.rotation_to_euler",
-    "rotation_to_quaternion": "rotations.rotation_to_quaternion",
-    "sphere_from_rotation": "rotations.sphere_from_rotation",
-    "sphere_to_rotation": "rotations.sphere_to_rotation",
-}
-__getattr__ = old_names(__name__, {old: Renamed(f"{__name__}.{new}", until="0.4") for old, new in _MOVED.items()})

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._autocast import full_precision
-from trivgeo._deprecation import RenamedAttribute
 from trivgeo._numerics import broadcast_shapes, in_single, is_abstract, is_traced, jvp, log_abs_det, on_cpu
 from trivgeo._random import normal
 from trivgeo.checks import check_count, check_device, check_dtype, check_tensor, promoted
@@ -597,8 +596,6 @@ class LieGroup(GroupGeometry, GroupIdentity):
         super().__init_subclass__(**options)
         if "identity" in vars(cls):
             cls.identity = _checked_batch(cls.identity)  # type: ignore[method-assign]
-
-    same_law = RenamedAttribute("is_same_group", until="0.4")
 
     # Required --------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from trivgeo._deprecation import Renamed, old_names
 from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra, balanced
@@ -445,6 +444,3 @@ def describe(vector: Tensor, names: Sequence[str]) -> str:
             sign = ("-" if value < 0 else "") if not parts else (" - " if value < 0 else " + ")
             parts.append(f"{sign}{size}{name}")
     return "".join(parts) or "0"
-
-
-__getattr__ = old_names(__name__, {"Split": Renamed("trivgeo.groups.structure.LeviDecomposition", until="0.4")})

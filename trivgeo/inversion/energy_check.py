@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from trivgeo._deprecation import Converted, renamed_arguments
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed
 from trivgeo._random import seed as seed_of
@@ -351,11 +350,6 @@ class EnergyCheck(EnergyMeasurement):
         return draw_well(self.well.radii, self.well.rises, self.well.depth, self.share_below, axes)
 
 
-@renamed_arguments(
-    until="0.4",
-    samples="num_samples",
-    seed=Converted("generator", lambda seed: torch.Generator().manual_seed(seed)),
-)
 def check_energy(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],

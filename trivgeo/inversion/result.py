@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from trivgeo._deprecation import RenamedAttribute, renamed_arguments
 from trivgeo._devices import on_device
 from trivgeo._text import Described
 from trivgeo.actions import ImageWarp
@@ -167,8 +166,6 @@ class InversionResult:
     network_evaluations: int = 0
     kept: Float[Tensor, "b k"] | None = None
 
-    failures = RenamedAttribute("num_masked_steps", until="0.4")
-
     def __repr__(self) -> str:
         """Sizes and counts."""
         data, chains = self.energies.shape
@@ -285,7 +282,6 @@ class InversionResult:
         """
         return modes_of(self.group, self.elements, self.usable, radius)
 
-    @renamed_arguments(until="0.4", count="num_images")
     def plot(self, x: Float[Tensor, "b c h w"], num_images: int = 4) -> Any:
         """The given images, the restored ones, and their hypotheses over angle and scale (needs matplotlib).
 
@@ -314,8 +310,3 @@ class InversionResult:
     def _ranked(self) -> Float[Tensor, "b k"]:
         """The energies, with what is not usable last."""
         return torch.where(self.usable, self.energies, torch.inf)
-
-
-InversionResult.__init__ = renamed_arguments(until="0.4", failures="num_masked_steps")(  # type: ignore[method-assign]
-    InversionResult.__init__
-)

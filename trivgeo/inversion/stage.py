@@ -11,7 +11,6 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trivgeo._deprecation import RenamedAttribute, renamed_arguments
 from trivgeo._text import Described
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.posterior import ConditionalPosterior
@@ -40,8 +39,6 @@ class Population(Described):
     num_masked_steps: Int[Tensor, "b k"]
     energies: Float[Tensor, "b k"] | None = None
     time: float = 0.0
-
-    failures = RenamedAttribute("num_masked_steps", until="0.4")
 
     @property
     def size(self) -> int:
@@ -83,11 +80,6 @@ class Population(Described):
             num_masked_steps=repeat(self.num_masked_steps, "b k -> b (k m)", m=number),
             energies=None if self.energies is None else repeat(self.energies, "b k -> b (k m)", m=number),
         )
-
-
-Population.__init__ = renamed_arguments(until="0.4", failures="num_masked_steps")(  # type: ignore[method-assign]
-    Population.__init__
-)
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,7 +3,6 @@
 SymPy is imported by `EvolutionEquation` on first use; ``pip install 'trivgeo[symbolic]'``.
 """
 
-from trivgeo._deprecation import Renamed, old_names
 from trivgeo._signatures import check_calls
 from trivgeo.pde.evolution import EvolutionEquation
 from trivgeo.pde.random_fields import FourierSeries, GaussianField
@@ -25,6 +24,5 @@ __all__ = [
     "solve",
 ]
 
-__getattr__ = old_names(__name__, {"Modes": Renamed("trivgeo.pde.FourierModes", until="0.4")})
 
 check_calls(__name__, __all__)

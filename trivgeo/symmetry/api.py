@@ -249,8 +249,8 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
             and thirds up to 2.
 
     Returns:
-        The dimension beside superposition by value, in the order tried; see `trivgeo.symmetry.determining.dimension.Dimension`. It
-        may be that of the generic equations where only those of the value are linear: superposition is more.
+        The dimension beside superposition by value, in the order tried; see
+        `trivgeo.symmetry.determining.dimension.Dimension`. It may be that of the generic equations where only those of the value are linear: superposition is more.
 
     Raises:
         ConfigurationError: as for `find_symmetries`, or the equations have no such parameter.

@@ -8,7 +8,6 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo._deprecation import RenamedAttribute
 from trivgeo._numerics import Constant
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.from_generators.elements import CoreGroup, FactoredElements
@@ -46,8 +45,6 @@ class GeneratedGroup(LieGroup):
         motion: how elements move points.
         scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
     """
-
-    split_used = RenamedAttribute("levi_decomposition", until="0.4")
 
     def __init__(
         self,

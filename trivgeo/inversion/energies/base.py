@@ -10,7 +10,6 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from trivgeo._deprecation import RenamedAttribute
 from trivgeo._text import Described
 from trivgeo.checks import check_arguments
 from trivgeo.errors import ConfigurationError
@@ -25,8 +24,6 @@ class DataEnergy(Described, ABC):
     An energy that reads only part of its data may say so, to spare the action on the rest. One that holds networks is
     a `torch.nn.Module` too, so that it moves with the inverter that it is given to.
     """
-
-    of_transformation = RenamedAttribute("transformation_energy", until="0.4")
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Take a method `transformation_energy` under its name of 0.2, ``of_transformation``."""

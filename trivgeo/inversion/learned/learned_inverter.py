@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from trivgeo._deprecation import renamed_arguments
 from trivgeo._devices import module_device, on_device, tree_device
 from trivgeo._random import integers, keyed, permutation
 from trivgeo._torch import pytree
@@ -201,7 +200,6 @@ class LearnedInverter(Inverter):
         ConfigurationError: an action, energy, backbone or stepper is of another type, or a count is below one.
     """
 
-    @renamed_arguments(until="0.4", rank_by="energy")
     def __init__(
         self,
         action: Action,
@@ -505,7 +503,6 @@ class LearnedInverter(Inverter):
         write_file(score.backbone, path, entries, {} if known is None else {"calibration": known})
 
     @classmethod
-    @renamed_arguments(until="0.4", rank_by="energy")
     def load(
         cls,
         path: str | Path,

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from trivgeo._deprecation import renamed_arguments
 from trivgeo._random import keyed, normal, seed, uniform
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count
@@ -62,7 +61,6 @@ class LearnedScore(nn.Module):
         ConfigurationError: an action, schedule, backbone or prior is of another type, or a number is out of range.
     """
 
-    @renamed_arguments(until="0.4", carried="augmentation")
     def __init__(
         self,
         action: Action,

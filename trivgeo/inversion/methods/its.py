@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from trivgeo._deprecation import renamed_arguments
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter
@@ -34,7 +33,6 @@ class ITS(Inverter):
         ConfigurationError: see `SearchOrbits`; or an argument is not an action or an energy.
     """
 
-    @renamed_arguments(until="0.4", samples="num_samples")
     def __init__(
         self,
         action: Action,

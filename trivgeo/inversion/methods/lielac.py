@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from trivgeo._deprecation import renamed_arguments
 from trivgeo.checks import check_positive
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
@@ -40,7 +39,6 @@ class LieLAC(Inverter):
         ConfigurationError: a setting is out of its range, or an argument is not an action or an energy.
     """
 
-    @renamed_arguments(until="0.4", keep_seen="keep_best")
     def __init__(
         self,
         action: Action,

@@ -8,7 +8,6 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from trivgeo._deprecation import renamed_arguments
 from trivgeo.checks import check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
@@ -150,7 +149,6 @@ class TIED(Inverter):
         ConfigurationError: a setting is unknown or out of its range, or an argument is not an action or an energy.
     """
 
-    @renamed_arguments(until="0.4", keep_seen="keep_best")
     def __init__(
         self,
         action: Action,

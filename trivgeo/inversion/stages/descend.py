@@ -8,7 +8,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from trivgeo._deprecation import renamed_arguments
 from trivgeo._text import Described
 from trivgeo.checks import check_count, check_fraction, check_positive, check_type
 from trivgeo.groups import LieGroup
@@ -316,7 +315,6 @@ class Descend(Stage):
         ConfigurationError: a setting out of its range.
     """
 
-    @renamed_arguments(until="0.4", keep_seen="keep_best")
     def __init__(
         self,
         steps: int = 30,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from trivgeo._deprecation import renamed_arguments
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.posterior import ConditionalPosterior
@@ -29,7 +28,6 @@ class GaussianSearch(Stage):
         ConfigurationError: a setting out of its range, or more hypotheses than samples.
     """
 
-    @renamed_arguments(until="0.4", samples="num_samples")
     def __init__(self, num_samples: int, num_hypotheses: int, std: float) -> None:
         self.num_samples = check_count("num_samples", num_samples)
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)

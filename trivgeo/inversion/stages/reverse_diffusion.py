@@ -12,7 +12,6 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor
 
-from trivgeo._deprecation import renamed_arguments
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
@@ -72,7 +71,6 @@ class ReverseDiffusion(Stage):
             ``pruning`` is not decreasing; or (when run) the population has no noise on it, or fewer chains than that.
     """
 
-    @renamed_arguments(until="0.4", keep_seen="keep_best")
     def __init__(
         self,
         schedule: Schedule | None = None,

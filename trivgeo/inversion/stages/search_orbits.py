@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from trivgeo._deprecation import renamed_arguments
 from trivgeo._numerics import Constant
 from trivgeo._text import Described
 from trivgeo.checks import check_count, check_positive, check_type
@@ -119,7 +118,6 @@ class SearchLevel:
             raise ConfigurationError(f"direction: expected finite numbers, not all zero, got {self.direction}")
 
 
-@renamed_arguments(until="0.4", count="num_levels")
 def basis_levels(
     group: LieGroup, num_levels: int = _LEVELS, extent: float = 1.0, shrink: float = 0.25
 ) -> list[SearchLevel]:
@@ -198,7 +196,6 @@ class SearchOrbits(Stage):
             none of the group.
     """
 
-    @renamed_arguments(until="0.4", samples="num_samples")
     def __init__(
         self,
         levels: int | Sequence[SearchLevel] | None = None,

@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._autocast import matmul
-from trivgeo._deprecation import RenamedAttribute
 from trivgeo._numerics import log_abs_det
 from trivgeo._random import normal, replayed
 from trivgeo._text import Described
@@ -283,8 +282,6 @@ class NoiseKernel(Described):
         nodes = self._nodes([check_time(t) for t in times])
         like = self.group.identity(dtype=dtype, device=device)
         return VirtualNoisePaths(self, nodes, batch, like, generator, antithetic)
-
-    replay = RenamedAttribute("virtual_paths", until="0.4")
 
     def _nodes(self, times: Sequence[float]) -> list[float]:
         """Return the grid with the given times, up to the last of these."""

@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from trivgeo._autocast import matmul
-from trivgeo._deprecation import renamed_arguments
 from trivgeo._random import normal, uniform
 from trivgeo._text import described
 from trivgeo.checks import check_count
@@ -228,7 +227,6 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         return StepState(g, chosen, merge_evaluated(evaluated, population))
 
 
-@renamed_arguments(until="0.4", number="num_samples")
 def systematic_indices(
     log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None, num_samples: int | None = None
 ) -> Int[Tensor, "*batch m"]:

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trivgeo._deprecation import RenamedAttribute, renamed_arguments
 from trivgeo._text import Described
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, with_tensors
@@ -169,10 +168,6 @@ class Solution(Described, Generic[State]):
     num_masked_steps: Tensor
     accumulated: Any = None
 
-    failures = RenamedAttribute("num_masked_steps", until="0.4")
-    folded = RenamedAttribute("accumulated", until="0.4")
-    followed = RenamedAttribute("final_or_nan", until="0.4")
-
     @property
     def final_or_nan(self) -> State:
         """The final state, NaN in the chains of which a step was masked: they are no solutions."""
@@ -190,7 +185,6 @@ class _Carry(NamedTuple):
     potential: Any
 
 
-@renamed_arguments(until="0.4", fold="accumulator")
 def solve(
     sde: Equation,
     initial: State,
