@@ -74,7 +74,7 @@ def hand_written(g: Tensor, sigma: float, steps: int, heun: bool, generator: tor
     """The operations of a solve of overdamped dynamics, without the loop of the library."""
     group = SO(LAW.n)
     h = sigma**2
-    third, area = (c.like(g) for c in group.algebra.noise_corrections)
+    third, area = (c.matching(g) for c in group.algebra.noise_corrections)
     for _ in range(steps):
         noise = sigma * torch.randn(len(g), group.dim, generator=generator)
         u = -h * trivialized_grad(group, LAW.energy, g)

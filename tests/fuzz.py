@@ -49,7 +49,7 @@ SLOW = (
     "distil",
     "for_data",
     "check_energy",
-    "compiled",
+    "compile_group",
     "find_symmetries",
     "special_values",
     "symmetry_dimension",

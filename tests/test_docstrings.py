@@ -51,11 +51,6 @@ def texts(thing: Any, owner: Any) -> str:
     return "\n".join([own, *(text or "" for text in bases)])
 
 
-def alone(thing: Any, owner: Any) -> str:
-    """The docstring of a function or method by itself; that of a class with those of its bases."""
-    return texts(thing, owner) if inspect.isclass(thing) else thing.__doc__ or ""
-
-
 def undescribed(thing: Any, text: str) -> list[str]:
     """The parameters that a docstring does not name."""
     if inspect.isclass(thing) and issubclass(thing, (Exception, dict)):  # whose signatures are Python's
@@ -87,7 +82,7 @@ def test_name_every_parameter(objects: list[Public]) -> None:
     missing = {
         name: names
         for name, thing, owner in objects
-        if not isinstance(thing, property) and (names := undescribed(thing, alone(thing, owner)))
+        if not isinstance(thing, property) and (names := undescribed(thing, texts(thing, owner)))
     }
     assert missing == {}
 
@@ -96,7 +91,7 @@ def test_say_what_is_raised(objects: list[Public]) -> None:
     silent = [
         name
         for name, thing, owner in objects
-        if inspect.isfunction(thing) and raises(thing) and "aise" not in alone(thing, owner)
+        if inspect.isfunction(thing) and raises(thing) and "aise" not in texts(thing, owner)
     ]
     assert silent == []
 

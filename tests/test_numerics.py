@@ -210,20 +210,20 @@ class TestConstant:
         value = randn(3)
         constant = Constant(value)
         for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-            like = constant.like(torch.zeros(1, dtype=dtype))
-            assert like.dtype == dtype
-            assert torch.equal(like, value.to(dtype))
-        assert constant.like(torch.zeros(1, device="meta")).device.type == "meta"
+            reference = constant.matching(torch.zeros(1, dtype=dtype))
+            assert reference.dtype == dtype
+            assert torch.equal(reference, value.to(dtype))
+        assert constant.matching(torch.zeros(1, device="meta")).device.type == "meta"
 
     def test_nothing_made_inside_a_transform_outlives_it(self) -> None:
         constant = Constant(torch.ones(2))
         half = torch.zeros(2, dtype=torch.float16)
-        vmap(lambda x: constant.like(x) * x)(half[None])
-        jacfwd(lambda x: constant.like(x) * x)(half)
+        vmap(lambda x: constant.matching(x) * x)(half[None])
+        jacfwd(lambda x: constant.matching(x) * x)(half)
         with torch.inference_mode():
-            constant.like(half)
+            constant.matching(half)
         leaf = half.clone().requires_grad_()
-        (constant.like(leaf) * leaf).sum().backward()
+        (constant.matching(leaf) * leaf).sum().backward()
         assert torch.equal(leaf.grad, torch.ones(2, dtype=torch.float16))
 
     def test_is_a_copy(self) -> None:
@@ -279,14 +279,14 @@ class TestFirstCallInsideATransform:
 
         def f(x: Tensor) -> Tensor:
             made.append(Constant(2.0 * torch.ones(2, dtype=torch.float64)))
-            return (made[-1].like(x) * x).square().sum()
+            return (made[-1].matching(x) * x).square().sum()
 
         x = torch.ones(2, dtype=torch.float64)
         transform(f)(x)
         for constant in made:
-            assert (constant.like(x) * x).tolist() == [2.0, 2.0]
-            assert along(lambda x, c=constant: c.like(x) * x)(x).tolist() == [2.0, 2.0]
-            assert (constant.like(x.float()) * x.float()).tolist() == [2.0, 2.0]
+            assert (constant.matching(x) * x).tolist() == [2.0, 2.0]
+            assert along(lambda x, c=constant: c.matching(x) * x)(x).tolist() == [2.0, 2.0]
+            assert (constant.matching(x.float()) * x.float()).tolist() == [2.0, 2.0]
 
 
 def test_arguments_are_sorted() -> None:

@@ -65,7 +65,7 @@ def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
         for number in reversed(coefficients[:-1]):
             total = total * x + number
         return total
-    last, *others = reversed(_constants(tuple(coefficients)).like(x).unbind())
+    last, *others = reversed(_constants(tuple(coefficients)).matching(x).unbind())
     result = torch.addcmul(others[0], x, last) if others else last.expand(x.shape)  # one kernel a term
     for c in others[1:]:
         result = torch.addcmul(c, result, x)
@@ -368,7 +368,7 @@ class Constant:
     def __reduce__(self) -> tuple[Any, ...]:
         return Constant, (self.value,)
 
-    def like(self, x: Tensor) -> Tensor:
+    def matching(self, x: Tensor) -> Tensor:
         """The constant in the dtype and on the device of ``x``."""
         if x.device.type == "cpu":
             if x.dtype == torch.float64:

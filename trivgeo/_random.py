@@ -157,7 +157,7 @@ def _hash(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     return x ^ (x >> 31).bitwise_and_((1 << 33) - 1)
 
 
-def streams_for(batch: int, like: Tensor, generator: torch.Generator | None) -> torch.Generator | None:
+def streams_for(batch: int, reference: Tensor, generator: torch.Generator | None) -> torch.Generator | None:
     """Streams for a batch of data: those given, or of data 0, ..., b - 1 with a key from a generator.
 
     Raises:
@@ -166,7 +166,9 @@ def streams_for(batch: int, like: Tensor, generator: torch.Generator | None) -> 
     if torch.compiler.is_compiling():  # a program keeps the random numbers of torch
         return generator
     if not isinstance(_checked(generator), NoiseStreams):
-        return NoiseStreams(torch.arange(batch, device=_source_device(like, generator)), seed(like, generator))
+        return NoiseStreams(
+            torch.arange(batch, device=_source_device(reference, generator)), seed(reference, generator)
+        )
     assert isinstance(generator, NoiseStreams)
     if len(generator) != batch:
         raise ShapeError(f"generator: expected streams of {batch} data, got {len(generator)}")
@@ -178,55 +180,59 @@ def common(generator: torch.Generator | None) -> torch.Generator | None:
     return generator.common() if isinstance(generator, NoiseStreams) else generator
 
 
-def replayed(like: Tensor, generator: torch.Generator | None) -> Callable[[int], torch.Generator]:
+def replayed(reference: Tensor, generator: torch.Generator | None) -> Callable[[int], torch.Generator]:
     """Generators by number, the same at every call, on the device of the generator."""
     if isinstance(generator, NoiseStreams):
         return generator.fork().at
-    first, device = seed(like, generator), _source_device(like, generator)
+    first, device = seed(reference, generator), _source_device(reference, generator)
     return lambda number: torch.Generator(device).manual_seed(first + number)
 
 
-def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers in the dtype and on the device of ``like``."""
+def normal(shape: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers in the dtype and on the device of ``reference``."""
     source = _checked(generator)
     if isinstance(source, NoiseStreams):
-        return source.symmetric(shape).erfinv_().mul_(math.sqrt(2.0)).to(like)
-    device = _source_device(like, source)
-    return torch.randn(tuple(shape), generator=source, dtype=like.dtype, device=device).to(like.device)
+        return source.symmetric(shape).erfinv_().mul_(math.sqrt(2.0)).to(reference)
+    device = _source_device(reference, source)
+    return torch.randn(tuple(shape), generator=source, dtype=reference.dtype, device=device).to(reference.device)
 
 
-def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Numbers in [0, 1) in the dtype and on the device of ``like``."""
+def uniform(shape: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Numbers in [0, 1) in the dtype and on the device of ``reference``."""
     source = _checked(generator)
     if isinstance(source, NoiseStreams):
-        below_one = 1.0 - 0.5 * torch.finfo(like.dtype).eps
-        return source.symmetric(shape).add_(1.0).mul_(0.5).clamp_(max=below_one).to(like)
-    device = _source_device(like, source)
-    return torch.rand(tuple(shape), generator=source, dtype=like.dtype, device=device).to(like.device)
+        below_one = 1.0 - 0.5 * torch.finfo(reference.dtype).eps
+        return source.symmetric(shape).add_(1.0).mul_(0.5).clamp_(max=below_one).to(reference)
+    device = _source_device(reference, source)
+    return torch.rand(tuple(shape), generator=source, dtype=reference.dtype, device=device).to(reference.device)
 
 
-def integers(high: int, shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+def integers(high: int, shape: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
     """Integers from 0 to ``high - 1``, with repetition."""
     source = _checked(generator)
     if isinstance(source, NoiseStreams):
-        return source.symmetric(shape).add_(1.0).mul_(0.5 * high).long().clamp_(max=high - 1).to(like.device)
-    return torch.randint(high, tuple(shape), generator=source, device=_source_device(like, source)).to(like.device)
+        return source.symmetric(shape).add_(1.0).mul_(0.5 * high).long().clamp_(max=high - 1).to(reference.device)
+    return torch.randint(high, tuple(shape), generator=source, device=_source_device(reference, source)).to(
+        reference.device
+    )
 
 
-def permutation(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+def permutation(shape: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
     """The places 0, ..., n - 1 of a tensor in a random order, in its shape; in streams each datum keeps its own."""
     source, number = _checked(generator), math.prod(shape)
     if isinstance(source, NoiseStreams):
-        order = source.symmetric(shape).reshape(len(source), number // max(1, len(source))).to(like.device).argsort(-1)
-        first = order.shape[1] * torch.arange(len(source), device=like.device)
+        order = (
+            source.symmetric(shape).reshape(len(source), number // max(1, len(source))).to(reference.device).argsort(-1)
+        )
+        first = order.shape[1] * torch.arange(len(source), device=reference.device)
         return (order + first.unsqueeze(-1)).reshape(tuple(shape))
-    device = _source_device(like, source)
-    return torch.randperm(number, generator=source, device=device).reshape(tuple(shape)).to(like.device)
+    device = _source_device(reference, source)
+    return torch.randperm(number, generator=source, device=device).reshape(tuple(shape)).to(reference.device)
 
 
-def seed(like: Tensor, generator: torch.Generator | None) -> int:
+def seed(reference: Tensor, generator: torch.Generator | None) -> int:
     """A seed for generators that are to be made again."""
-    return int(torch.randint(2**62, (), generator=_checked(generator), device=_source_device(like, generator)))
+    return int(torch.randint(2**62, (), generator=_checked(generator), device=_source_device(reference, generator)))
 
 
 def choice(weights: Tensor, number: int, generator: torch.Generator | None) -> Tensor:
@@ -263,8 +269,8 @@ def _checked(generator: torch.Generator | None) -> torch.Generator | None:
     raise ConfigurationError(f"generator: expected a torch.Generator, got {generator!r}")
 
 
-def _source_device(like: Tensor, generator: torch.Generator | None) -> torch.device:
+def _source_device(reference: Tensor, generator: torch.Generator | None) -> torch.device:
     """The device on which random numbers are drawn: that of the generator, if there is one."""
-    if generator is None or like.is_meta or torch.compiler.is_compiling():
-        return like.device
+    if generator is None or reference.is_meta or torch.compiler.is_compiling():
+        return reference.device
     return generator.device

@@ -220,19 +220,21 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in pytree.tree_leaves(value))
 
 
-def _stacked(value: Any, like: Tensor | None = None) -> Tensor:
+def _stacked(value: Any, reference: Tensor | None = None) -> Tensor:
     """Tensors, and numbers beside them, which are as exact as the widest of these."""
-    if like is None:
+    if reference is None:
         tensors = [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
         dtype = tensors[0].dtype
         for x in tensors:
             dtype = torch.promote_types(dtype, x.dtype)
-        like = tensors[0].new_empty(0, dtype=dtype if dtype.is_floating_point else None)
+        reference = tensors[0].new_empty(0, dtype=dtype if dtype.is_floating_point else None)
     if isinstance(value, list | tuple):
-        return torch.stack([_stacked(x, like) for x in value])
+        return torch.stack([_stacked(x, reference) for x in value])
     if isinstance(value, Tensor):
         return value
-    return torch.as_tensor(value, dtype=like.dtype if like.is_floating_point() else None, device=like.device)
+    return torch.as_tensor(
+        value, dtype=reference.dtype if reference.is_floating_point() else None, device=reference.device
+    )
 
 
 def _is_number(value: float) -> bool:

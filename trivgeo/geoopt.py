@@ -91,7 +91,7 @@ class GroupManifold(geoopt.Manifold):
         inverse = self.group.inverse(x)
         # tangents of zeros, not none: torch evaluates absent ones through slow Python code
         moved = jvp(self.group.compose, (inverse, x.contiguous()), (torch.zeros_like(inverse), u.contiguous()))[1]
-        return matmul(moved.flatten(-self.ndim), self._dual.like(moved))
+        return matmul(moved.flatten(-self.ndim), self._dual.matching(moved))
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         """The tangent vector ``[*batch, *element_shape]`` at x of an algebra vector v ``[*batch, dim]``.
@@ -103,7 +103,7 @@ class GroupManifold(geoopt.Manifold):
         if v.shape[-1:] != (self.group.dim,):
             raise ShapeError(f"v: expected algebra vectors [*batch, {self.group.dim}], got {list(v.shape)}")
         shape = self.group.element_shape
-        direction = matmul(v, self._basis.like(v)).unflatten(-1, shape)
+        direction = matmul(v, self._basis.matching(v)).unflatten(-1, shape)
         x, direction = torch.broadcast_tensors(x, direction)
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
         return jvp(self.group.compose, (x.contiguous(), e), (torch.zeros_like(x), direction.contiguous()))[1]
@@ -114,8 +114,7 @@ class GroupManifold(geoopt.Manifold):
         """Return ``x exp(v)``, with v the algebra vector of the tangent vector u; see `trivialize`.
 
         Args:
-            x: elements ``[*batch, *element_shape]``.
-            u: tangent vectors at x.
+
 
         Raises:
             ShapeError: x or u are not of the shape of elements, or do not broadcast.
@@ -128,8 +127,7 @@ class GroupManifold(geoopt.Manifold):
         """Return the point that the geodesic from x with velocity u reaches at time one.
 
         Args:
-            x: elements ``[*batch, *element_shape]``.
-            u: tangent vectors at x.
+
 
         Raises:
             ShapeError: x or u are not of the shape of elements, or do not broadcast.
@@ -171,9 +169,7 @@ class GroupManifold(geoopt.Manifold):
         """Return tangent vectors at y with the algebra vectors that v has at x: left translation from x to y.
 
         Args:
-            x: elements ``[*batch, *element_shape]``.
-            y: elements, of the same shape.
-            v: tangent vectors at x, of the same shape.
+
 
         Raises:
             ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
@@ -184,9 +180,7 @@ class GroupManifold(geoopt.Manifold):
         """Return ``y = x exp(u)``, see `retr`, and the tangent vector v left-translated from x to y.
 
         Args:
-            x: elements ``[*batch, *element_shape]``.
-            u: tangent vectors at x, along which x moves.
-            v: tangent vectors at x, which are carried along.
+
 
         Raises:
             ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
@@ -200,10 +194,7 @@ class GroupManifold(geoopt.Manifold):
         """Return the inner products of tangent vectors at x, ``[*batch]``.
 
         Args:
-            x: elements ``[*batch, *element_shape]``.
-            u: tangent vectors at x.
-            v: further tangent vectors at x; default u.
-            keepdim: keep element dimensions, as ones.
+
 
         Raises:
             ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
@@ -217,9 +208,7 @@ class GroupManifold(geoopt.Manifold):
         """Return the lengths of tangent vectors at x, ``[*batch]``.
 
         Args:
-            x: elements ``[*batch, *element_shape]``.
-            u: tangent vectors at x.
-            keepdim: keep element dimensions, as ones.
+
 
         Raises:
             ShapeError: x or u are not of the shape of elements, or do not broadcast.
@@ -230,8 +219,7 @@ class GroupManifold(geoopt.Manifold):
         """Return the projection of arrays u on the tangent space at x.
 
         Args:
-            x: elements ``[*batch, *element_shape]``.
-            u: arrays of the same shape.
+
 
         Raises:
             ShapeError: x or u are not of the shape of elements, or do not broadcast.
@@ -242,8 +230,7 @@ class GroupManifold(geoopt.Manifold):
         """Return the gradient in the metric of the group, a tangent vector at x, from derivatives by the entries of x.
 
         Args:
-            x: elements ``[*batch, *element_shape]``.
-            u: derivatives of a function by the entries of x, of the same shape.
+
 
         Raises:
             ShapeError: x or u are not of the shape of elements.
@@ -251,7 +238,7 @@ class GroupManifold(geoopt.Manifold):
         x, u = _plain(self.group.check_elements(x, "x"), self.group.check_elements(u, "u"))
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
         pull = vjp(lambda y: self.group.compose(x, y), e)[1]
-        return self.tangent(x, matmul(pull(u)[0].flatten(-self.ndim), self._basis.like(x).mT))
+        return self.tangent(x, matmul(pull(u)[0].flatten(-self.ndim), self._basis.matching(x).mT))
 
     def projx(self, x: Tensor) -> Tensor:
         """Return elements near arrays ``x``, ``[*batch, *element_shape]``, by `LieGroup.project`."""
@@ -296,9 +283,7 @@ class GroupManifold(geoopt.Manifold):
         """Return the lengths of the geodesics from x to y, ``[*batch]``.
 
         Args:
-            x: elements ``[*batch, *element_shape]``.
-            y: elements, of the same shape.
-            keepdim: keep element dimensions, as ones.
+
 
         Raises:
             ConfigurationError: the metric is not bi-invariant.
@@ -344,14 +329,7 @@ class GroupManifold(geoopt.Manifold):
         device: torch.device | str | None = None,
         seed: int | None = 42,
     ) -> geoopt.ManifoldTensor:
-        """Return the identity, repeated to a given shape.
-
-        Args:
-            *size: shape of the result, ``[*batch, *element_shape]``.
-            dtype: of the result; default torch's.
-            device: of the result; default torch's.
-            seed: ignored, for the identity is not random.
-        """
+        """Return the identity, repeated to a given shape."""
         return geoopt.ManifoldTensor(self.group.identity(*self._batch(size), dtype=dtype, device=device), manifold=self)
 
     def _batch(self, size: Any) -> tuple[int, ...]:

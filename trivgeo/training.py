@@ -58,11 +58,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write a checkpoint.
-
-        Raises:
-            CheckpointError: the path cannot be written to; what is there stays.
-        """
+        """Write a checkpoint."""
         if storage_options is not None or "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
@@ -77,11 +73,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             temporary.replace(path)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Read a checkpoint.
-
-        Raises:
-            CheckpointError: it is damaged, or none.
-        """
+        """Read a checkpoint."""
         try:
             return super().load_checkpoint(path, *args, **kwargs)
         except DAMAGED as error:
@@ -373,8 +365,6 @@ class Bar(pl.Callback):
         Args:
             trainer: the Lightning trainer.
             pl_module: the module that is trained.
-            outputs: what ``training_step`` returned.
-            batch: batch of data, which is not used.
             batch_idx: number of the batch.
         """
         self.bar.update()

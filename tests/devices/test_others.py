@@ -18,7 +18,7 @@ from trivgeo.generative import model as model_module
 from trivgeo.geoopt import GroupManifold
 from trivgeo.groups import SE, SO, Affine, KdVSymmetry, Similarity, Torus
 from trivgeo.inversion import Inverter
-from trivgeo.inversion.stages import Descend, KeepLower, Promote, Replicate
+from trivgeo.inversion.stages import Descend, InDoublePrecision, KeepLower, Replicate
 from trivgeo.pde import KdV, solve
 from trivgeo.registration import register
 
@@ -91,7 +91,7 @@ def test_conditions(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_stages(device: torch.device) -> None:
     for action, energy, x in (shapes(), images()):
-        for stages in ([Replicate(2), KeepLower(Descend(2))], [Replicate(2), Promote(Descend(2))]):
+        for stages in ([Replicate(2), KeepLower(Descend(2))], [Replicate(2), InDoublePrecision(Descend(2))]):
 
             def found(place: torch.device | str, stages: Any = stages, problem: Any = (action, energy, x)) -> Any:
                 act, given, data = problem

@@ -88,7 +88,7 @@ def test_likelihood_of_the_sub_power(kind: str, group: LieGroup, monkeypatch: py
             own.load_state_dict(other.state_dict())
     shown = g[:4].clone()
     shown[:, 2 * g.shape[1] // 3 :] = math.nan
-    monkeypatch.setattr(kinetic, "normal", lambda shape, like, generator: noise[:, : shape[-1]])
+    monkeypatch.setattr(kinetic, "normal", lambda shape, reference, generator: noise[:, : shape[-1]])
     found = model.log_prob(shown, mask=torch.tensor([True, True, False]), tolerance=1e-3)
     expected = small.log_prob(shown[:, : 2 * g.shape[1] // 3], tolerance=1e-3)
     assert torch.allclose(found, expected, atol=5e-3)

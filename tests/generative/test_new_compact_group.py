@@ -72,8 +72,8 @@ class Circle(HarmonicAnalysis, LieGroup):
     def _project(self, g: Tensor) -> Tensor:
         return g / g.norm(dim=-1, keepdim=True)
 
-    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-        return unit(2.0 * math.pi * uniform((*batch, 1), like, generator))
+    def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
+        return unit(2.0 * math.pi * uniform((*batch, 1), reference, generator))
 
     def _heat_kernel(self) -> HeatKernel:
         return CircleKernel(self.scale)

@@ -78,9 +78,9 @@ class GroupCase:
         return self.make()
 
 
-def stack_matrix(rows: list[list[Tensor | float]], like: Tensor) -> Tensor:
+def stack_matrix(rows: list[list[Tensor | float]], reference: Tensor) -> Tensor:
     """A matrix ``[*batch, k, k]`` from its entries, tensors ``[*batch]`` or numbers."""
-    full = [[torch.zeros_like(like) + entry for entry in row] for row in rows]
+    full = [[torch.zeros_like(reference) + entry for entry in row] for row in rows]
     return torch.stack([torch.stack(row, -1) for row in full], -2)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.helpers import seeded
-from trivgeo.groups import SL, compilation, compiled
+from trivgeo.groups import SL, compilation, compile_group
 
 
 class Cache:
@@ -38,7 +38,7 @@ def test_code_is_compiled_anew(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     cache = tmp_path / name
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
     monkeypatch.setattr(compilation, "fuse", compiler := Cache(tmp_path, name))
-    group = compiled(SL(2), threshold=2)
+    group = compile_group(SL(2), threshold=2)
     v = torch.randn(4, 3, generator=seeded(0))
     with pytest.warns(RuntimeWarning, match=r"a file in its cache .* seems to be broken .* Delete the folder") as seen:
         g = group.exp(v)
@@ -65,7 +65,7 @@ def test_a_spare_folder_that_is_broken_is_emptied(tmp_path: Path, monkeypatch: p
         return function
 
     monkeypatch.setattr(compilation, "fuse", compiler)
-    group = compiled(SL(2), threshold=2)
+    group = compile_group(SL(2), threshold=2)
     with pytest.warns(RuntimeWarning, match="SyntaxError: unexpected end"):
         group.exp(torch.zeros(4, 3))
     assert not group.compiler.report[0].reason
@@ -74,7 +74,7 @@ def test_a_spare_folder_that_is_broken_is_emptied(tmp_path: Path, monkeypatch: p
 def test_what_no_cache_is_the_reason_of_is_said_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compilation, "fuse", compiler := Cache(tmp_path, ".", "trivgeo_spare"))
-    group = compiled(SL(2), threshold=2)
+    group = compile_group(SL(2), threshold=2)
     with pytest.warns(RuntimeWarning, match="exp in torch.float32: eager, since compilation failed: ImportError"):
         group.exp(torch.zeros(4, 3))
     assert len(compiler.seen) == 2
@@ -83,8 +83,8 @@ def test_what_no_cache_is_the_reason_of_is_said_as_it_was(tmp_path: Path, monkey
 
 SCRIPT = """
 import sys, torch, warnings
-from trivgeo.groups import SO, compiled
-group = compiled(SO(2), threshold=2)
+from trivgeo.groups import SO, compile_group
+group = compile_group(SO(2), threshold=2)
 v = torch.linspace(0, 1, 4, dtype=torch.float64).unsqueeze(-1)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")

@@ -30,16 +30,16 @@ from trivgeo.groups import (
     Torus,
     Translation,
     compilation,
-    compiled,
+    compile_group,
 )
 from trivgeo.groups import compilation as _code_cache
-from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg import matrix_functions
 from trivgeo.groups.matrix import restore_determinant, unit_determinant
 from trivgeo.groups.rotations import rotation_from_euler, rotation_to_euler, rotation_to_quaternion
 
 
 def traced_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Trace like `compiled`, and run the graph by Python, without a compiler."""
+    """Trace like `compile_group`, and run the graph by Python, without a compiler."""
     return torch.compile(function, fullgraph=True, backend="eager")
 
 
@@ -62,7 +62,7 @@ def spread_frames(values: list[float]) -> Tensor:
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
 def test_rows_that_are_not_finite_make_nothing_eager(bad: float, traced: None) -> None:
     """What comes of such a row is NaN or infinity, in compiled code at other places than in eager code."""
-    group, v = compiled(SE(3), threshold=10), random_vectors(SE(3), 20, std=1.0)
+    group, v = compile_group(SE(3), threshold=10), random_vectors(SE(3), 20, std=1.0)
     v[3], v[7, 2] = bad, bad
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -88,7 +88,9 @@ def test_four_rows_are_inverted_without_library_routines(values: list[float]) ->
     matrix[0] = torch.eye(4, dtype=torch.float64).flip(0)  # each pivot is below
 
     def both(m: Tensor) -> Tensor:
-        return torch.cat([kernel(4).inverse(m).flatten(1), kernel(4).determinant(m).unsqueeze(-1)], -1)
+        return torch.cat(
+            [matrix_functions(4).inverse(m).flatten(1), matrix_functions(4).determinant(m).unsqueeze(-1)], -1
+        )
 
     found = traced_only(both)(matrix)
     inverse, determinant = found[:, :16].unflatten(1, (4, 4)), found[:, 16]
@@ -144,7 +146,7 @@ def test_a_whole_operation_is_elementwise(group: LieGroup, operation: str) -> No
 @pytest.mark.usefixtures("traced")
 class TestSwitch:
     def test_a_large_batch_is_compiled_once_and_small_ones_never(self) -> None:
-        group = compiled(SL(2), threshold=4)
+        group = compile_group(SL(2), threshold=4)
         v = torch.randn(6, 3, generator=seeded(0), dtype=torch.float64)
         group.exp(v[:3])
         assert group.compiler.report == ()
@@ -156,7 +158,7 @@ class TestSwitch:
         assert "exp in torch.float64: compiled" in repr(group.compiler)
 
     def test_batches_from_1000_on_are_compiled(self) -> None:
-        group = compiled(SL(2))
+        group = compile_group(SL(2))
         v = torch.randn(1000, 3, generator=seeded(0), dtype=torch.float64)
         group.exp(v[:999])
         assert group.compiler.report == ()
@@ -166,7 +168,7 @@ class TestSwitch:
 
     def test_code_is_used_for_what_it_was_made_for_alone(self) -> None:
         """Once one tensor twice, derivatives by one argument, inference and another number of threads."""
-        plain, group = SL(2), compiled(SL(2), threshold=2)
+        plain, group = SL(2), compile_group(SL(2), threshold=2)
         g, h = plain.random(2, 4, generator=seeded(0), dtype=torch.float64)
         assert_relative(group.compose(g, g), plain.compose(g, g), 1e-14)
         assert_relative(group.compose(g, h), plain.compose(g, h), 1e-14)
@@ -182,7 +184,7 @@ class TestSwitch:
 
     def test_batches_broadcast_and_scales_stay(self) -> None:
         plain = SL(2, scale=[0.1, 2.0, 3.0])
-        group = compiled(plain, threshold=2)
+        group = compile_group(plain, threshold=2)
         g = plain.random(4, generator=seeded(0), dtype=torch.float64)
         h = plain.random(3, 1, generator=seeded(1), dtype=torch.float64)
         assert_relative(group.compose(g, h), plain.compose(g, h), 1e-14)
@@ -194,11 +196,11 @@ class TestSwitch:
 
     def test_iterations_transforms_and_half_precision_stay_eager(self) -> None:
         group, threshold = SO(3), 2
-        rotations = compiled(group, threshold)
+        rotations = compile_group(group, threshold)
         g = group.random(4, generator=seeded(0))
         assert torch.equal(rotations.inverse(g), g.mT)
         assert rotations.compiler.report[0].reason == "since it computes nothing"
-        homographies = compiled(Projective(3), threshold)
+        homographies = compile_group(Projective(3), threshold)
         p = Projective(3).random(4, std=0.1, generator=seeded(0))
         assert_relative(homographies.log(p), Projective(3).log(p), 1e-6)
         assert homographies.compiler.report[0].reason.startswith("since it is too long to compile")
@@ -216,12 +218,12 @@ class TestSwitch:
         """Below the threshold and beyond, also of operations that compute nothing."""
         v = random_vectors(group, 4, std=0.1)
         g = group.exp(v)
-        for fast in (compiled(group, 100), compiled(group, 2)):
+        for fast in (compile_group(group, 100), compile_group(group, 2)):
             for name, x in {"exp": v, "log": g, "inverse": g, "project": g}.items():
                 assert not shares_memory(getattr(fast, name)(x), x), name
 
     def test_it_is_the_same_group(self) -> None:
-        group = compiled(HeatSymmetry(0.1, scale=0.5))
+        group = compile_group(HeatSymmetry(0.1, scale=0.5))
         assert group.is_same_group(HeatSymmetry(0.1))
         assert (group.nu, float(group.scale[0])) == (0.1, 0.5)
         assert group.action().group is group
@@ -232,9 +234,9 @@ class TestSwitch:
 
     def test_bad_input(self) -> None:
         with pytest.raises(ConfigurationError, match="group: expected"):
-            compiled("SO(3)")  # type: ignore[type-var]
+            compile_group("SO(3)")  # type: ignore[type-var]
         with pytest.raises(ConfigurationError, match="threshold"):
-            compiled(SO(3), threshold=1)
+            compile_group(SO(3), threshold=1)
 
 
 def refuse(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -248,7 +250,7 @@ def differ(function: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(("broken", "said"), [(refuse, "no C\\+\\+ compiler found"), (differ, "result differed")])
 def test_a_broken_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch, broken: Any, said: str) -> None:
     monkeypatch.setattr(compilation, "fuse", broken)
-    group = compiled(SL(2), threshold=2)
+    group = compile_group(SL(2), threshold=2)
     v = torch.randn(4, 3, generator=seeded(0))
     with pytest.warns(RuntimeWarning, match=f"exp in torch.float32: eager, since .*{said}") as seen:
         first = group.exp(v)
@@ -265,7 +267,7 @@ def test_results_of_one_number() -> None:
     """A scalar for each element is compared as any result."""
     for group in (SO(3), Affine(2)):
         g = group.random(5, generator=seeded(0), std=0.3)
-        assert_relative(compiled(group, threshold=2).log_modular(g), group.log_modular(g), 1e-6)
+        assert_relative(compile_group(group, threshold=2).log_modular(g), group.log_modular(g), 1e-6)
 
 
 @pytest.mark.slow(reason="compiles more often than torch does for one function")
@@ -275,7 +277,7 @@ def test_many_groups_share_methods() -> None:
     for dim in range(1, 12):
         group = Heisenberg(dim)
         g = group.random(5, generator=seeded(0), dtype=torch.float64)
-        fast = compiled(group, threshold=2)
+        fast = compile_group(group, threshold=2)
         assert_relative(fast.compose(g, g.flip(0)), group.compose(g, g.flip(0)), 1e-14)
         assert [line.reason for line in fast.compiler.report] == [""]
 
@@ -283,7 +285,7 @@ def test_many_groups_share_methods() -> None:
 @pytest.mark.usefixtures("traced")
 def test_derivatives() -> None:
     """By some arguments, of derivatives, of strided and of negated cotangents."""
-    plain, group = SE(2), compiled(SE(2), threshold=2)
+    plain, group = SE(2), compile_group(SE(2), threshold=2)
     g, h = plain.random(2, 6, generator=seeded(0), dtype=torch.float64)
     for inputs in ((g.clone().requires_grad_(), h), (g, h.clone().requires_grad_())):
         leaves = [x for x in inputs if x.requires_grad]
@@ -308,7 +310,7 @@ def test_derivatives() -> None:
     ids=repr,
 )
 def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
-    fast = compiled(group, threshold=10)
+    fast = compile_group(group, threshold=10)
     v, w = 0.4 * torch.randn(2, 50, group.dim, generator=seeded(0), dtype=torch.float64)
     g, h = group.exp(v), group.exp(w)
     operations = {"exp": (v,), "log": (g,), "compose": (g, h), "inverse": (g,), "Ad": (g,)}
@@ -328,7 +330,7 @@ def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
 
 def test_a_hundred_thousand_rigid_motions_are_compiled() -> None:
     """On every torch of the range, and the report says so."""
-    fast = compiled(SE(3))
+    fast = compile_group(SE(3))
     v = 0.5 * torch.randn(100_000, 6, generator=seeded(0), dtype=torch.float64)
     assert_relative(fast.exp(v), SE(3).exp(v), 1e-12)
     (line,) = fast.compiler.report
@@ -338,7 +340,7 @@ def test_a_hundred_thousand_rigid_motions_are_compiled() -> None:
 def test_nothing_is_compiled_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the number of the process alone; of a real one below."""
     monkeypatch.setattr(_code_cache, "_PROCESS", os.getpid() - 1)
-    group = compiled(SO(3), threshold=2)
+    group = compile_group(SO(3), threshold=2)
     g = SO(3).random(4, generator=seeded(0), dtype=torch.float64)
     with pytest.warns(RuntimeWarning, match="spawn"):
         found = group.compose(g, g)
@@ -351,8 +353,8 @@ def test_a_forked_process_uses_code_and_compiles_none() -> None:
     """With a cold cache torch's compiler waits there for ever for workers that its parent has."""
     script = """
 import os, sys, warnings, torch
-from trivgeo.groups import SL, compiled
-group = compiled(SL(2))
+from trivgeo.groups import SL, compile_group
+group = compile_group(SL(2))
 v = torch.randn(1000, 3, dtype=torch.float64)
 g = group.exp(v)
 child = os.fork()

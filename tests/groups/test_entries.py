@@ -11,7 +11,7 @@ from torch.func import jacrev
 from tests.groups.cases import GroupCase
 from tests.helpers import randn
 from trivgeo.groups import SL, SO, Affine, DirectProduct, GLPlus, LieGroup, Projective, Similarity
-from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg import matrix_functions
 
 UNITS = (
     30.0  # of the last place, times the condition of the entry; an entry that is a difference of others has thousands
@@ -145,6 +145,6 @@ def test_compiled_entries_are_relative_to_the_largest(monkeypatch: pytest.Monkey
     matrices = torch.diag_embed(torch.tensor([[-9.0, 7.0, 0.5], [3.0, -3.0, 0.0]], dtype=torch.float64))
     monkeypatch.setattr("trivgeo.groups.linalg.size_three.is_traced", lambda: True)
     monkeypatch.setattr("trivgeo.groups.linalg.size_three.is_small_batch", lambda matrix: False)
-    found = kernel(3).exp(matrices)
+    found = matrix_functions(3).exp(matrices)
     expected = torch.stack([exact(m) for m in matrices])
     assert float(((found - expected).abs().amax((1, 2)) / expected.amax((1, 2))).max()) < 1e-14

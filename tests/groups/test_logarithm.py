@@ -12,7 +12,7 @@ from torch.func import hessian, jacfwd, jacrev, vmap
 from tests.helpers import assert_relative, randn
 from trivgeo.groups import GLPlus, MatrixGroup, Projective
 from trivgeo.groups.linalg import any_size as logarithm
-from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg import matrix_functions
 
 SIZES = pytest.mark.parametrize("k", [4, 5])
 
@@ -40,7 +40,7 @@ def mixed(k: int) -> Tensor:
 
 
 def logs(matrix: Tensor) -> Tensor:
-    return logarithm.iterative_log(matrix, kernel(matrix.shape[-1]))
+    return logarithm.iterative_log(matrix, matrix_functions(matrix.shape[-1]))
 
 
 def gradients(matrix: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +120,7 @@ def test_pade_approximant() -> None:
     z[1, 0, 1], z[1, 1, 0] = radius / math.sqrt(2.0), -radius / math.sqrt(2.0)
     z[2, 0, 3] = radius
     eye = torch.eye(4, dtype=torch.float64)
-    got = torch.linalg.matrix_exp(2.0 * logarithm._artanh(z, kernel(4)))
+    got = torch.linalg.matrix_exp(2.0 * logarithm._artanh(z, matrix_functions(4)))
     assert_relative(got @ (eye - z), eye + z, 1e-15, event=2)
 
 

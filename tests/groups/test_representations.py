@@ -16,9 +16,9 @@ from tests.groups.textbook import BURGERS, FILIFORM, HEAT, KDV, SCHROEDINGER, b,
 from tests.helpers import assert_relative, rand, randn
 from trivgeo.groups import SL, SU, GeneratedGroup, HeatSymmetry, from_generators
 from trivgeo.groups.from_generators import OdeSettings
+from trivgeo.groups.from_generators.action_plan import ActionPlan, plan_action
 from trivgeo.groups.from_generators.decomposition import decompose
 from trivgeo.groups.from_generators.levi_assembly import simple_ideals
-from trivgeo.groups.from_generators.motion_plan import MotionPlan, plan_motion
 from trivgeo.groups.from_generators.polynomial_representation import PolynomialRepresentation
 from trivgeo.groups.from_generators.representation import Monomials, Representation, standard_representation
 from trivgeo.groups.from_generators.user_fields import parse_fields, sample_fields
@@ -52,11 +52,11 @@ def group_of(name: str) -> GeneratedGroup:
 
 
 @cache
-def plan_of(name: str) -> MotionPlan:
+def plan_of(name: str) -> ActionPlan:
     """The phases of `from_generators` up to the plan of the motion."""
     fields, variables = SPACES[name]
     decomposed = decompose(sample_fields(parse_fields(fields, variables, None), None, None), None)
-    return plan_motion(decomposed, None, OdeSettings())
+    return plan_action(decomposed, None, OdeSettings())
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
 from tests.helpers import assert_relative, randn
-from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg import matrix_functions
 from trivgeo.groups.linalg.any_size import shifted_exp, unitary_exp
 
 SIZES = [3, 4, 5, 6]
@@ -73,7 +73,7 @@ def test_many_matrices_of_five_and_six_rows() -> None:
     for k in (5, 6):
         many = randn(1600, k, k)
         many[0] *= 40.0
-        got, few = kernel(k).exp(many), kernel(k).exp(many[:7])
+        got, few = matrix_functions(k).exp(many), matrix_functions(k).exp(many[:7])
         assert torch.equal(got, shifted_exp(many))
         assert_relative(got[:7], few, 1e-11, event=2, floor=1e-300)
 

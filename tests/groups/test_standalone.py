@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.helpers import seeded
 from trivgeo.errors import ConfigurationError
-from trivgeo.groups import SE, Affine, PointAction, exported
+from trivgeo.groups import SE, Affine, PointAction, export_action
 from trivgeo.symmetry import find_symmetries
 
 ALONE = """
@@ -37,7 +37,7 @@ def _alone(actions: list[PointAction], folder: Path) -> list[tuple[Tensor, Tenso
         v = 0.2 * torch.randn(7, action.group.dim, dtype=torch.float64, generator=seeded(i))
         points = 0.4 + 0.3 * torch.rand(7, 5, action.point_dims[0], dtype=torch.float64, generator=seeded(i + 50))
         torch.save({"v": v, "points": points}, folder / f"{i}.pt")
-        torch.export.save(exported(action), folder / f"{i}.pt2")
+        torch.export.save(export_action(action), folder / f"{i}.pt2")
         expected.append(action(action.group.exp(v), points))
     paths = [str(folder / str(i)) for i in range(len(actions))]
     subprocess.run([sys.executable, "-I", "-c", ALONE, *paths], check=True, cwd=folder)
@@ -51,7 +51,7 @@ def test_the_same_points() -> None:
     v = 0.2 * torch.randn(7, 3, dtype=torch.float64, generator=seeded(0))
     points = torch.rand(7, 5, 2, dtype=torch.float64, generator=seeded(1))
     expected = action(action.group.exp(v), points)
-    torch.testing.assert_close(exported(action).module()(v, points), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(export_action(action).module()(v, points), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -78,4 +78,4 @@ def test_what_cannot_be_traced() -> None:
             return x if float(g.sum()) > 0 else -x
 
     with pytest.raises(ConfigurationError, match=r"torch\.export can trace"):
-        exported(Undecided(SE(2), (2,)))
+        export_action(Undecided(SE(2), (2,)))

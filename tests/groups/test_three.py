@@ -13,10 +13,10 @@ from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 
 from tests.helpers import assert_relative, randn
 from trivgeo.groups import GLPlus, Projective
-from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg import matrix_functions
 from trivgeo.groups.linalg import size_three as three
 
-KERNEL = kernel(3)
+KERNEL = matrix_functions(3)
 COUNT = 20
 
 

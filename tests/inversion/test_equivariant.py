@@ -15,7 +15,7 @@ from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import SE, SO, Action, BurgersSymmetry, HeatSymmetry, LieGroup, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, TestTimeEquivariant
-from trivgeo.inversion.stages import Descend, Newton, Promote, Select
+from trivgeo.inversion.stages import Descend, InDoublePrecision, Newton, Select
 
 
 class Known(Inverter):
@@ -215,7 +215,7 @@ class TestEquivarianceError:
         rough = self.model(network, None).equivariance_error(x, 50, generator=seeded(0))
         assert rough.median > 1e-2
         for output, function in ((None, network), (SE(2).action(), points)):
-            error = self.model(function, output, Promote(Descend(20), Newton(6))).equivariance_error(
+            error = self.model(function, output, InDoublePrecision(Descend(20), Newton(6))).equivariance_error(
                 x, 50, generator=seeded(0)
             )
             assert error.errors.shape == (50, 2)
@@ -235,7 +235,7 @@ class TestEquivarianceError:
             turn = SO(2).exp(angle.unsqueeze(-1))
             return SE(2).join(turn, middle - (turn @ self.TEMPLATE.mean(0).to(x)))
 
-        inverter = Inverter(SE(2).action(), self.energy, [Promote(Newton(8))])
+        inverter = Inverter(SE(2).action(), self.energy, [InDoublePrecision(Newton(8))])
         model = TestTimeEquivariant(lambda y: (5 * y).sin().flatten(1), inverter, initial=frame)
         error = model.equivariance_error(self.clouds(dtype), generator=seeded(1))
         assert error.worst < (1e-9 if dtype == torch.float64 else 1e-3)
@@ -274,7 +274,7 @@ class TestEquivarianceError:
         network = nn.Sequential(nn.Flatten(), nn.Linear(8, 3), nn.Tanh())
         x = randn(2, 4, 2, dtype=torch.float32)
         energy = nn.Sequential(network, Squares())
-        result = Inverter(Translation(2).action(), energy, [Promote(Newton(3))])(x)
+        result = Inverter(Translation(2).action(), energy, [InDoublePrecision(Newton(3))])(x)
         assert result.elements.dtype == torch.float32
         assert next(network.parameters()).dtype == torch.float32
         assert bool((result.best_energy() <= energy(x)).all())
@@ -288,7 +288,7 @@ class TestEquivarianceError:
             return (y - 0.5).square().sum((1, 2, 3))
 
         x = torch.rand(2, 1, 6, 6, generator=seeded(0)) + 0.1
-        result = Inverter(ImageWarp(Translation(2)), energy, [Promote(Descend(2))])(x)
+        result = Inverter(ImageWarp(Translation(2)), energy, [InDoublePrecision(Descend(2))])(x)
         assert sum(empty for empty, _ in seen) == 2
         assert result.energy_evaluations + result.gradient_evaluations == sum(number for _, number in seen) / 2
 

@@ -48,7 +48,7 @@ def hermite_normal(dim: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> tup
     points = torch.tensor(list(itertools.product(x, repeat=2 * dim)), dtype=torch.float64)
     weights = torch.tensor(list(itertools.product(w / w.sum(), repeat=2 * dim)), dtype=torch.float64).prod(-1)
     draws = itertools.cycle([points[:, :dim], points[:, dim:]])
-    fake = lambda shape, like, generator: next(draws)  # noqa: E731
+    fake = lambda shape, reference, generator: next(draws)  # noqa: E731
     monkeypatch.setattr("trivgeo.sde.processes.trivialized.normal", fake)
     monkeypatch.setattr("trivgeo.sde.solvers.runge_kutta.normal", fake)
     return len(points), weights

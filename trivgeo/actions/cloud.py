@@ -58,27 +58,11 @@ class PointCloud(Action):
         return self.point_action(g, x)
 
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch m n"]) -> Bool[Tensor, "*out"]:
-        """Return True where g maps every point of the cloud to a finite point.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: clouds ``[*batch, m, n]``.
-
-        Returns:
-            Truth values ``[*batch]``, one for each cloud.
-        """
+        """Return True where g maps every point of the cloud to a finite point."""
         return self.point_action.is_valid(g, x).all(-1)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*out"]:
-        r"""Return :math:`\log |\det \partial (g.x) / \partial x|`: the sum over the points of the value at each point.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: clouds ``[*batch, m, n]``.
-
-        Returns:
-            Numbers ``[*batch]``, one for each cloud; NaN where a point has no image.
-        """
+        r"""Return :math:`\log |\det \partial (g.x) / \partial x|`, the sum over the points of a cloud."""
         return self.point_action.log_abs_det_jacobian(g, x)
 
     def batch_shape(self, x: Any) -> Any:
@@ -86,12 +70,7 @@ class PointCloud(Action):
         return self.point_action.batch_shape(x)
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is a tensor ``[*batch, m, n]`` with m > 0; messages call it ``name``.
-
-        Raises:
-            ConfigurationError: ``x`` has another type.
-            ShapeError: points have another number of coordinates than the action, or a cloud has no points.
-        """
+        """Raise a typed error unless ``x`` is a tensor ``[*batch, m, n]`` with m > 0; messages call it ``name``."""
         self.point_action.check_data(x, name)
         if (x := check_tensor(name, x)).shape[-2] == 0:
             raise ShapeError(f"{name}: expected at least one point, got {list(x.shape)}")

@@ -300,9 +300,9 @@ def evaluate(
     return total.movedim(-2, -3), inside
 
 
-def tolerance(like: Tensor) -> float:
+def tolerance(reference: Tensor) -> float:
     """How far numbers that are meant to be equal may differ, relative to one."""
-    return float(torch.finfo(like.dtype).eps ** _EXTRA)
+    return float(torch.finfo(reference.dtype).eps ** _EXTRA)
 
 
 def _take(x: Tensor, index: Tensor, event: int) -> Tensor:
@@ -517,15 +517,7 @@ class FieldAction(Action):
         return resample(x, grid, self.periodic, counts)
 
     def is_valid(self, g: Tensor, x: Field) -> Bool[Tensor, "*batch"]:
-        """Return True where the field ``g.x`` is known at all points of its grid.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: fields; batches broadcast.
-
-        Returns:
-            Truth values ``[*batch]``, one for each field.
-        """
+        """Return True where the field ``g.x`` is known at all points of its grid."""
         y = self(g, x)
         known = torch.isfinite(y.values).flatten(-2 - self.dims).all(-1)
         return known & torch.isfinite(y.grid.origin).flatten(-2).all(-1)
@@ -538,10 +530,6 @@ class FieldAction(Action):
         :math:`c \log|\det D (x', t') / D (x, t)|` at each point, as in `ImageWarp`, with total derivatives along the
         graph of u. If (x, t) moves by u, the derivative of u where it lands is
         :math:`\det \partial (x', t', u') / \partial (x, t, u)` divided by :math:`\det D (x', t') / D (x, t)`.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: fields; batches broadcast.
         """
         jets, unknowns = x.to_points(), x.values.shape[-2 - self.dims]
         whole = self.point_action.jacobian(g, jets)
@@ -560,12 +548,7 @@ class FieldAction(Action):
         return x.values.shape[: -2 - self.dims]
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is a `Field` of this action; messages call it ``name``.
-
-        Raises:
-            ConfigurationError: ``x`` has another type.
-            ShapeError: axes or unknowns differ in number from those of the action, or the grid does not fit the values.
-        """
+        """Raise a typed error unless ``x`` is a `Field` of this action; messages call it ``name``."""
         if not isinstance(x, Field):
             raise ConfigurationError(f"{name}: expected a Field, got {type(x).__name__}")
         d, (origin, steps) = self.dims, x.grid
@@ -582,10 +565,10 @@ class FieldAction(Action):
                 f"{list(steps.shape)}"
             )
 
-    def _fibre(self, jets: Tensor, like: Field) -> Tensor:
+    def _fibre(self, jets: Tensor, reference: Field) -> Tensor:
         """Values ``[*batch, c, s, *n]`` of jets in the order of `Field.to_points`."""
         values = jets[..., self.dims + 1 :].mT
-        return values.unflatten(-1, like.values.shape[-1 - self.dims :])
+        return values.unflatten(-1, reference.values.shape[-1 - self.dims :])
 
     def _corners(self, x: Field) -> Tensor:
         """At each time the first point and the ends of the axes (a period away), ``[*batch, s, d + 1, d + 1]``."""

@@ -44,17 +44,17 @@ def half_sides(height: int, width: int) -> tuple[float, float]:
     return width / longer, height / longer
 
 
-def pixel_centres(height: int, width: int, like: Tensor) -> Float[Tensor, "p 2"]:
+def pixel_centres(height: int, width: int, reference: Tensor) -> Float[Tensor, "p 2"]:
     """Return the centres (x, y) of the pixels of a frame, row by row, ``[height * width, 2]``.
 
     Args:
         height: number of rows of pixels.
         width: number of columns of pixels.
-        like: gives dtype and device.
+        reference: gives dtype and device.
     """
     longer = max(height, width)
-    x = (2 * torch.arange(width, dtype=like.dtype, device=like.device) + (1 - width)) / longer
-    y = (2 * torch.arange(height, dtype=like.dtype, device=like.device) + (1 - height)) / longer
+    x = (2 * torch.arange(width, dtype=reference.dtype, device=reference.device) + (1 - width)) / longer
+    y = (2 * torch.arange(height, dtype=reference.dtype, device=reference.device) + (1 - height)) / longer
     return torch.stack([x.expand(height, width), y.unsqueeze(-1).expand(height, width)], -1).flatten(0, 1)
 
 
@@ -64,17 +64,17 @@ def frame_corners(height: int, width: int) -> tuple[tuple[float, float], ...]:
     return (-x, -y), (-x, y), (x, -y), (x, y)
 
 
-def frame_from_pixels(height: int, width: int, like: Tensor) -> Float[Tensor, "3 3"]:
+def frame_from_pixels(height: int, width: int, reference: Tensor) -> Float[Tensor, "3 3"]:
     """Return the matrix that maps pixel coordinates (x, y, 1) to coordinates of the frame, ``[3, 3]``.
 
     Args:
         height: number of rows of the image.
         width: number of columns; pixel centres lie at whole numbers.
-        like: a tensor on the device of the result, which has dtype float64.
+        reference: a tensor on the device of the result, which has dtype float64.
     """
     longer = max(height, width)
     rows = [[2 / longer, 0.0, (1 - width) / longer], [0.0, 2 / longer, (1 - height) / longer], [0.0, 0.0, 1.0]]
-    return torch.tensor(rows, dtype=torch.float64, device=like.device)
+    return torch.tensor(rows, dtype=torch.float64, device=reference.device)
 
 
 def check_sides(size: tuple[int, int]) -> tuple[int, int]:
@@ -261,12 +261,7 @@ class ImageGuard(ContentGuard):
         return ImageContent(*(part.reshape(*batch, *part.shape[1:]) for part in parts))
 
     def departure(self, g: Tensor, content: ImageContent) -> Float[Tensor, "*out"]:
-        """Return the cost of contrast that g moves out of the frame, ``[*batch]``; zero if all contrast stays inside.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            content: record of the contrast, see `content`; batches broadcast.
-        """
+        """Return the cost of contrast that g moves out of the frame, ``[*batch]``; zero if all stays inside."""
         beyond = torch.relu(self.point_action(g, content.points).abs() - content.half_sides.unsqueeze(-2)) / _WIDTH
         outside = 2 * torch.hypot(torch.ones_like(beyond), beyond).log().sum(-1)
         area = self._area(g, content).clamp(min=torch.finfo(g.dtype).tiny)
@@ -276,10 +271,6 @@ class ImageGuard(ContentGuard):
         """Return the share of the contrast that g leaves in the frame, ``[*batch]``, in [0, 1].
 
         The share is reduced where the contrast covers less than four pixels after g has acted.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            content: record of the contrast, see `content`; batches broadcast.
         """
         inside = (self.point_action(g, content.points).abs() <= content.half_sides.unsqueeze(-2)).all(-1)
         lost = (content.shares * (~inside).to(content.shares.dtype)).sum(-1)
@@ -409,8 +400,7 @@ class ImageWarp(Action):
         are read in place: the last batch dimensions in which ``x`` has size one cost no copies of it.
 
         Args:
-            g: elements ``[*batch, *element_shape]``; for a list one element, or as many as images.
-            x: images ``[*batch, c, h, w]``, or a list of images ``[c, h, w]`` of several sizes.
+
 
         Returns:
             Images ``[*out, c, h, w]``, or a list of them.
@@ -569,15 +559,7 @@ class ImageWarp(Action):
         return g.to(matrix.dtype)
 
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Bool[Tensor, "*out"]:
-        """Return True where g is defined and finite on the whole frame.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: images ``[*batch, c, h, w]``; batches broadcast.
-
-        Returns:
-            Truth values ``[*batch]``, one for each image.
-        """
+        """Return True where g is defined and finite on the whole frame."""
         batch = self._out_shape(g, x)
         inverse = self.group.inverse(g)
         height, width = x.shape[-2:]
@@ -592,10 +574,6 @@ class ImageWarp(Action):
         On square-integrable functions :math:`I \mapsto I \circ g^{-1}` is an isometry followed by a multiplication by
         :math:`|\det D g|^{1/2}`. The result is the logarithm of the determinant of that multiplication on the lattice
         of pixels. The result is additive over products up to the frame, and NaN where g is not defined on the frame.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: images ``[*batch, c, h, w]``, of which only the shape is read.
         """
         batch = self._out_shape(g, x)
         g = self.group.check_elements(g)
@@ -611,13 +589,7 @@ class ImageWarp(Action):
         return x.shape[:-3]
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is a floating-point tensor ``[*batch, c, h, w]``; messages call it ``name``.
-
-        Raises:
-            ConfigurationError: ``x`` has another type.
-            ShapeError: ``x`` has fewer than three dimensions, images without pixels, or channels last: 3 or 4 columns
-                of more than 16 rows and channels.
-        """
+        """Raise a typed error unless ``x`` is a floating-point tensor ``[*batch, c, h, w]``."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             got = x.dtype if isinstance(x, Tensor) else type(x).__name__
             hint = f"{got}; see image / 255.0" if got == torch.uint8 else got
@@ -635,7 +607,7 @@ class ImageWarp(Action):
             return None
         if len(self.fill) not in (1, rows.shape[1]):
             raise ShapeError(f"x: expected images of {len(self.fill)} channels, as the fill, got {rows.shape[1]}")
-        return self._fill.like(rows).reshape(-1, 1, 1)
+        return self._fill.matching(rows).reshape(-1, 1, 1)
 
     def _keeps_frame(self, inverse: Tensor, height: int, width: int) -> Bool[Tensor, "*batch"]:
         """Whether the denominator of the inverse has one sign at the corners of the frame, and so on all of it."""

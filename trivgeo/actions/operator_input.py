@@ -76,28 +76,12 @@ class OperatorAction(Action):
         return (low > 0) | (high < 0)
 
     def is_valid(self, g: Tensor, x: OperatorInput) -> Bool[Tensor, "*batch"]:
-        """Return True where g maps the initial condition and the query points to finite points.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: inputs of an operator.
-
-        Returns:
-            Truth values ``[*batch]``, one for each input.
-        """
+        """Return True where g maps the initial condition and the query points to finite points."""
         y = self(g, x)
         return torch.isfinite(y.initial).all(-1).all(-1) & torch.isfinite(y.query).all(-1).all(-1)
 
     def log_abs_det_jacobian(self, g: Tensor, x: OperatorInput) -> Float[Tensor, "*batch"]:
-        r"""Return :math:`\log |\det \partial (g.x) / \partial x|`, summed over initial points and query points.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: inputs of an operator.
-
-        Returns:
-            Numbers ``[*batch]``, one for each input.
-        """
+        r"""Return :math:`\log |\det \partial (g.x) / \partial x|`, summed over initial points and query points."""
         return sum(
             (self.point_action.log_abs_det_jacobian(g, part) for part in x[1:]),
             start=self.point_action.log_abs_det_jacobian(g, x[0]),
@@ -111,11 +95,6 @@ class OperatorAction(Action):
         """Raise a typed error unless ``x`` is an `OperatorInput` with an initial condition at one time.
 
         Initial conditions have all coordinates of the point action, query points fewer. Messages call x ``name``.
-
-        Raises:
-            ConfigurationError: ``x`` has another type.
-            ShapeError: shapes do not fit the point action, or the two parts have different batch dimensions.
-            DomainError: the time of the initial condition is not constant.
         """
         if not isinstance(x, OperatorInput):
             raise ConfigurationError(f"{name}: expected an OperatorInput, got {type(x).__name__}")

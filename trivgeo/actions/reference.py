@@ -85,27 +85,11 @@ class WithReference(Action):
         return Referenced(y, x.reference.expand(*self.action.batch_shape(y), *inner))
 
     def is_valid(self, g: Tensor, x: Referenced) -> Bool[Tensor, "..."]:
-        """Return True where g is defined on the data ``x.x``; the reference does not move.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: data with their references.
-
-        Returns:
-            Truth values, of the shape that the action on the data returns.
-        """
+        """Return True where g is defined on the data ``x.x``; the reference does not move."""
         return self.action.is_valid(g, x.x)
 
     def log_abs_det_jacobian(self, g: Tensor, x: Referenced) -> Float[Tensor, "*out"]:
-        r"""Return :math:`\log |\det \partial (g.x) / \partial x|` for the data ``x.x``; the reference does not move.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: data with their references.
-
-        Returns:
-            Numbers ``[*batch]``, one for each datum.
-        """
+        r"""Return :math:`\log |\det \partial (g.x) / \partial x|` for the data ``x.x``; the reference does not move."""
         return self.action.log_abs_det_jacobian(g, x.x)
 
     def batch_shape(self, x: Any) -> torch.Size:
@@ -116,10 +100,6 @@ class WithReference(Action):
         """Raise a typed error unless ``x`` is a `Referenced` with a reference for each datum.
 
         Messages call ``x`` by ``name``.
-
-        Raises:
-            ConfigurationError: ``x`` has another type.
-            ShapeError: data do not fit the action, or references have other batch dimensions.
         """
         check_type(name, x, Referenced)
         self.action.check_data(x.x, f"{name}.x")

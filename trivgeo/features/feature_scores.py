@@ -69,7 +69,6 @@ class ClassCosine(FeatureScore):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments for a file: the numbers of classes and features."""
         return {"classes": len(self.directions), "dim": self.dim}
 
     def evaluate(self, features: Tensor) -> Tensor:
@@ -176,7 +175,6 @@ class NeighbourDistance(FeatureScore):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments for a file: the numbers of data, features and neighbours."""
         return {"data": len(self.directions), "dim": self.dim, "neighbours": self.neighbours}
 
     def evaluate(self, features: Tensor) -> Tensor:

@@ -149,12 +149,10 @@ class LearnedEnergy(FeatureEnergy):
         return cls(reader.network, reader.layer, score=head, validation=validation)
 
     def _entry(self) -> dict[str, Any]:
-        """What the header of a file says."""
         return super()._entry() | {"validation": None if self.validation is None else vars(self.validation)}
 
     @classmethod
     def _options(cls, entry: dict[str, Any]) -> dict[str, Any]:
-        """Return the validation that a file holds."""
         known = entry.get("validation")
         try:
             return {"validation": None if known is None else HeadValidation(**known)}
@@ -198,11 +196,11 @@ class _Restorations:
         far = sample_elements(group, self.law, number * _FAR, source).cpu().unflatten(0, (number, _FAR))
         # what is given has been warped once, a restoration twice: the head must not take less warped for right
         far[:, 0] = where_rows(moved, identity, far[:, 0])
-        shape, like = (number, _NEAR, group.dim), torch.empty(0, dtype=right.dtype)
-        reach = _NEAREST * (math.log(_FARTHEST / _NEAREST) * uniform((number, _NEAR, 1), like, source)).exp()
+        shape, reference = (number, _NEAR, group.dim), torch.empty(0, dtype=right.dtype)
+        reach = _NEAREST * (math.log(_FARTHEST / _NEAREST) * uniform((number, _NEAR, 1), reference, source)).exp()
         unit = right.unsqueeze(1)
         near = group.compose(
-            unit.expand(number, _NEAR, *unit.shape[2:]), self.near.exp(reach * normal(shape, like, source))
+            unit.expand(number, _NEAR, *unit.shape[2:]), self.near.exp(reach * normal(shape, reference, source))
         )
         g = torch.cat([unit, far.to(right.dtype), near], 1).to(first)
         restored = action(group.inverse(g), lift(action(right.to(first), x), 1))

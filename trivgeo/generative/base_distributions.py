@@ -78,19 +78,11 @@ class HaarDistribution(BaseDistribution):
         self.reference: Tensor
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw independent uniform elements by `LieGroup.random_haar`, ``[num_samples, *element_shape]``.
-
-        Args:
-            num_samples: number of elements.
-            generator: random numbers; ``None`` is torch's.
-        """
+        """Draw independent uniform elements by `LieGroup.random_haar`, ``[num_samples, *element_shape]``."""
         dtype, device = self.reference.dtype, self.reference.device
         return self.group.random_haar(num_samples, generator=generator, dtype=dtype, device=device)
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Return zeros ``[*batch]`` at elements g, ``[*batch, *element_shape]``: the density of Haar measure of
-        mass one is 1.
-        """
         return g.new_zeros(self.group.batch_shape(g))
 
 
@@ -154,10 +146,6 @@ class NormalDistribution(BaseDistribution):
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw independent elements, ``[num_samples, *element_shape]``, by rejection of vectors outside of the
         support.
-
-        Args:
-            num_samples: number of elements.
-            generator: random numbers; ``None`` is torch's.
         """
         check_count("num_samples", num_samples, 0)
         found = self._accepted(num_samples, generator)
@@ -166,14 +154,7 @@ class NormalDistribution(BaseDistribution):
         return self.group.retract(self.centre, found[:num_samples])
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Return the log-density of the logarithm, corrected by the derivative of the exponential.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-
-        Returns:
-            Log-densities ``[*batch]`` for left Haar measure; minus infinity outside of the support.
-        """
+        """Return the log-density of the logarithm, corrected by the derivative of the exponential."""
         v, volume = log_about(self.group, self.centre, g)
         return _normal_log_density(v, self.mean, self.factor) - self.log_mass - volume + self._log_volume
 
@@ -214,10 +195,6 @@ class MixtureDistribution(BaseDistribution):
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw independent elements, ``[num_samples, *element_shape]``: each from a component that is drawn by its
         weight.
-
-        Args:
-            num_samples: number of elements.
-            generator: random numbers; ``None`` is torch's.
         """
         check_count("num_samples", num_samples, 0)
         counts = (
@@ -229,14 +206,7 @@ class MixtureDistribution(BaseDistribution):
         return g[permutation((num_samples,), self.weights, generator)]
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Return the logarithm of the weighted sum of the densities of all components.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-
-        Returns:
-            Log-densities ``[*batch]`` for left Haar measure; minus infinity outside of the support.
-        """
+        """Return the logarithm of the weighted sum of the densities of all components."""
         each = torch.stack([law.log_density(g) for law in _distributions(self.laws)], -1)
         return (each + self.weights.log()).logsumexp(-1)
 
@@ -261,12 +231,6 @@ class EmpiricalDistribution(BaseDistribution):
         self.elements: Tensor
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw elements of the sample with repetition, ``[num_samples, *element_shape]``.
-
-        Args:
-            num_samples: number of elements.
-            generator: random numbers; ``None`` is torch's.
-        """
         check_count("num_samples", num_samples, 0)
         return self.elements[integers(len(self.elements), (num_samples,), self.elements, generator)]
 
@@ -274,7 +238,7 @@ class EmpiricalDistribution(BaseDistribution):
         """Refuse to evaluate elements g, for the distribution of a sample has no density.
 
         Args:
-            g: elements ``[*batch, *element_shape]``.
+
 
         Raises:
             ConfigurationError: always.

@@ -62,13 +62,13 @@ class Bodies:
         self.dim = self.factor.dim
         self.numel = math.prod(self.factor.element_shape)
 
-    def check(self, mask: Any, batch: torch.Size, like: Tensor) -> Bool[Tensor, "b N"]:
-        """Return a mask of a batch of elements, flattened to one batch dimension, on the device of ``like``.
+    def check(self, mask: Any, batch: torch.Size, reference: Tensor) -> Bool[Tensor, "b N"]:
+        """Return a mask of a batch of elements, flattened to one batch dimension, on the device of ``reference``.
 
         Args:
             mask: present bodies, ``[N]`` for all elements or ``[*batch, N]``: truth values, or zeros and ones.
             batch: batch shape of the elements.
-            like: a tensor of the model.
+            reference: a tensor of the model.
 
         Raises:
             ConfigurationError: the mask is no tensor, or holds other numbers than zero and one.
@@ -92,7 +92,7 @@ class Bodies:
             raise ConfigurationError("mask: expected truth values, or zeros and ones, got other numbers")
         if bool((empty := ~found.any(-1)).any()):
             raise DomainError(f"mask: expected a body in each row, got {int(empty.sum())} rows without any")
-        return found.to(like.device).expand(*batch, self.count).reshape(-1, self.count)
+        return found.to(reference.device).expand(*batch, self.count).reshape(-1, self.count)
 
     def hide(self, g: Tensor, mask: Tensor) -> Tensor:
         """Return elements g, ``[*batch, *element_shape]``, with bodies that a ``mask`` has not put at the identity."""
@@ -146,7 +146,7 @@ class MaskedDistribution(BaseDistribution):
         """Return the log-densities of the present bodies of elements g, ``[b]``.
 
         Args:
-            g: elements ``[b, *element_shape]``.
+
 
         Raises:
             ConfigurationError: the bodies are not independent.
@@ -192,10 +192,12 @@ def pad_bodies(group: LieGroup, chains: Sequence[Tensor]) -> tuple[Float[Tensor,
             )
         lengths.append(batch[0])
         rows.append(checked.flatten(1))
-    like = rows[0]
-    row = bodies.factor.identity(bodies.count, dtype=like.dtype, device=like.device).flatten(1)
-    whole = torch.stack([torch.cat([chain.to(like), row[len(chain) :]]) for chain in rows])
-    mask = torch.arange(bodies.count, device=like.device) < torch.tensor(lengths, device=like.device).unsqueeze(-1)
+    reference = rows[0]
+    row = bodies.factor.identity(bodies.count, dtype=reference.dtype, device=reference.device).flatten(1)
+    whole = torch.stack([torch.cat([chain.to(reference), row[len(chain) :]]) for chain in rows])
+    mask = torch.arange(bodies.count, device=reference.device) < torch.tensor(
+        lengths, device=reference.device
+    ).unsqueeze(-1)
     return whole.flatten(1), mask
 
 

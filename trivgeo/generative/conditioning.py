@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 
-def check_condition(condition: Any, is_vector: bool, like: Tensor) -> Any:
+def check_condition(condition: Any, is_vector: bool, reference: Tensor) -> Any:
     """Return conditions as tensors on the device of a model, floating-point numbers in its dtype.
 
     Args:
         condition: vectors, or for a module a tensor or a tuple, list or dictionary of tensors; arrays and numbers are
             taken, too. Dictionaries are returned in the order of their keys.
         is_vector: whether conditions are vectors.
-        like: a tensor of the model.
+        reference: a tensor of the model.
 
     Raises:
         ConfigurationError: there is something else in it.
@@ -49,7 +49,7 @@ def check_condition(condition: Any, is_vector: bool, like: Tensor) -> Any:
             raise ConfigurationError(f"condition: expected tensors, got {type(x).__name__}")
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise NonFiniteError("condition: expected finite numbers, got NaN or infinity")
-        return x.to(like) if x.is_floating_point() else x.to(like.device)
+        return x.to(reference) if x.is_floating_point() else x.to(reference.device)
 
     if is_vector:
         return to_model(check_tensor("condition", condition))
@@ -208,15 +208,15 @@ class ConditionEncoder(nn.Module):
             self.initialise(self._checked(features).shape[-1], features)
         return features
 
-    def initialise(self, dim: int, like: Tensor) -> None:
+    def initialise(self, dim: int, reference: Tensor) -> None:
         """Draw the vector of a missing condition, unless conditions are never missing or the vector exists.
 
         Args:
             dim: number of its entries.
-            like: a tensor with its dtype and device.
+            reference: a tensor with its dtype and device.
         """
         if self.dropout > 0.0 and self.missing is None:
-            self.missing = nn.Parameter(normal((dim,), torch.empty(0), None).to(like))
+            self.missing = nn.Parameter(normal((dim,), torch.empty(0), None).to(reference))
 
     def without(self, features: Any) -> Tensor:
         """Return features of the shape of ``features`` that stand for a missing condition.
@@ -399,7 +399,7 @@ class ConditionalNetwork(nn.Module):
         return found
 
     def features(
-        self, condition: Any, ndims: tuple[int, ...], shape: tuple[int, ...], batch: torch.Size, like: Tensor
+        self, condition: Any, ndims: tuple[int, ...], shape: tuple[int, ...], batch: torch.Size, reference: Tensor
     ) -> Any:
         """Return features of conditions of a batch of elements, with one batch dimension.
 
@@ -408,7 +408,7 @@ class ConditionalNetwork(nn.Module):
             ndims: number of dimensions of one condition, for each tensor in it.
             shape: shape of the features of one condition.
             batch: batch shape of the elements.
-            like: a tensor of the dtype and the device of the model.
+            reference: a tensor of the dtype and the device of the model.
 
         Raises:
             ConfigurationError: a condition is missing.
@@ -416,9 +416,9 @@ class ConditionalNetwork(nn.Module):
         """
         assert self.encoder is not None
         if condition is None:
-            found: Any = self.encoder.without(like.new_zeros(1, *shape))
+            found: Any = self.encoder.without(reference.new_zeros(1, *shape))
         else:
-            condition = check_condition(condition, self.encoder.is_vector, like)
+            condition = check_condition(condition, self.encoder.is_vector, reference)
             condition = batched_condition(condition, ndims, batch)
             self.encoder.check(condition)
             found = self._encoded(condition)

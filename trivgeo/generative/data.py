@@ -98,8 +98,8 @@ class _Indexed(TrainingData):
             raise ShapeError(f"samples: expected at least two elements, got {len(dataset)}")
 
     def first_rows(self, count: int, generator: torch.Generator) -> Pair:
-        like = torch.empty(0, device=generator.device)
-        return self._items(permutation((len(self.dataset),), like, generator)[:count])
+        reference = torch.empty(0, device=generator.device)
+        return self._items(permutation((len(self.dataset),), reference, generator)[:count])
 
     def draw(self, count: int, generator: torch.Generator) -> Pair:
         return self._items(integers(len(self.dataset), (count,), torch.empty(0), generator))

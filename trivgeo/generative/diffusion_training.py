@@ -107,22 +107,13 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         """Return the weighted mean square error of the network on the targets of the path, a scalar.
 
         Rows whose target is not finite are skipped and counted in ``num_skipped_rows``.
-
-        Args:
-            data: elements ``[b, *element_shape]`` and their conditions, or ``None``.
-            index: number of the batch, unused.
         """
         loss, found = self._loss(data, self.step_generator())
         self.num_skipped_rows = self.num_skipped_rows + (~found).sum()
         return loss
 
     def measure(self, batch: Pair, number: int) -> dict[str, Tensor]:
-        """Return ``{"loss": ...}``, the weighted mean square error that training minimises.
-
-        Args:
-            batch: elements ``[b, *element_shape]`` and their conditions, or ``None``.
-            number: number that selects random numbers.
-        """
+        """Return ``{"loss": ...}``, the weighted mean square error that training minimises."""
         return {"loss": self._loss(batch, self.measure_generator(number))[0]}
 
     def _loss(self, data: Pair, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -166,10 +157,6 @@ class FlowMapTraining(_AveragedTraining[FlowMap]):
         """Return the mean square error of predicted displacements in units of ``speed``, a scalar.
 
         Rows whose displacement is not finite are skipped.
-
-        Args:
-            batch: trajectories: elements, levels at both ends, displacements ``[b, dim]`` and features.
-            index: number of the batch, unused.
         """
         found = torch.isfinite(batch.displacement).all(-1)
         target = torch.where(found.unsqueeze(-1), batch.displacement, 0.0) / self.network.speed
@@ -177,12 +164,7 @@ class FlowMapTraining(_AveragedTraining[FlowMap]):
         return (error * found).sum() / found.sum().clamp(min=1)
 
     def measure(self, batch: FlowMapBatch, number: int) -> dict[str, Tensor]:
-        """Return ``{"loss": ...}``, the mean square error of displacements that training minimises.
-
-        Args:
-            batch: trajectories, see `FlowMapTraining.training_step`.
-            number: number of the batch, which is not used.
-        """
+        """Return ``{"loss": ...}``, the mean square error of displacements that training minimises."""
         return {"loss": self.training_step(batch, number)}
 
 
@@ -240,12 +222,12 @@ def train_flow_map(
     """
     if features is not None and (not isinstance(features, Tensor) or features.ndim != 2):
         raise ConfigurationError("condition: expected features that are vectors [m, d], got others")
-    like = next(networks.parameters())
+    reference = next(networks.parameters())
 
     def draw_features(count: int, generator: torch.Generator) -> Tensor | None:
         if features is None or networks.encoder is None:
             return None
-        return networks.encoder.drop(features[integers(len(features), (count,), like, generator)], generator)
+        return networks.encoder.drop(features[integers(len(features), (count,), reference, generator)], generator)
 
     trajectories = FlowTrajectories(
         lambda x: fitted.path.flow(networks.given(x)),
@@ -255,12 +237,12 @@ def train_flow_map(
     )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(seed)
-        flow_map = FlowMap(networks.group, *shape, None if features is None else features.shape[1]).to(like)
-        first = trajectories.draw(_NUM_SCALE_ROWS, keyed(seed, 2, device=like.device))
+        flow_map = FlowMap(networks.group, *shape, None if features is None else features.shape[1]).to(reference)
+        first = trajectories.draw(_NUM_SCALE_ROWS, keyed(seed, 2, device=reference.device))
         flow_map.network.standardise(first.elements)
         flow_map.adopt(networks.network)
         found = torch.isfinite(first.displacement).all(-1)
         flow_map.speed.copy_(first.displacement[found].square().mean().sqrt())
     training = FlowMapTraining(flow_map, learning_rate, seed)
     train_average(training, trajectories.draw, steps, batch_size, seconds, None, progress, is_repeatable=False)
-    return training.average.to(like.device).eval(), training.num_steps
+    return training.average.to(reference.device).eval(), training.num_steps

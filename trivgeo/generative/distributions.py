@@ -55,13 +55,13 @@ class GroupDistribution(Distribution):
     Args:
         group: where the values are.
         batch_shape: of the parameters.
-        like: tensor with the dtype and the device of the samples.
+        reference: tensor with the dtype and the device of the samples.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}  # parameters raise typed errors
 
-    def __init__(self, group: LieGroup, batch_shape: Sequence[int], like: Tensor) -> None:
-        self.group, self._like = group, like
+    def __init__(self, group: LieGroup, batch_shape: Sequence[int], reference: Tensor) -> None:
+        self.group, self._like = group, reference
         super().__init__(torch.Size(batch_shape), torch.Size(group.element_shape), validate_args=False)
 
     def __repr__(self) -> str:
@@ -76,11 +76,7 @@ class GroupDistribution(Distribution):
         """Draw elements, without derivatives.
 
         Args:
-            sample_shape: how many, before the batch shape: a number, or their own batch shape.
             generator: random numbers; ``None`` is torch's.
-
-        Returns:
-            Elements ``[*sample_shape, *batch_shape, *element_shape]``.
         """
         with torch.no_grad():
             return self._draw(self._shape(sample_shape), generator)
@@ -89,7 +85,6 @@ class GroupDistribution(Distribution):
         """Draw elements that depend on the parameters differentiably.
 
         Args:
-            sample_shape: dimensions of independent draws, which come first, or their number.
             generator: random numbers; ``None`` is torch's.
 
         Raises:
@@ -129,7 +124,7 @@ class HaarUniform(GroupDistribution):
     Args:
         group: a compact group.
         batch_shape: of independent copies.
-        like: tensor with the dtype and the device of the samples; default torch's dtype on the CPU.
+        reference: tensor with the dtype and the device of the samples; default torch's dtype on the CPU.
 
     Raises:
         ConfigurationError: the group is not known to be compact.
@@ -141,10 +136,10 @@ class HaarUniform(GroupDistribution):
 
     has_rsample = True  # without parameters
 
-    def __init__(self, group: LieGroup, batch_shape: Sequence[int] = (), like: Tensor | None = None) -> None:
+    def __init__(self, group: LieGroup, batch_shape: Sequence[int] = (), reference: Tensor | None = None) -> None:
         if not group.is_compact:
             raise ConfigurationError(f"group: expected a compact one, got {group!r}")
-        super().__init__(group, batch_shape, torch.empty(0) if like is None else like)
+        super().__init__(group, batch_shape, torch.empty(0) if reference is None else reference)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> HaarUniform:
         """Return so many copies, see `GroupDistribution.expand`; ``batch_shape`` is that of the result."""
@@ -207,7 +202,6 @@ class HeatKernelDistribution(GroupDistribution):
         return self.centre
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> HeatKernelDistribution:
-        """Return the distribution of a ``batch_shape``, see `GroupDistribution.expand`."""
         return HeatKernelDistribution(
             self.group, self.centre.expand(*batch_shape, *self.event_shape), self.std.expand(tuple(batch_shape))
         )
@@ -267,7 +261,6 @@ class MatrixFisher(GroupDistribution):
         return _log_fisher_constant(proper).to(self.parameter)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> MatrixFisher:
-        """Return the distribution of a ``batch_shape``, see `GroupDistribution.expand`."""
         return MatrixFisher(self.parameter.expand(*batch_shape, 3, 3))
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
@@ -318,7 +311,6 @@ class Bingham(GroupDistribution):
         return (_log_fisher_constant(proper) + mean).to(self.parameter)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Bingham:
-        """Return the distribution of a ``batch_shape``, see `GroupDistribution.expand`."""
         return Bingham(self.parameter.expand(*batch_shape, 4, 4))
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
@@ -394,12 +386,12 @@ def _log_fisher_constant(proper: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*b
     return terms.sum(-1).log() + total.squeeze(-1)
 
 
-def _legendre(like: Tensor) -> tuple[Tensor, Tensor]:
+def _legendre(reference: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and weights of Gauss and Legendre on [0, 1]."""
     order = torch.arange(1, _NUM_NODES, dtype=torch.float64)
     off = 0.5 / (1.0 - (2.0 * order) ** -2).sqrt()
     nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
-    return (0.5 * (1.0 + nodes)).to(like), vectors[0].square().to(like)
+    return (0.5 * (1.0 + nodes)).to(reference), vectors[0].square().to(reference)
 
 
 def _quaternion_form(f: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4 4"]:

@@ -176,14 +176,14 @@ class SavedModel:
             CheckpointError: weights or settings are none of such a model, or of another version.
         """
         group = self.group
-        like = group.random(32, std=0.1, generator=torch.Generator().manual_seed(0))
+        reference = group.random(32, std=0.1, generator=torch.Generator().manual_seed(0))
         # for the shapes of the base distribution; its numbers are read
         base: BaseDistribution
         if self.num_source_elements:
             with self.file.bounded():
                 base = EmpiricalDistribution(group, group.identity(self.num_source_elements))
         else:
-            base = path_class.fit_base(group, like)
+            base = path_class.fit_base(group, reference)
         try:
             built = path_class.build(group, self.settings, base)
         except (KeyError, TypeError, ValueError) as error:

@@ -324,12 +324,6 @@ class ModelDistribution(BaseDistribution):
         return self.mask is None or bool(torch.as_tensor(self.mask).all())
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw elements by `ConditionalLaw.sample`, ``[num_samples, *element_shape]``.
-
-        Args:
-            num_samples: number of elements.
-            generator: random numbers; ``None`` is torch's.
-        """
         return self.model.sample(num_samples, condition=self.condition, mask=self.mask, generator=generator)
 
     def log_density(self, g: Tensor) -> Tensor:

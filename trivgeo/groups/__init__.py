@@ -4,7 +4,8 @@ from trivgeo._signatures import check_calls
 from trivgeo.groups.action import Action, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.check_group import check_group
-from trivgeo.groups.compilation import compiled
+from trivgeo.groups.compilation import compile_group
+from trivgeo.groups.export import export_action
 from trivgeo.groups.from_generators import GeneratedGroup, from_generators
 from trivgeo.groups.group import LieGroup
 from trivgeo.groups.inhomogeneous import SE, Affine
@@ -18,7 +19,6 @@ from trivgeo.groups.reflections import E, O
 from trivgeo.groups.semidirect import SemidirectProduct
 from trivgeo.groups.similarity import Similarity
 from trivgeo.groups.special_linear import SL
-from trivgeo.groups.standalone import exported
 from trivgeo.groups.torus import Torus
 from trivgeo.groups.unitary import SU, U
 
@@ -50,8 +50,8 @@ __all__ = [
     "Translation",
     "U",
     "check_group",
-    "compiled",
-    "exported",
+    "compile_group",
+    "export_action",
     "from_generators",
 ]
 

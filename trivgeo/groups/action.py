@@ -209,12 +209,7 @@ class PointAction(Action):
 
     @final
     def is_valid(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Bool[Tensor, "*out p"]:
-        """Return True where ``g.x`` is defined and finite, for each point, ``[*batch, p]``.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: points ``[*batch, p, n]``.
-        """
+        """Return True where ``g.x`` is defined and finite, for each point, ``[*batch, p]``."""
         return torch.isfinite(self(g, x)).all(-1)
 
     @final
@@ -235,15 +230,7 @@ class PointAction(Action):
 
     @final
     def log_abs_det_jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out"]:
-        r"""Return :math:`\log |\det \partial (g.x) / \partial x|`, summed over the points of a datum.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            x: points ``[*batch, p, n]``.
-
-        Returns:
-            Numbers ``[*batch]``; NaN where a point has no image.
-        """
+        r"""Return :math:`\log |\det \partial (g.x) / \partial x|`, summed over the points of a datum."""
         return in_single(log_abs_det, self.jacobian(g, x)).sum(-1)
 
     @final
@@ -253,12 +240,7 @@ class PointAction(Action):
 
     @final
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Check that ``x`` is ``[*batch, p, n]``, n one of `point_dims`; messages call it ``name``.
-
-        Raises:
-            ConfigurationError: see `trivgeo.checks.check_tensor`.
-            ShapeError: another shape.
-        """
+        """Check that ``x`` is ``[*batch, p, n]``, n one of `point_dims`; messages call it ``name``."""
         self._points(x, name)
 
     @final

@@ -128,7 +128,7 @@ class LieAlgebra:
 
     def trace_ad_like(self, x: Tensor) -> Float[Tensor, " n"]:
         """Return `trace_ad`, ``[dim]``, in the dtype and on the device of the tensor ``x``."""
-        return self._trace_ad.like(x).clone()
+        return self._trace_ad.matching(x).clone()
 
     @property
     def killing_form(self) -> Float[Tensor, "n n"]:
@@ -183,7 +183,7 @@ class LieAlgebra:
         """
         self._check_vectors(u, v)
         if not self._summands:
-            return einsum("...i,...j,ijk->...k", u, v, self._c.like(u))
+            return einsum("...i,...j,ijk->...k", u, v, self._c.matching(u))
         pairs = zip(self._runs, self._split(u), self._split(v), strict=True)
         parts = [flatten_array(algebra.bracket(x, y)) for (algebra, _), x, y in pairs]
         return torch.cat(parts, -1)
@@ -196,7 +196,7 @@ class LieAlgebra:
         """
         self._check_vectors(v)
         if not self._summands:
-            return einsum("...i,ikj->...kj", v, self._ad.like(v))
+            return einsum("...i,ikj->...kj", v, self._ad.matching(v))
         pairs = zip(self._runs, self._split(v), strict=True)
         return block_diagonal([spread_blocks(algebra.ad(x)) for (algebra, _), x in pairs])
 

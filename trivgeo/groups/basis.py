@@ -51,35 +51,35 @@ class Basis(Described):
         """Return the natural coordinates of vectors with coordinates v in this basis, ``[*batch, n]``."""
         if self.is_natural:
             return v
-        forward = self._forward.like(v)
+        forward = self._forward.matching(v)
         return v * forward if self._diagonal else matmul(v, forward)
 
     def from_natural(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """Return the coordinates in this basis of vectors with natural coordinates v, ``[*batch, n]``."""
         if self.is_natural:
             return v
-        backward = self._backward.like(v)
+        backward = self._backward.matching(v)
         return v * backward if self._diagonal else matmul(v, backward)
 
     def covector_to_natural(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """Return the natural components of gradients with components y in this basis, ``[*batch, n]``."""
         if self.is_natural:
             return y
-        backward = self._backward.like(y)
+        backward = self._backward.matching(y)
         return y * backward if self._diagonal else matmul(y, backward.mT)
 
     def covector_from_natural(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """Return the components in this basis of gradients with natural components y, ``[*batch, n]``."""
         if self.is_natural:
             return y
-        forward = self._forward.like(y)
+        forward = self._forward.matching(y)
         return y * forward if self._diagonal else matmul(y, forward.mT)
 
     def operator_from_natural(self, m: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
         """Return the matrices in this basis of linear maps with natural matrices m, ``[*batch, n, n]``."""
         if self.is_natural:
             return m
-        forward, backward = self._forward.like(m), self._backward.like(m)
+        forward, backward = self._forward.matching(m), self._backward.matching(m)
         if self._diagonal:
             return m * forward * backward.unsqueeze(-1)
         return matmul(matmul(backward.mT, m), forward.mT)

@@ -148,10 +148,10 @@ class _Trial:
 
     def __init__(self, group: LieGroup, std: float, count: int, generator: torch.Generator) -> None:
         self.group = group
-        like = torch.empty(0, dtype=torch.float64)
-        self.u, self.v, *vectors = (std * normal((count, group.dim), like, generator) for _ in range(5))
+        reference = torch.empty(0, dtype=torch.float64)
+        self.u, self.v, *vectors = (std * normal((count, group.dim), reference, generator) for _ in range(5))
         self.f, self.g, self.h = (group.exp(x) for x in vectors)
-        self.points = normal((count, _POINTS, 1), like, generator)
+        self.points = normal((count, _POINTS, 1), reference, generator)
         self.generator = generator
         self.num_without_logarithm = 0
         self.periods = group._periods()
@@ -242,9 +242,9 @@ class _Trial:
             action = self.group.action()
         except ConfigurationError:
             return
-        like = self.points
+        reference = self.points
         for dim in action.point_dims:
-            x = 0.3 * normal((len(self.g), _POINTS, dim), like, self.generator)
+            x = 0.3 * normal((len(self.g), _POINTS, dim), reference, self.generator)
             once = action(self.g, action(self.h, x))
             known = torch.isfinite(once).flatten(1).all(-1)  # local actions are not defined everywhere
             yield (

@@ -35,7 +35,7 @@ __all__ = [
     "ForkedProcessError",
     "call_compiled",
     "caller_level",
-    "compiled",
+    "compile_group",
 ]
 
 Result = TypeVar("Result")
@@ -133,7 +133,7 @@ _COMPILING = threading.RLock()  # torch traces one function at a time
 _COUNTER = itertools.count()
 
 
-def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
+def compile_group(group: GroupT, threshold: int | None = None) -> GroupT:
     """Return the same group with operations that `torch.compile` fuses, for large batches.
 
     The result is a group with the same elements, scale and fingerprint, and works with samplers, scores and inverters.
@@ -162,7 +162,7 @@ def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
 
     Example:
         ```python
-        group = compiled(SE(3))
+        group = compile_group(SE(3))
         g = group.exp(torch.zeros(100_000, 6))  # compiled now
         print(group.compiler)
         ```
@@ -202,7 +202,7 @@ class Compiler(Evaluator):
     """Compiles and evaluates the operations of one group.
 
     Args:
-        threshold: smallest batch that is compiled, see `compiled`.
+        threshold: smallest batch that is compiled, see `compile_group`.
     """
 
     def __init__(self, threshold: int | None = None) -> None:

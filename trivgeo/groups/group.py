@@ -27,9 +27,6 @@ __all__ = [
     "EAGER",
     "EagerEvaluator",
     "Evaluator",
-    "GroupCoordinates",
-    "GroupGeometry",
-    "GroupIdentity",
     "LieGroup",
     "Scale",
     "as_numbers",
@@ -90,16 +87,33 @@ def _share_memory(a: Tensor, b: Tensor) -> bool:
     return a is b or a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
-CoordinatesT = TypeVar("CoordinatesT", bound="GroupCoordinates")
+GroupT = TypeVar("GroupT", bound="LieGroup")
 
 
-class GroupCoordinates:
-    """Elements as tensors ``[*batch, *element_shape]``, algebra vectors ``[*batch, dim]`` in a basis with a scale.
+class LieGroup(ABC):
+    r"""A Lie group; a stateless operator on tensors of elements ``[*batch, *element_shape]``.
+
+    Elements need not be matrices: they are coordinates of some global parametrisation of the group. Algebra
+    vectors ``[*batch, dim]`` are coordinates in the basis of `algebra`, which is declared orthonormal.
+    All operations accept any leading batch dimensions, which broadcast. A group is connected unless `num_components`
+    says otherwise.
+
+    Convention: left-trivialized. A tangent vector at g is :math:`d(L_g)_e v`, and a step is
+    :math:`g \leftarrow g \exp v`. The Haar measure :math:`\mu` is the left one, and the modular function is
+    :math:`\lambda(g) = \det \mathrm{Ad}(g^{-1})`, :math:`\mu(A g) = \lambda(g) \mu(A)`.
+
+    Subclasses implement the required methods, `identity` and those that begin with an underscore. The public methods
+    are final.
 
     Args:
-        natural_algebra: the algebra in the natural basis, see `LieGroup`.
+        natural_algebra: the algebra in the natural basis.
         element_shape: the shape of one element.
-        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
+        scale: the basis in units of the natural one: one positive number, one per basis element, or an invertible
+            matrix ``[n, n]`` whose row i is the i-th basis element. It is part of the group's definition, since it
+            sets how far isotropic noise goes in each direction.
+
+    Raises:
+        ConfigurationError: the scale is not positive (a matrix: not invertible) and finite, or has the wrong shape.
     """
 
     def __init__(
@@ -115,6 +129,104 @@ class GroupCoordinates:
         self._fingerprint: dict[str, Any] | None = None
         self._evaluator: Evaluator = EAGER
         self._set_scale(scale)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Check counts and dtype wherever a class makes identities."""
+        super().__init_subclass__(**options)
+        if "identity" in vars(cls):
+            cls.identity = _checked_batch(cls.identity)  # type: ignore[method-assign]
+
+    # Required: what a group implements, in the natural basis and without checks of arguments -------------------------
+
+    @abstractmethod
+    def identity(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """Return the neutral element, repeated to ``[*batch, *element_shape]``.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the element; default torch's.
+            device: of the element; default torch's.
+        """
+
+    @abstractmethod
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _inverse(self, g: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _exp(self, v: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _log(self, g: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _adjoint(self, g: Tensor) -> Tensor: ...
+
+    # Optional: written out where that is cheaper than the default, or where a group differs --------------------------
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        """d exp at zero, in element coordinates; subclasses write it out where that is cheaper."""
+        return jvp(self._exp, (torch.zeros_like(v),), (v,))[1]
+
+    def _log_modular(self, g: Tensor) -> Tensor:
+        """log det Ad(g^-1) where it is not constant; subclasses write it out where that is cheaper."""
+        return -log_abs_det(self._adjoint(g))
+
+    def _left_jacobian(self, v: Tensor) -> Tensor:
+        """phi_1(ad v) in the natural basis; subclasses write it out where that is cheaper."""
+        return phi1_ad(self._natural_algebra, v)
+
+    def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
+        """Ad_g^T y; subclasses write it out where no matrix is needed for it."""
+        return (self._adjoint(g).mT @ y.unsqueeze(-1)).squeeze(-1)
+
+    def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """See `exp_with_score`; subclasses write it out where no Jacobian is needed for it."""
+        if self._natural_algebra.is_abelian:
+            return self._exp(v), gradient
+        jacobian, pull_back, *_ = torch.func.vjp(lambda u: self._left_jacobian(-u), v)
+        # J^-T y by inv_ex: `solve` of torch 2.13 is wrong under some transforms
+        inverse = torch.linalg.inv_ex(jacobian)[0]
+        (slope,) = pull_back(inverse.mT)  # of log |det J|, whose differential is tr(J^-1 dJ)
+        return self._exp(v), (inverse.mT @ (gradient - weight * slope).unsqueeze(-1)).squeeze(-1)
+
+    def _project(self, g: Tensor) -> Tensor:
+        """The element that ``g`` is meant to be; subclasses whose coordinates obey equations restore them."""
+        return g
+
+    @property
+    def is_compact(self) -> bool:
+        """True if the group is known to be compact; then `random_haar` draws from its Haar measure."""
+        return False
+
+    @property
+    def num_components(self) -> int:
+        """Number of connected components: one, if a group does not say another; exponentials are in that of e."""
+        return 1
+
+    def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Elements of the uniform law, in the dtype (no half precision) and on the device of ``reference``."""
+        raise ConfigurationError(f"{self!r}: expected a compact group, since on others no Haar law can be drawn from")
+
+    def _periods(self) -> Tensor:
+        """What can be added to an entry of an element without changing it, zero if nothing; float64 on the CPU."""
+        return torch.zeros(self._element_shape, dtype=torch.float64)
+
+    def action(self) -> PointAction:
+        """The group's standard action on points.
+
+        Raises:
+            ConfigurationError: the group has no standard action.
+        """
+        raise ConfigurationError(f"group: expected one that acts on points, but {self!r} has no standard point action")
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+    # The algebra and its basis ---------------------------------------------------------------------------------------
 
     @property
     @final
@@ -136,24 +248,18 @@ class GroupCoordinates:
 
     @property
     @final
-    def scale(self) -> Float[Tensor, " n"] | Float[Tensor, "n n"]:
-        """The basis in units of the natural one, ``[n]`` or ``[n, n]``, as given; float64 on the CPU."""
-        return self._basis.scale.clone()
-
-    @property
-    @final
     def basis(self) -> Basis:
         """The basis itself: its rows, and coordinates in it."""
         return self._basis
 
     @property
     @final
-    def compiler(self) -> Evaluator | None:
-        """The `Compiler` of a `compiled` group, with its report; none on others."""
-        return None if self._evaluator is EAGER else self._evaluator
+    def scale(self) -> Float[Tensor, " n"] | Float[Tensor, "n n"]:
+        """The basis in units of the natural one, ``[n]`` or ``[n, n]``, as given; float64 on the CPU."""
+        return self._basis.scale.clone()
 
     @final
-    def with_scale(self: CoordinatesT, scale: Scale) -> CoordinatesT:
+    def with_scale(self: GroupT, scale: Scale) -> GroupT:
         """The same group with another basis, in units of the natural one."""
         other = copy.copy(self)
         if self._evaluator is not EAGER:
@@ -161,122 +267,93 @@ class GroupCoordinates:
         other._set_scale(scale)
         return other
 
+    @property
     @final
-    def batch_shape(self, g: Tensor) -> torch.Size:
-        """The leading dimensions of a tensor of elements."""
-        return g.shape[: g.ndim - len(self._element_shape)]
+    def compiler(self) -> Evaluator | None:
+        """The `Compiler` of a `compiled` group, with its report; none on others."""
+        return None if self._evaluator is EAGER else self._evaluator
+
+    # Operations, final: they check arguments and convert between the scaled and the natural basis --------------------
 
     @final
-    def check_elements(self, g: Any, name: str = "g") -> Tensor:
-        """Return ``g`` as a tensor ``[*batch, *element_shape]``, see `trivgeo.checks.check_tensor`.
+    def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        """Return the products ``g h`` of elements, ``[*batch, *element_shape]``; batches of g and h broadcast."""
+        g = self.check_elements(g)
+        # most are alike; of small batches each check is a part of the time that is seen
+        if not (isinstance(h, Tensor) and g.shape == h.shape and g.dtype is h.dtype and g.device == h.device):
+            g, h = promoted(g=g, h=self.check_elements(h, "h"))
+            check_broadcast(self.batch_shape(g), self.batch_shape(h))
+        return self._evaluate(self._compose, self._two, (g, h))
 
-        Raises:
-            ConfigurationError: no floating-point numbers.
-            ShapeError: another shape.
+    @final
+    def inverse(self, g: Tensor) -> Tensor:
+        """Return the inverse of elements g, ``[*batch, *element_shape]``."""
+        g = self.check_elements(g)
+        return self._on_elements(self._inverse, g)
+
+    @final
+    def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
+        """Return the exponentials ``[*batch, *element_shape]`` of algebra vectors v, ``[*batch, dim]``.
+
+        Exact for every length: ``exp(s v) exp(t v) = exp((s + t) v)``.
         """
-        g, shape = check_tensor(name, g), self._element_shape
-        if g.ndim < len(shape) or g.shape[g.ndim - len(shape) :] != shape:
-            raise ShapeError(f"{name}: expected elements [*batch, {', '.join(map(str, shape))}], got {list(g.shape)}")
-        return g
+        return self._on_vectors(self._scaled_exp, self.check_vectors(v))
 
     @final
-    def check_vectors(self, v: Any, name: str = "v") -> Tensor:
-        """Return ``v`` as a tensor ``[*batch, dim]``, see `check_elements`."""
-        v = check_tensor(name, v)
-        if v.ndim < 1 or v.shape[-1] != self.dim:
-            raise ShapeError(f"{name}: expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")
-        return v
+    def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
+        """Return the principal logarithms ``[*batch, dim]`` of elements g, ``[*batch, *element_shape]``:
+        ``exp(log(g)) = g``.
 
-    @final
-    def _set_scale(self, scale: Scale) -> None:
-        self._basis = Basis(scale, self._natural_algebra.dim)
-        natural = self._natural_algebra
-        self._algebra = natural if self._basis.is_natural else natural.rescaled(self._basis.scale)
-
-    @final
-    def _on_elements(self, f: Callable[..., Tensor], g: Tensor) -> Tensor:
-        return self._evaluate(f, self._one, (g,))
-
-    @final
-    def _on_vectors(self, f: Callable[..., Tensor], v: Tensor) -> Tensor:
-        return self._evaluate(f, (1,), (v,))
-
-    @final
-    @full_precision
-    def _evaluate(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
-        """Evaluate ``f`` of one or two arguments with trailing dimensions of these ranks, see `Evaluator`."""
-        return self._evaluator(f, ranks, arguments)
-
-
-def check_batch(batch: Sequence[int], dtype: torch.dtype | None, device: torch.device | str | None) -> None:
-    for size in batch:
-        check_count("batch", size, 0)
-    check_dtype(dtype)
-    check_device(device)
-
-
-def as_numbers(name: str, value: Any, like: Tensor) -> Tensor:
-    """Numbers in the dtype and on the device of a tensor."""
-    try:
-        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(f"{name}: expected a number or a tensor, got {value!r}") from error
-
-
-def check_broadcast(first: torch.Size, second: torch.Size) -> None:
-    try:
-        broadcast_shapes(first, second)
-    except RuntimeError as error:
-        raise ShapeError(f"expected batches that broadcast, got {list(first)} and {list(second)}") from error
-
-
-class GroupGeometry(GroupCoordinates, ABC):
-    """Methods that follow from product, exponential and logarithm; a part of `LieGroup`."""
-
-    # operations of `LieGroup` that they call
-
-    @abstractmethod
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor: ...
-
-    @abstractmethod
-    def compose(self, g: Tensor, h: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def inverse(self, g: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def exp(self, v: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def log(self, g: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def left_jacobian(self, v: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _compose(self, g: Tensor, h: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _inverse(self, g: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _exp(self, v: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _log(self, g: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]: ...
-
-    @abstractmethod
-    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor: ...
+        NaN for elements that have no logarithm, see `has_log`.
+        """
+        g = self.check_elements(g)
+        # rounded to half precision, elements are off the group by more than a logarithm can bear
+        log = self._scaled_log if torch.finfo(g.dtype).bits > 16 else self._scaled_log_of_nearest
+        return self._on_elements(log, g)
 
     @final
     def has_log(self, g: Tensor) -> Bool[Tensor, "*batch"]:
         """Whether `log` is defined at each element."""
         return torch.isfinite(self.log(g)).all(-1)
+
+    @final
+    def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
+        r"""Return the adjoint matrices ``[*batch, dim, dim]`` of elements g:
+        :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`.
+        """
+        return self._on_elements(self._scaled_adjoint, self.check_elements(g))
+
+    @final
+    def coadjoint(self, g: Tensor, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        r"""Return :math:`\mathrm{Ad}_g^T y`: the gradient of :math:`f(g \exp v)` by v at 0, if y is the gradient of
+        :math:`f(\exp(v)\,g)`.
+
+        :math:`(\mathrm{Ad}_g^T y) \cdot \eta = y \cdot \mathrm{Ad}_g \eta`, without the matrix on compact groups.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            y: gradients ``[*batch, dim]``; batches broadcast.
+        """
+        g, y = promoted(g=self.check_elements(g), y=self.check_vectors(y, "y"))
+        check_broadcast(self.batch_shape(g), y.shape[:-1])
+        return self._evaluate(self._scaled_coadjoint, (*self._one, 1), (g, y))
+
+    @final
+    def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
+        r"""Return :math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})` of elements g, ``[*batch]``; 0 on
+        unimodular groups.
+        """
+        g = self.check_elements(g)
+        return self._on_elements(self._log_character, g)
+
+    @final
+    def left_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
+        r"""The derivative of `exp`, right-trivialized: :math:`\exp(v + w) = \exp(J_l w) \exp(v)` to first order in w.
+
+        :math:`J_l = \varphi_1(\mathrm{ad}_v) = \sum_k \mathrm{ad}_v^k / (k + 1)!` (Rossmann 2002, section 1.2);
+        :math:`|\det J_l|` is the density of right Haar measure in the coordinates v.
+        """
+        return self._on_vectors(self._scaled_left_jacobian, self.check_vectors(v))
 
     @final
     def right_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
@@ -288,9 +365,71 @@ class GroupGeometry(GroupCoordinates, ABC):
         return self.left_jacobian(-self.check_vectors(v))
 
     @final
+    def exp_with_score(
+        self, v: Float[Tensor, "*batch n"], gradient: Float[Tensor, "*batch n"], weight: Tensor | float = 1.0
+    ) -> tuple[Tensor, Float[Tensor, "*batch n"]]:
+        r"""exp v and, of a law of v with density p, the trivialized score there of the law of exp v.
+
+        .. math:: s = J_r(v)^{-T} \big(\nabla \log p(v) - \nabla \log |\det J_r(v)|\big)
+
+        is the gradient of the log-density for left Haar measure where exp is one to one. On compact groups it is found
+        without Jacobians, from one eigendecomposition of the matrix (Helgason 1984, chapter I, section 5).
+
+        Args:
+            v: algebra vectors.
+            gradient: of :math:`w \log p` at v.
+            weight: w, one number or ``[*batch, 1]``; the score comes with it.
+
+        Returns:
+            Elements ``[*batch, *element_shape]`` and :math:`w s`.
+
+        Raises:
+            ShapeError: the arguments do not fit each other.
+        """
+        v, gradient = promoted(v=self.check_vectors(v), gradient=self.check_vectors(gradient, "gradient"))
+        check_broadcast(v.shape[:-1], gradient.shape[:-1])
+        v, gradient = torch.broadcast_tensors(v, gradient)
+        dtype, given = v.dtype, (v, gradient)
+        if torch.finfo(dtype).bits == 16:  # as `in_single`
+            v, gradient = v.float(), gradient.float()
+        weight = as_numbers("weight", weight, v)
+        if weight.ndim and weight.shape[-1] != 1:
+            raise ShapeError(f"weight: expected a number or one for each vector, [*batch, 1], got {list(weight.shape)}")
+        check_broadcast(v.shape[:-1], weight.shape[:-1])
+        v, gradient, _ = torch.broadcast_tensors(v, gradient, weight)
+        element, score = full_precision(self._exp_with_score)(
+            self._basis.to_natural(v), self._basis.covector_to_natural(gradient), weight.reshape(weight.shape or (1,))
+        )
+        element, score = element.to(dtype), self._basis.covector_from_natural(score).to(dtype)
+        if is_traced():
+            return element, score
+        return own_memory(element, given), own_memory(score, given)
+
+    @final
+    def project(self, g: Tensor) -> Tensor:
+        """Remove the drift that round-off leaves after many products: an exact element close to ``g``.
+
+        The identity map on groups whose coordinates obey no equations. NaN where no element is near.
+        """
+        g = self.check_elements(g)
+        return self._on_elements(self._project, g)
+
+    @final
     def retract(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
         """The step ``g exp(v)``."""
         return self.compose(g, self.exp(v))
+
+    @final
+    def perturb(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
+        r"""``g`` moved by v to first order: equal to `retract` in value and first derivative at v = 0 only.
+
+        Cheaper than `retract` where nothing but a derivative at zero is wanted, since no exponential is taken.
+        """
+        g, v = promoted(g=self.check_elements(g), v=self.check_vectors(v))
+        check_broadcast(self.batch_shape(g), v.shape[:-1])
+        return self._evaluate(self._perturbed, (*self._one, 1), (g, v))
+
+    # Geometry --------------------------------------------------------------------------------------------------------
 
     @final
     def distance(self, g: Tensor, h: Tensor) -> Float[Tensor, "*batch"]:
@@ -355,46 +494,7 @@ class GroupGeometry(GroupCoordinates, ABC):
             weights.to(g.dtype),
         )
 
-    @final
-    def exp_with_score(
-        self, v: Float[Tensor, "*batch n"], gradient: Float[Tensor, "*batch n"], weight: Tensor | float = 1.0
-    ) -> tuple[Tensor, Float[Tensor, "*batch n"]]:
-        r"""exp v and, of a law of v with density p, the trivialized score there of the law of exp v.
-
-        .. math:: s = J_r(v)^{-T} \big(\nabla \log p(v) - \nabla \log |\det J_r(v)|\big)
-
-        is the gradient of the log-density for left Haar measure where exp is one to one. On compact groups it is found
-        without Jacobians, from one eigendecomposition of the matrix (Helgason 1984, chapter I, section 5).
-
-        Args:
-            v: algebra vectors.
-            gradient: of :math:`w \log p` at v.
-            weight: w, one number or ``[*batch, 1]``; the score comes with it.
-
-        Returns:
-            Elements ``[*batch, *element_shape]`` and :math:`w s`.
-
-        Raises:
-            ShapeError: the arguments do not fit each other.
-        """
-        v, gradient = promoted(v=self.check_vectors(v), gradient=self.check_vectors(gradient, "gradient"))
-        check_broadcast(v.shape[:-1], gradient.shape[:-1])
-        v, gradient = torch.broadcast_tensors(v, gradient)
-        dtype, given = v.dtype, (v, gradient)
-        if torch.finfo(dtype).bits == 16:  # as `in_single`
-            v, gradient = v.float(), gradient.float()
-        weight = as_numbers("weight", weight, v)
-        if weight.ndim and weight.shape[-1] != 1:
-            raise ShapeError(f"weight: expected a number or one for each vector, [*batch, 1], got {list(weight.shape)}")
-        check_broadcast(v.shape[:-1], weight.shape[:-1])
-        v, gradient, _ = torch.broadcast_tensors(v, gradient, weight)
-        element, score = full_precision(self._exp_with_score)(
-            self._basis.to_natural(v), self._basis.covector_to_natural(gradient), weight.reshape(weight.shape or (1,))
-        )
-        element, score = element.to(dtype), self._basis.covector_from_natural(score).to(dtype)
-        if is_traced():
-            return element, score
-        return own_memory(element, given), own_memory(score, given)
+    # Random elements -------------------------------------------------------------------------------------------------
 
     @final
     def random(
@@ -428,11 +528,159 @@ class GroupGeometry(GroupCoordinates, ABC):
         """
         check_batch(batch, dtype, device)
         return in_single(
-            lambda like: self._random_haar(batch, like, generator), self.identity(dtype=dtype, device=device)
+            lambda reference: self._random_haar(batch, reference, generator), self.identity(dtype=dtype, device=device)
         )
 
+    # Powers, and comparison by numbers -------------------------------------------------------------------------------
 
-def exponential_mean(group: GroupGeometry, g: Tensor, weights: Tensor, max_iterations: int) -> Tensor:
+    _direct_power: ClassVar[Callable[[LieGroup, int], LieGroup]]  # by `trivgeo.groups.product`, which needs this module
+
+    def __pow__(self, n: int) -> LieGroup:
+        """The `DirectProduct` of n copies, whose operations run on all copies at once."""
+        return self._direct_power(check_count("n", n))
+
+    @final
+    def fingerprint(self) -> dict[str, Any]:
+        """What elements are and how they multiply, as numbers that a file can hold; the scale is no part of it.
+
+        Returns:
+            The dimension ``dim``, the ``element_shape``, and as flat lists in float64 the elements ``exp`` of half of
+            every natural basis vector and of three fixed vectors, the ``products`` of these three, and the ``periods``
+            of the entries of elements, zero where there is none; for groups of several ``components``, their number.
+        """
+        if self._fingerprint is None:
+            self._fingerprint = _numbers_of(self)
+        return copy.deepcopy(self._fingerprint)
+
+    @final
+    def matches(self, fingerprint: Mapping[str, Any]) -> bool:
+        """Whether a `fingerprint` is that of this group, up to a relative error of 1e-6.
+
+        Raises:
+            ConfigurationError: a part of it is missing.
+        """
+        return _equal(self.fingerprint(), fingerprint)
+
+    @final
+    def is_same_group(self, other: LieGroup) -> bool:
+        """Whether elements of one group are those of the other, with the same meaning and product; scales may differ.
+
+        Equal brackets are not enough: the same tensor may be another element.
+        """
+        return self is other or self.matches(other.fingerprint())
+
+    # Checks of arguments ---------------------------------------------------------------------------------------------
+
+    @final
+    def batch_shape(self, g: Tensor) -> torch.Size:
+        """The leading dimensions of a tensor of elements."""
+        return g.shape[: g.ndim - len(self._element_shape)]
+
+    @final
+    def check_elements(self, g: Any, name: str = "g") -> Tensor:
+        """Return ``g`` as a tensor ``[*batch, *element_shape]``, see `trivgeo.checks.check_tensor`.
+
+        Raises:
+            ConfigurationError: no floating-point numbers.
+            ShapeError: another shape.
+        """
+        g, shape = check_tensor(name, g), self._element_shape
+        if g.ndim < len(shape) or g.shape[g.ndim - len(shape) :] != shape:
+            raise ShapeError(f"{name}: expected elements [*batch, {', '.join(map(str, shape))}], got {list(g.shape)}")
+        return g
+
+    @final
+    def check_vectors(self, v: Any, name: str = "v") -> Tensor:
+        """Return ``v`` as a tensor ``[*batch, dim]``, see `check_elements`."""
+        v = check_tensor(name, v)
+        if v.ndim < 1 or v.shape[-1] != self.dim:
+            raise ShapeError(f"{name}: expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")
+        return v
+
+    # Evaluation ------------------------------------------------------------------------------------------------------
+
+    @final
+    def _set_scale(self, scale: Scale) -> None:
+        self._basis = Basis(scale, self._natural_algebra.dim)
+        natural = self._natural_algebra
+        self._algebra = natural if self._basis.is_natural else natural.rescaled(self._basis.scale)
+
+    @final
+    def _on_elements(self, f: Callable[..., Tensor], g: Tensor) -> Tensor:
+        return self._evaluate(f, self._one, (g,))
+
+    @final
+    def _on_vectors(self, f: Callable[..., Tensor], v: Tensor) -> Tensor:
+        return self._evaluate(f, (1,), (v,))
+
+    @final
+    @full_precision
+    def _evaluate(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
+        """Evaluate ``f`` of one or two arguments with trailing dimensions of these ranks, see `Evaluator`."""
+        return self._evaluator(f, ranks, arguments)
+
+    @final
+    def _scaled_exp(self, v: Tensor) -> Tensor:
+        return self._exp(self._basis.to_natural(v))
+
+    @final
+    def _scaled_log(self, g: Tensor) -> Tensor:
+        return self._basis.from_natural(self._log(g))
+
+    @final
+    def _scaled_log_of_nearest(self, g: Tensor) -> Tensor:
+        return self._scaled_log(self._project(g))
+
+    @final
+    def _scaled_adjoint(self, g: Tensor) -> Tensor:
+        return self._basis.operator_from_natural(self._adjoint(g))
+
+    @final
+    def _scaled_left_jacobian(self, v: Tensor) -> Tensor:
+        return self._basis.operator_from_natural(self._left_jacobian(self._basis.to_natural(v)))
+
+    @final
+    def _scaled_coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
+        return self._basis.covector_from_natural(self._coadjoint(g, self._basis.covector_to_natural(y)))
+
+    @final
+    def _perturbed(self, g: Tensor, v: Tensor) -> Tensor:
+        tangent = self._tangent(self._basis.to_natural(v))
+        return self._compose(g, self.identity(dtype=g.dtype, device=g.device) + tangent)
+
+    @final
+    def _log_character(self, g: Tensor) -> Tensor:
+        """`log_modular` of checked elements: zero on unimodular groups, where it is not computed."""
+        if self._natural_algebra.is_unimodular:
+            return g.new_zeros(self.batch_shape(g))
+        return self._log_modular(g)
+
+
+def check_batch(batch: Sequence[int], dtype: torch.dtype | None, device: torch.device | str | None) -> None:
+    """Check a batch shape, a dtype and a device; see `LieGroup.identity`."""
+    for size in batch:
+        check_count("batch", size, 0)
+    check_dtype(dtype)
+    check_device(device)
+
+
+def as_numbers(name: str, value: Any, reference: Tensor) -> Tensor:
+    """Numbers in the dtype and on the device of a tensor."""
+    try:
+        return torch.as_tensor(value, dtype=reference.dtype, device=reference.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(f"{name}: expected a number or a tensor, got {value!r}") from error
+
+
+def check_broadcast(first: torch.Size, second: torch.Size) -> None:
+    """Check that two batch shapes broadcast, with an error of the library."""
+    try:
+        broadcast_shapes(first, second)
+    except RuntimeError as error:
+        raise ShapeError(f"expected batches that broadcast, got {list(first)} and {list(second)}") from error
+
+
+def exponential_mean(group: LieGroup, g: Tensor, weights: Tensor, max_iterations: int) -> Tensor:
     """The mean m of ``g`` along the last batch dimension, NaN where not found; see `LieGroup.mean`.
 
     Args:
@@ -469,58 +717,8 @@ _RELATIVE, _FLOOR = 1e-6, 1e-9  # of an entry, and of the largest entry of its e
 _PARTS = ("dim", "element_shape", "exp", "products")
 
 
-class GroupIdentity(GroupCoordinates, ABC):
-    """Comparison of groups by numbers, whatever their classes and scales; a part of `LieGroup`."""
-
-    # operations of `LieGroup` that the numbers are made of
-
-    @abstractmethod
-    def _compose(self, g: Tensor, h: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _exp(self, v: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _periods(self) -> Tensor: ...
-
-    @property
-    def num_components(self) -> int:
-        """Number of connected components: one, if a group does not say another; exponentials are in that of e."""
-        return 1
-
-    @final
-    def fingerprint(self) -> dict[str, Any]:
-        """What elements are and how they multiply, as numbers that a file can hold; the scale is no part of it.
-
-        Returns:
-            The dimension ``dim``, the ``element_shape``, and as flat lists in float64 the elements ``exp`` of half of
-            every natural basis vector and of three fixed vectors, the ``products`` of these three, and the ``periods``
-            of the entries of elements, zero where there is none; for groups of several ``components``, their number.
-        """
-        if self._fingerprint is None:
-            self._fingerprint = _numbers_of(self)
-        return copy.deepcopy(self._fingerprint)
-
-    @final
-    def matches(self, fingerprint: Mapping[str, Any]) -> bool:
-        """Whether a `fingerprint` is that of this group, up to a relative error of 1e-6.
-
-        Raises:
-            ConfigurationError: a part of it is missing.
-        """
-        return _equal(self.fingerprint(), fingerprint)
-
-    @final
-    def is_same_group(self, other: GroupIdentity) -> bool:
-        """Whether elements of one group are those of the other, with the same meaning and product; scales may differ.
-
-        Equal brackets are not enough: the same tensor may be another element.
-        """
-        return self is other or self.matches(other.fingerprint())
-
-
 @on_cpu
-def _numbers_of(group: GroupIdentity) -> dict[str, Any]:
+def _numbers_of(group: LieGroup) -> dict[str, Any]:
     """The fingerprint of a group; see `LieGroup.fingerprint`."""
     dim, shape = group.dim, group.element_shape
     units = _LENGTH * torch.eye(dim, dtype=torch.float64)
@@ -563,262 +761,6 @@ def _close(a: Tensor, b: Tensor) -> bool:
     largest = torch.where(torch.isfinite(size), size, 0.0).amax(-1, keepdim=True) if size.numel() else size
     near = (a - b).abs() <= _RELATIVE * size + _FLOOR * largest
     return bool(((torch.isfinite(size) & near) | (a == b) | (a.isnan() & b.isnan())).all())
-
-
-class LieGroup(GroupGeometry, GroupIdentity):
-    r"""A Lie group; a stateless operator on tensors of elements ``[*batch, *element_shape]``.
-
-    Elements need not be matrices: they are coordinates of some global parametrisation of the group. Algebra
-    vectors ``[*batch, dim]`` are coordinates in the basis of `algebra`, which is declared orthonormal.
-    All operations accept any leading batch dimensions, which broadcast. A group is connected unless `num_components`
-    says otherwise.
-
-    Convention: left-trivialized. A tangent vector at g is :math:`d(L_g)_e v`, and a step is
-    :math:`g \leftarrow g \exp v`. The Haar measure :math:`\mu` is the left one, and the modular function is
-    :math:`\lambda(g) = \det \mathrm{Ad}(g^{-1})`, :math:`\mu(A g) = \lambda(g) \mu(A)`.
-
-    Subclasses implement the methods that begin with an underscore, in the natural basis and without checks of
-    arguments. The public methods are final: they check arguments and convert between `scale` and the natural basis.
-
-    Args:
-        natural_algebra: the algebra in the natural basis.
-        element_shape: the shape of one element.
-        scale: the basis in units of the natural one: one positive number, one per basis element, or an invertible
-            matrix ``[n, n]`` whose row i is the i-th basis element. It is part of the group's definition, since it
-            sets how far isotropic noise goes in each direction.
-
-    Raises:
-        ConfigurationError: the scale is not positive (a matrix: not invertible) and finite, or has the wrong shape.
-    """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Check counts and dtype wherever a class makes identities."""
-        super().__init_subclass__(**options)
-        if "identity" in vars(cls):
-            cls.identity = _checked_batch(cls.identity)  # type: ignore[method-assign]
-
-    # Required --------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        """Return the neutral element, repeated to ``[*batch, *element_shape]``.
-
-        Args:
-            batch: the batch shape.
-            dtype: of the element; default torch's.
-            device: of the element; default torch's.
-        """
-
-    @abstractmethod
-    def _compose(self, g: Tensor, h: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _inverse(self, g: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _exp(self, v: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _log(self, g: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _adjoint(self, g: Tensor) -> Tensor: ...
-
-    # Optional --------------------------------------------------------------------------------------------------
-
-    def _tangent(self, v: Tensor) -> Tensor:
-        """d exp at zero, in element coordinates; subclasses write it out where that is cheaper."""
-        return jvp(self._exp, (torch.zeros_like(v),), (v,))[1]
-
-    def _log_modular(self, g: Tensor) -> Tensor:
-        """log det Ad(g^-1) where it is not constant; subclasses write it out where that is cheaper."""
-        return -log_abs_det(self._adjoint(g))
-
-    def _left_jacobian(self, v: Tensor) -> Tensor:
-        """phi_1(ad v) in the natural basis; subclasses write it out where that is cheaper."""
-        return phi1_ad(self._natural_algebra, v)
-
-    def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
-        """Ad_g^T y; subclasses write it out where no matrix is needed for it."""
-        return (self._adjoint(g).mT @ y.unsqueeze(-1)).squeeze(-1)
-
-    def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """See `exp_with_score`; subclasses write it out where no Jacobian is needed for it."""
-        if self._natural_algebra.is_abelian:
-            return self._exp(v), gradient
-        jacobian, pull_back, *_ = torch.func.vjp(lambda u: self._left_jacobian(-u), v)
-        # J^-T y by inv_ex: `solve` of torch 2.13 is wrong under some transforms
-        inverse = torch.linalg.inv_ex(jacobian)[0]
-        (slope,) = pull_back(inverse.mT)  # of log |det J|, whose differential is tr(J^-1 dJ)
-        return self._exp(v), (inverse.mT @ (gradient - weight * slope).unsqueeze(-1)).squeeze(-1)
-
-    def _project(self, g: Tensor) -> Tensor:
-        """The element that ``g`` is meant to be; subclasses whose coordinates obey equations restore them."""
-        return g
-
-    @property
-    def is_compact(self) -> bool:
-        """True if the group is known to be compact; then `random_haar` draws from its Haar measure."""
-        return False
-
-    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Elements of the uniform law, in the dtype (no half precision) and on the device of ``like``."""
-        raise ConfigurationError(f"{self!r}: expected a compact group, since on others no Haar law can be drawn from")
-
-    def _periods(self) -> Tensor:
-        """What can be added to an entry of an element without changing it, zero if nothing; float64 on the CPU."""
-        return torch.zeros(self._element_shape, dtype=torch.float64)
-
-    _direct_power: ClassVar[Callable[[LieGroup, int], LieGroup]]  # by `trivgeo.groups.product`, which needs this module
-
-    def __repr__(self) -> str:
-        return type(self).__name__
-
-    def __pow__(self, n: int) -> LieGroup:
-        """The `DirectProduct` of n copies, whose operations run on all copies at once."""
-        return self._direct_power(check_count("n", n))
-
-    def action(self) -> PointAction:
-        """The group's standard action on points.
-
-        Raises:
-            ConfigurationError: the group has no standard action.
-        """
-        raise ConfigurationError(f"group: expected one that acts on points, but {self!r} has no standard point action")
-
-    # Operations ------------------------------------------------------------------------------------------------
-
-    @final
-    def compose(self, g: Tensor, h: Tensor) -> Tensor:
-        """Return the products ``g h`` of elements, ``[*batch, *element_shape]``; batches of g and h broadcast."""
-        g = self.check_elements(g)
-        # most are alike; of small batches each check is a part of the time that is seen
-        if not (isinstance(h, Tensor) and g.shape == h.shape and g.dtype is h.dtype and g.device == h.device):
-            g, h = promoted(g=g, h=self.check_elements(h, "h"))
-            check_broadcast(self.batch_shape(g), self.batch_shape(h))
-        return self._evaluate(self._compose, self._two, (g, h))
-
-    @final
-    def inverse(self, g: Tensor) -> Tensor:
-        """Return the inverse of elements g, ``[*batch, *element_shape]``."""
-        g = self.check_elements(g)
-        return self._on_elements(self._inverse, g)
-
-    @final
-    def exp(self, v: Float[Tensor, "*batch n"]) -> Tensor:
-        """Return the exponentials ``[*batch, *element_shape]`` of algebra vectors v, ``[*batch, dim]``.
-
-        Exact for every length: ``exp(s v) exp(t v) = exp((s + t) v)``.
-        """
-        return self._on_vectors(self._scaled_exp, self.check_vectors(v))
-
-    @final
-    def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
-        """Return the principal logarithms ``[*batch, dim]`` of elements g, ``[*batch, *element_shape]``:
-        ``exp(log(g)) = g``.
-
-        NaN for elements that have no logarithm, see `has_log`.
-        """
-        g = self.check_elements(g)
-        # rounded to half precision, elements are off the group by more than a logarithm can bear
-        log = self._scaled_log if torch.finfo(g.dtype).bits > 16 else self._scaled_log_of_nearest
-        return self._on_elements(log, g)
-
-    @final
-    def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
-        r"""Return the adjoint matrices ``[*batch, dim, dim]`` of elements g:
-        :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`.
-        """
-        return self._on_elements(self._scaled_adjoint, self.check_elements(g))
-
-    @final
-    def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
-        r"""Return :math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})` of elements g, ``[*batch]``; 0 on
-        unimodular groups.
-        """
-        g = self.check_elements(g)
-        return self._on_elements(self._log_character, g)
-
-    @final
-    def left_jacobian(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n n"]:
-        r"""The derivative of `exp`, right-trivialized: :math:`\exp(v + w) = \exp(J_l w) \exp(v)` to first order in w.
-
-        :math:`J_l = \varphi_1(\mathrm{ad}_v) = \sum_k \mathrm{ad}_v^k / (k + 1)!` (Rossmann 2002, section 1.2);
-        :math:`|\det J_l|` is the density of right Haar measure in the coordinates v.
-        """
-        return self._on_vectors(self._scaled_left_jacobian, self.check_vectors(v))
-
-    @final
-    def coadjoint(self, g: Tensor, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        r"""Return :math:`\mathrm{Ad}_g^T y`: the gradient of :math:`f(g \exp v)` by v at 0, if y is the gradient of
-        :math:`f(\exp(v)\,g)`.
-
-        :math:`(\mathrm{Ad}_g^T y) \cdot \eta = y \cdot \mathrm{Ad}_g \eta`, without the matrix on compact groups.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            y: gradients ``[*batch, dim]``; batches broadcast.
-        """
-        g, y = promoted(g=self.check_elements(g), y=self.check_vectors(y, "y"))
-        check_broadcast(self.batch_shape(g), y.shape[:-1])
-        return self._evaluate(self._scaled_coadjoint, (*self._one, 1), (g, y))
-
-    @final
-    def project(self, g: Tensor) -> Tensor:
-        """Remove the drift that round-off leaves after many products: an exact element close to ``g``.
-
-        The identity map on groups whose coordinates obey no equations. NaN where no element is near.
-        """
-        g = self.check_elements(g)
-        return self._on_elements(self._project, g)
-
-    @final
-    def perturb(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
-        r"""``g`` moved by v to first order: equal to `retract` in value and first derivative at v = 0 only.
-
-        Cheaper than `retract` where nothing but a derivative at zero is wanted, since no exponential is taken.
-        """
-        g, v = promoted(g=self.check_elements(g), v=self.check_vectors(v))
-        check_broadcast(self.batch_shape(g), v.shape[:-1])
-        return self._evaluate(self._perturbed, (*self._one, 1), (g, v))
-
-    @final
-    def _scaled_exp(self, v: Tensor) -> Tensor:
-        return self._exp(self._basis.to_natural(v))
-
-    @final
-    def _scaled_log(self, g: Tensor) -> Tensor:
-        return self._basis.from_natural(self._log(g))
-
-    @final
-    def _scaled_log_of_nearest(self, g: Tensor) -> Tensor:
-        return self._scaled_log(self._project(g))
-
-    @final
-    def _scaled_adjoint(self, g: Tensor) -> Tensor:
-        return self._basis.operator_from_natural(self._adjoint(g))
-
-    @final
-    def _scaled_left_jacobian(self, v: Tensor) -> Tensor:
-        return self._basis.operator_from_natural(self._left_jacobian(self._basis.to_natural(v)))
-
-    @final
-    def _scaled_coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
-        return self._basis.covector_from_natural(self._coadjoint(g, self._basis.covector_to_natural(y)))
-
-    @final
-    def _perturbed(self, g: Tensor, v: Tensor) -> Tensor:
-        tangent = self._tangent(self._basis.to_natural(v))
-        return self._compose(g, self.identity(dtype=g.dtype, device=g.device) + tangent)
-
-    @final
-    def _log_character(self, g: Tensor) -> Tensor:
-        """`log_modular` of checked elements: zero on unimodular groups, where it is not computed."""
-        if self._natural_algebra.is_unimodular:
-            return g.new_zeros(self.batch_shape(g))
-        return self._log_modular(g)
 
 
 def check_natural(*factors: LieGroup) -> None:

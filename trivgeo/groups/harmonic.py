@@ -84,33 +84,15 @@ class NormalHeatKernel(HeatKernel):
         self._group = group
 
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one normal vector for each variance, ``[*batch, dim]``.
-
-        Args:
-            variance: variances V, ``[*batch]``.
-            generator: random numbers; ``None`` is torch's.
-        """
         z = normal((*variance.shape, self._group.dim), variance, generator)
         return self._group.exp(variance.sqrt().unsqueeze(-1) * z)
 
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
-        """Return the logarithm of the normal density at vectors, ``[*batch]``.
-
-        Args:
-            w: vectors ``[*batch, dim]``.
-            variance: variances V, ``[*batch]``.
-        """
         v, some = self._group.log(w), _positive(variance)
         found = -0.5 * (v.square().sum(-1) / some + self._group.dim * (2.0 * math.pi * some).log())
         return _with_point_mass(found, variance, (v == 0).all(-1))
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
-        """Return the gradient of the normal log-density at vectors, ``[*batch, dim]``.
-
-        Args:
-            w: vectors ``[*batch, dim]``.
-            variance: variances V, ``[*batch]``.
-        """
         return _steep(-self._group.log(w) / _positive(variance).unsqueeze(-1), variance)
 
 
@@ -124,32 +106,15 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
     """
 
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one vector of angles for each variance, ``[*batch, dim]``: normal numbers modulo the periods.
-
-        Args:
-            variance: variances V, ``[*batch]``.
-            generator: random numbers; ``None`` is torch's.
-        """
+        """Draw one vector of angles for each variance, ``[*batch, dim]``: normal numbers modulo the periods."""
         shortest = float(self._group.basis.scale.square().min())
         return super().sample(variance.clamp(max=_LAST_VARIANCE / shortest), generator)
 
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
-        """Return the logarithm of the wrapped normal density at angles, ``[*batch]``.
-
-        Args:
-            w: angles ``[*batch, dim]``.
-            variance: variances V, ``[*batch]``.
-        """
         found = self._parts(w, _positive(variance))[0].sum(-1)
         return _with_point_mass(found, variance, (self._group.project(w) == 0).all(-1))
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
-        """Return the gradient of the wrapped normal log-density at angles, ``[*batch, dim]``.
-
-        Args:
-            w: angles ``[*batch, dim]``.
-            variance: variances V, ``[*batch]``.
-        """
         return _steep(self._group.basis.scale.to(w) * self._parts(w, _positive(variance))[1], variance)
 
     def _parts(self, w: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,10 +163,6 @@ class RotationHeatKernel(HeatKernel):
         """Draw one element for each variance, ``[*batch, *element_shape]``.
 
         The angle is drawn by inversion of its distribution function on a grid, the axis uniformly.
-
-        Args:
-            variance: variances V, ``[*batch]``.
-            generator: random numbers; ``None`` is torch's.
         """
         v = _positive(variance.double() * self._unit**2)
         last = (7.0 * v.sqrt()).clamp(max=self._cover * math.pi)
@@ -220,12 +181,6 @@ class RotationHeatKernel(HeatKernel):
         return self._group.exp(torch.where((variance == 0).unsqueeze(-1), 0.0, vector).to(variance.dtype))
 
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
-        """Return the logarithm of the density k_V at elements, ``[*batch]``, a function of their angle.
-
-        Args:
-            w: elements ``[*batch, *element_shape]``.
-            variance: variances V, ``[*batch]``.
-        """
         length = self._unit * self._group.log(w).double().norm(dim=-1)
         v = _positive(self._unit**2 * variance.double())
         found = self._log_radial(length, v)
@@ -236,13 +191,6 @@ class RotationHeatKernel(HeatKernel):
         return _with_point_mass(found, variance, length == 0).to(w.dtype)
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
-        """Return the left-trivialized gradient of the log-density at elements, ``[*batch, dim]``, along the axis of
-        each.
-
-        Args:
-            w: elements ``[*batch, *element_shape]``.
-            variance: variances V, ``[*batch]``.
-        """
         v = self._group.log(w).double()
         length = self._unit * v.norm(dim=-1)
         slope = self._slope(length, _positive(self._unit**2 * variance.double()))
@@ -313,33 +261,14 @@ class ProductHeatKernel(HeatKernel):
         self._kernels, self._split, self._join = kernels, split, join
 
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one element for each variance, ``[*batch, *element_shape]``: the parts of the factors are independent.
-
-        Args:
-            variance: variances V, ``[*batch]``.
-            generator: random numbers; ``None`` is torch's.
-        """
         return self._join(*(kernel.sample(variance, generator) for kernel in self._kernels))
 
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
-        """Return the logarithm of the density k_V at elements, ``[*batch]``: the sum over the factors.
-
-        Args:
-            w: elements ``[*batch, *element_shape]``.
-            variance: variances V, ``[*batch]``.
-        """
         parts = zip(self._kernels, self._split(w), strict=True)
         found = torch.stack([kernel.log_density(part, variance) for kernel, part in parts])
         return torch.where((found == -math.inf).any(0), -math.inf, found.sum(0))
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
-        """Return the left-trivialized gradient of the log-density at elements, ``[*batch, dim]``, joined from the
-        factors.
-
-        Args:
-            w: elements ``[*batch, *element_shape]``.
-            variance: variances V, ``[*batch]``.
-        """
         parts = zip(self._kernels, self._split(w), strict=True)
         return torch.cat([kernel.score(part, variance) for kernel, part in parts], -1)
 

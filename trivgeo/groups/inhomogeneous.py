@@ -16,7 +16,16 @@ from trivgeo.errors import ShapeError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import LieGroup, Scale, check_natural
-from trivgeo.groups.linalg import circular, circular_slopes, kernel, matvec, phi1_ad, product, sinc, transform_points
+from trivgeo.groups.linalg import (
+    circular,
+    circular_slopes,
+    matrix_functions,
+    matvec,
+    phi1_ad,
+    product,
+    sinc,
+    transform_points,
+)
 from trivgeo.groups.linalg.components import (
     Rows,
     block_lower,
@@ -81,7 +90,7 @@ class InhomogeneousGroup(LieGroup):
         derivations = linear.hat(torch.eye(linear.dim, dtype=torch.float64))
         algebra = LieAlgebra.semidirect_sum(linear.algebra, translations, derivations)
         self.linear = linear
-        self._kernel = kernel(n)
+        self._kernel = matrix_functions(n)
         self._last = Constant(torch.eye(n + 1)[-1])
         self.size = n
         super().__init__(algebra, (n, n + 1), scale)
@@ -93,7 +102,6 @@ class InhomogeneousGroup(LieGroup):
 
     @property
     def num_components(self) -> int:
-        """Number of connected components of the group, that of its linear group."""
         return self.linear.num_components
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,13 +160,6 @@ class InhomogeneousGroup(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Return the neutral element, repeated to ``[*batch, *element_shape]``: a unit matrix and no translation.
-
-        Args:
-            batch: the batch shape.
-            dtype: of the result; default torch's.
-            device: of the result; default torch's.
-        """
         n = self.size
         return torch.eye(n, n + 1, dtype=dtype, device=device).expand(*batch, n, n + 1).clone()
 
@@ -172,7 +173,7 @@ class InhomogeneousGroup(LieGroup):
             rows = multiply_rows([row[:-1] for row in left], entry_rows(h))
             return from_rows([[*row[:-1], row[-1] + b] for row, (*_, b) in zip(rows, left, strict=True)])
         # (A, 0) h + (0, b): fewer kernels than joining the two parts
-        return product(g[..., : self.size], h, g * self._last.like(g))
+        return product(g[..., : self.size], h, g * self._last.matching(g))
 
     def _inverse(self, g: Tensor) -> Tensor:
         a = self.linear._inverse(g[..., : self.size])
@@ -209,7 +210,6 @@ class InhomogeneousGroup(LieGroup):
         return -matvec(self.linear._tangent(ad.mT), b.unsqueeze(-2)).mT
 
     def action(self) -> PointAction:
-        """The action on points ``[*batch, p, n]``."""
         return _InhomogeneousAction(self, (self.size,))
 
 

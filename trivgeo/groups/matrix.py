@@ -16,7 +16,7 @@ from trivgeo.errors import ShapeError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import LieGroup, Scale
-from trivgeo.groups.linalg import kernel, product, transform_points
+from trivgeo.groups.linalg import matrix_functions, product, transform_points
 from trivgeo.groups.linalg.components import entry_rows, flatten_array, from_rows, is_small_batch
 
 __all__ = ["GLPlus", "LinearAction", "MatrixGroup"]
@@ -53,7 +53,7 @@ class MatrixGroup(LieGroup):
             raise ShapeError(f"basis: expected square matrices [n, k, k], got {list(basis.shape)}")
         algebra = LieAlgebra.from_matrices(basis, names) if algebra is None else algebra
         self.size = basis.shape[-1]
-        self._kernel = kernel(self.size)
+        self._kernel = matrix_functions(self.size)
         flat = basis.detach().double().flatten(1)
         self._units = Constant(flat)
         self._dual = Constant(_dual(flat))
@@ -67,13 +67,6 @@ class MatrixGroup(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Return the unit matrix, repeated to ``[*batch, k, k]``.
-
-        Args:
-            batch: the batch shape.
-            dtype: of the result; default torch's.
-            device: of the result; default torch's.
-        """
         k = self.size
         return torch.eye(k, dtype=dtype, device=device).expand(*batch, k, k).clone()
 
@@ -96,10 +89,10 @@ class MatrixGroup(LieGroup):
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
-        return matmul(flatten_array(matrix), self._dual.like(matrix))
+        return matmul(flatten_array(matrix), self._dual.matching(matrix))
 
     def _tangent(self, v: Tensor) -> Tensor:
-        return matmul(v, self._units.like(v)).unflatten(-1, self._element_shape)
+        return matmul(v, self._units.matching(v)).unflatten(-1, self._element_shape)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         return product(g, h)
@@ -124,9 +117,11 @@ class MatrixGroup(LieGroup):
         """Column j: the coordinates of g e_j g^-1."""
         k, n = self.size, self.dim
         batch = g.shape[:-2]
-        moved = (g @ self._side.like(g)).reshape(*batch, k * n, k) @ self._inverse(g)  # (g e_j g^-1)_il at [(i, j), l]
+        moved = (g @ self._side.matching(g)).reshape(*batch, k * n, k) @ self._inverse(
+            g
+        )  # (g e_j g^-1)_il at [(i, j), l]
         rows = moved.unflatten(-2, (k, n)).transpose(-3, -2).flatten(-2)
-        return (rows @ self._dual.like(g)).mT
+        return (rows @ self._dual.matching(g)).mT
 
     def action(self) -> PointAction:
         """The linear action on points ``[*batch, p, k]``."""
@@ -165,11 +160,7 @@ class LinearAction(PointAction):
         return bordered + torch.diag(last)
 
     def from_homogeneous(self, matrix: Tensor) -> Tensor:
-        """Return the matrix without its last row and column, projected on the group, ``[*batch, k, k]``.
-
-        Args:
-            matrix: matrices ``[*batch, k + 1, k + 1]``.
-        """
+        """Return the matrix without its last row and column, projected on the group, ``[*batch, k, k]``."""
         return self.group.project(matrix[..., :-1, :-1])
 
 
@@ -252,7 +243,7 @@ def unit_determinant(matrix: Tensor) -> Tensor:
     k = matrix.shape[-1]
     size = matrix.detach().abs().amax((-2, -1), keepdim=True)
     matrix = matrix / torch.where(size > 0, size, 1.0)  # whose determinant is in range; the size cancels
-    det = kernel(k).determinant(matrix)
+    det = matrix_functions(k).determinant(matrix)
     good = det != 0 if k % 2 else det > 0
     root = torch.where(good, det.abs(), torch.nan).pow(1.0 / k) * torch.where(det < 0, -1.0, 1.0).to(det.dtype)
     return matrix / root[..., None, None]
@@ -281,7 +272,7 @@ def restore_determinant(matrix: Tensor) -> Tensor:
     """
     k = matrix.shape[-1]
     noise = torch.finfo(matrix.dtype).eps * matrix.detach().square().sum((-2, -1)).pow(0.5 * k)
-    det = kernel(k).determinant(matrix)
+    det = matrix_functions(k).determinant(matrix)
     defect = (det.detach() - 1.0).abs()
     keep, near = defect <= noise, defect < 0.5
     root = torch.where(near, det, 1.0).pow(1.0 / k)

@@ -47,13 +47,6 @@ class NilpotentGroup(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Return zero coordinates, ``[*batch, dim]``.
-
-        Args:
-            batch: the batch shape.
-            dtype: of the result; default torch's.
-            device: of the result; default torch's.
-        """
         return torch.zeros(*batch, self.dim, dtype=dtype, device=device)
 
     @abstractmethod
@@ -116,7 +109,6 @@ class Translation(HarmonicAnalysis, NilpotentGroup):
         return NormalHeatKernel(self)
 
     def action(self) -> PointAction:
-        """Translation of points ``[*batch, p, n]``."""
         return _TranslationAction(self, (self.dim,))
 
 

@@ -16,7 +16,7 @@ from trivgeo.checks import check_count
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, RotationHeatKernel, has_equal_axes
-from trivgeo.groups.linalg import circular_pair, identity_like, kernel, polar
+from trivgeo.groups.linalg import circular_pair, identity_like, matrix_functions, polar
 from trivgeo.groups.linalg.circular import angle_factor
 from trivgeo.groups.linalg.components import Rows, dot, entry_rows, from_entries, from_rows, last_entries
 from trivgeo.groups.linalg.spectral_exp import exp_with_score, is_differentiated
@@ -111,11 +111,10 @@ class SO(HarmonicAnalysis, MatrixGroup):
 
     @property
     def is_compact(self) -> bool:
-        """True: every rotation group is compact."""
         return True
 
-    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-        q = random_isometry(self.size, batch, like, generator)
+    def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
+        q = random_isometry(self.size, batch, reference, generator)
         sign = torch.where(is_proper(q), 1.0, -1.0).to(q.dtype)
         return torch.cat([q[..., :1] * sign[..., None, None], q[..., 1:]], -1)
 
@@ -138,9 +137,9 @@ def nearest_isometry(g: Tensor) -> tuple[Tensor, Tensor]:
     return q, off < 1e-3
 
 
-def random_isometry(n: int, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+def random_isometry(n: int, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
     """Orthogonal matrices of the uniform law, by signed QR of a normal matrix (Stewart 1980)."""
-    q, r = torch.linalg.qr(normal((*batch, n, n), like, generator))
+    q, r = torch.linalg.qr(normal((*batch, n, n), reference, generator))
     return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
 
 
@@ -309,7 +308,7 @@ def where_rotation(g: Tensor, value: Tensor, rank: int = 2) -> Tensor:
     """
     g = g.detach()
     n = g.shape[-1]
-    good = are_isometries(g.square().sum((-2, -1)), kernel(n).determinant(g), n)
+    good = are_isometries(g.square().sum((-2, -1)), matrix_functions(n).determinant(g), n)
     return torch.where(good.reshape(*good.shape, *[1] * rank), value, math.nan)
 
 

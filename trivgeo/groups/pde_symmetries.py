@@ -102,7 +102,6 @@ class _ProjectiveTimeAction(JetAction):
 
     @property
     def base_is_projective(self) -> bool:
-        """Always."""
         return True
 
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor:
@@ -235,7 +234,6 @@ class _ScalingAutomorphism(Automorphism):
 class _KdVAction(JetAction):
     @property
     def base_is_projective(self) -> bool:
-        """Affine, in fact."""
         return True
 
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:

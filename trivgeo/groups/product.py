@@ -65,12 +65,10 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
 
     @property
     def is_compact(self) -> bool:
-        """True if every factor is compact."""
         return all(group.is_compact for group, _ in self._runs)
 
     @property
     def num_components(self) -> int:
-        """Number of connected components: the product of the numbers of the factors."""
         return math.prod(factor.num_components for factor in self.factors)
 
     def split(self, g: Tensor) -> tuple[Tensor, ...]:
@@ -117,19 +115,13 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Return the neutral elements of all factors, one after another, repeated to ``[*batch, *element_shape]``.
-
-        Args:
-            batch: the batch shape.
-            dtype: of the result; default torch's.
-            device: of the result; default torch's.
-        """
+        """Return the neutral elements of all factors, one after another, repeated to ``[*batch, *element_shape]``."""
         return self._join(group.identity(*batch, count, dtype=dtype, device=device) for group, count in self._runs)
 
-    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
         if not self.is_compact:
-            return super()._random_haar(batch, like, generator)
-        return self._join(group._random_haar((*batch, count), like, generator) for group, count in self._runs)
+            return super()._random_haar(batch, reference, generator)
+        return self._join(group._random_haar((*batch, count), reference, generator) for group, count in self._runs)
 
     def _periods(self) -> Tensor:
         return torch.cat([group._periods().flatten().repeat(count) for group, count in self._runs])
@@ -202,11 +194,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         return total
 
     def action(self) -> PointAction:
-        """Return the action of each factor on its own coordinates of a point, the coordinates one after the other.
-
-        Raises:
-            ConfigurationError: a factor has no action, or acts on points of several dimensions.
-        """
+        """Return the action of each factor on its own coordinates of a point, the coordinates one after the other."""
         return _ProductAction(self, [(group.action(), count) for group, count in self._runs])
 
 

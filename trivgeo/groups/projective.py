@@ -77,7 +77,7 @@ class Projective(MatrixGroup):
     def _coordinates(self, matrix: Tensor) -> Tensor:
         """Off the diagonal the entries; on it their differences to the last."""
         entries = flatten_array(matrix)
-        return entries[..., :-1] - entries[..., -1:] * self._diagonal.like(matrix)
+        return entries[..., :-1] - entries[..., -1:] * self._diagonal.matching(matrix)
 
     def _tangent(self, v: Tensor) -> Tensor:
         """The coordinates as entries, the last one zero, and the trace taken off."""

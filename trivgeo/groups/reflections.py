@@ -94,12 +94,10 @@ class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
 
     @property
     def num_components(self) -> int:
-        """Number of connected components: two, with determinant 1 and -1."""
         return 2
 
     @property
     def is_compact(self) -> bool:
-        """True: every orthogonal group is compact."""
         return True
 
     def _project(self, g: Tensor) -> Tensor:
@@ -126,11 +124,10 @@ class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
     def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         return self.component._exp_with_score(v, gradient, weight)
 
-    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-        return random_isometry(self.size, batch, like, generator)
+    def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
+        return random_isometry(self.size, batch, reference, generator)
 
     def _log_natural_volume(self) -> float:
-        """Of two components."""
         return self.component._log_natural_volume() + math.log(2.0)
 
 

@@ -91,25 +91,16 @@ class LinearAutomorphism(Automorphism):
         self._derivations = Constant(derivations_of(complement, ideal, representation))
 
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
-        r"""Return :math:`\rho(h) n`, ``[*batch, N.dim]``, by the representation that was given.
-
-        Args:
-            h: elements of H, ``[*batch, *H.element_shape]``.
-            n: coordinates of N, ``[*batch, N.dim]``.
-        """
+        r"""Return :math:`\rho(h) n`, ``[*batch, N.dim]``, by the representation that was given."""
         return self._representation(h, n)
 
     def _generator(self, y: Tensor, z: Tensor) -> Tensor:
-        d = torch.einsum("...i,ikj->...kj", y, self._derivations.like(y))
+        d = torch.einsum("...i,ikj->...kj", y, self._derivations.matching(y))
         return d + 0.5 * self._algebra.ad(z) if self._two_step else d
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
         """Return the coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``, ``[*batch, N.dim]``, by one matrix
         exponential.
-
-        Args:
-            y: vectors ``[*batch, H.dim]`` of H.
-            z: vectors ``[*batch, N.dim]`` of N.
         """
         return phi1(self._generator(y, z), z)
 
@@ -118,12 +109,8 @@ class LinearAutomorphism(Automorphism):
         too large.
 
         An ideal of two steps gets one correction, which is exact since it is central.
-
-        Args:
-            y: vectors ``[*batch, H.dim]`` of H.
-            n: coordinates of N, ``[*batch, N.dim]``.
         """
-        d = torch.einsum("...i,ikj->...kj", y, self._derivations.like(y))
+        d = torch.einsum("...i,ikj->...kj", y, self._derivations.matching(y))
         eye = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
         matrix = torch.stack([phi1(d, column) for column in eye], -1)
         inverse, _ = torch.linalg.inv_ex(matrix)
@@ -148,12 +135,7 @@ class PlaneAutomorphism(Automorphism):
         self._central = central
 
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
-        r"""Return :math:`\rho(h) n`, ``[*batch, N.dim]``: a linear map of (q, p); the central coordinate z is kept.
-
-        Args:
-            h: matrices of SL(2, R), ``[*batch, 2, 2]``.
-            n: coordinates (q, p) or (q, p, z), ``[*batch, N.dim]``.
-        """
+        r"""Return :math:`\rho(h) n`, ``[*batch, N.dim]``: a linear map of (q, p); the central coordinate z is kept."""
         (a, b), (c, d) = entry_rows(h)
         q, p, *centre = last_entries(n)
         new = [a * q - b * p, d * p - c * q]
@@ -167,10 +149,6 @@ class PlaneAutomorphism(Automorphism):
         """Return the coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``, ``[*batch, N.dim]``, in closed form.
 
         On (q, p) the map is c1 + c2 D; the centre gains kappa/2 c3 omega((q, p), D (q, p)).
-
-        Args:
-            y: vectors of sl(2, R).
-            z: coordinates (q, p) or (q, p, z), ``[*batch, N.dim]``.
         """
         entries = last_entries(y)
         _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
@@ -186,10 +164,6 @@ class PlaneAutomorphism(Automorphism):
         large.
 
         On (q, p) the map is (c1 - c2 D) / (2 c2), since c1^2 - c2^2 D^2 = 2 c2.
-
-        Args:
-            y: vectors of sl(2, R).
-            n: coordinates of the ideal: (q, p) or (q, p, z), ``[*batch, N.dim]``.
         """
         entries = last_entries(y)
         _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
@@ -253,7 +227,6 @@ class SemidirectProduct(LieGroup):
 
     @property
     def num_components(self) -> int:
-        """Number of connected components of the group, that of the complement."""
         return self.complement.num_components
 
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -291,13 +264,7 @@ class SemidirectProduct(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Return the neutral elements of H and N, one after the other, repeated to ``[*batch, *element_shape]``.
-
-        Args:
-            batch: the batch shape.
-            dtype: of the result; default torch's.
-            device: of the result; default torch's.
-        """
+        """Return the neutral elements of H and N, one after the other, repeated to ``[*batch, *element_shape]``."""
         return self._join(
             self.complement.identity(*batch, dtype=dtype, device=device),
             self.ideal.identity(*batch, dtype=dtype, device=device),
@@ -346,7 +313,7 @@ class SemidirectProduct(LieGroup):
         rho = self._rho(h)
         ad_n = self.ideal._natural_algebra.ad(n)
         # [n, Y_j] = -D(e_j) n; then sum_k ad_n^k / (k + 1)! of it
-        term = -torch.einsum("jab,...b->...aj", self._derivations.like(g), n)
+        term = -torch.einsum("jab,...b->...aj", self._derivations.matching(g), n)
         lower = term
         for k in range(1, self.ideal.step):
             term = product(ad_n, term) / (k + 1)

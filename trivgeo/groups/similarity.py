@@ -107,8 +107,8 @@ class ScaledRotations(MatrixGroup):
         return r * ((r * g).sum((-2, -1)) / self.size)[..., None, None]
 
 
-def _last_diagonal(dim: int, like: Tensor) -> Tensor:
-    last = torch.zeros(dim, dtype=like.dtype, device=like.device)
+def _last_diagonal(dim: int, reference: Tensor) -> Tensor:
+    last = torch.zeros(dim, dtype=reference.dtype, device=reference.device)
     last[-1] = 1.0
     return torch.diag(last)
 

@@ -59,18 +59,10 @@ class Torus(HarmonicAnalysis, LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Return zero angles, ``[*batch, dim]``.
-
-        Args:
-            batch: the batch shape.
-            dtype: of the result; default torch's.
-            device: of the result; default torch's.
-        """
         return torch.zeros(*batch, self.dim, dtype=dtype, device=device)
 
     @property
     def is_compact(self) -> bool:
-        """True: every torus is compact."""
         return True
 
     def _periods(self) -> Tensor:
@@ -107,5 +99,5 @@ class Torus(HarmonicAnalysis, LieGroup):
     def _natural_representation(self) -> Tensor:
         return 1j * torch.diag_embed(torch.eye(self.dim, dtype=torch.complex128))
 
-    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-        return math.pi * (1.0 - 2.0 * uniform((*batch, self.dim), like, generator))
+    def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
+        return math.pi * (1.0 - 2.0 * uniform((*batch, self.dim), reference, generator))

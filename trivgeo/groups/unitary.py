@@ -19,7 +19,7 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import LieGroup, Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, RotationHeatKernel, has_equal_axes
-from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg import matrix_functions
 from trivgeo.groups.linalg.any_size import embedded, unitary_exp
 from trivgeo.groups.linalg.circular import angle_factor, circular_pair
 from trivgeo.groups.linalg.components import flatten_array, from_entries, from_rows, is_small_batch, last_entries
@@ -103,7 +103,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         self._units = Constant(torch.view_as_real(basis).flatten(1))
         self._pairs = index_pairs(n)
         self._diagonals = Constant(basis[2 * len(self._pairs) :].diagonal(dim1=-2, dim2=-1).imag)
-        self._kernel = kernel(2 * n)
+        self._kernel = matrix_functions(2 * n)
         algebra = LieAlgebra._unchecked(torch.where(c.abs() < 1e-14, 0.0, c), names)
         super().__init__(algebra, (n, n, 2), scale)
 
@@ -113,7 +113,6 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
 
     @property
     def is_compact(self) -> bool:
-        """True: every unitary group is compact."""
         return True
 
     def _natural_representation(self) -> Tensor:
@@ -146,7 +145,6 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Return unit matrices ``[*batch, n, n, 2]``, by default with torch's ``dtype`` and ``device``."""
         n = self.size
         eye = torch.eye(n, dtype=dtype, device=device)
         return torch.stack([eye, torch.zeros_like(eye)], -1).expand(*batch, n, n, 2).clone()
@@ -162,10 +160,10 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return self.basis.from_natural(self._coordinates(matrix))
 
     def _tangent(self, v: Tensor) -> Tensor:
-        return matmul(v, self._units.like(v)).unflatten(-1, self._element_shape)
+        return matmul(v, self._units.matching(v)).unflatten(-1, self._element_shape)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
-        return 0.5 * matmul(flatten_array(matrix, 3), self._units.like(matrix).mT)
+        return 0.5 * matmul(flatten_array(matrix, 3), self._units.matching(matrix).mT)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         return from_columns(embedded(stacked_columns(g)) @ stacked_columns(h))
@@ -247,7 +245,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         """Of g e g^-1 the entries above the diagonal, y + i x for the coordinates x and y, and those on it."""
         if self.size == 1:
             return g.square().sum(-1)
-        pairs, z = self._pairs, self._diagonals.like(g)
+        pairs, z = self._pairs, self._diagonals.matching(g)
         left, right = (torch.stack([g.select(-3, pair[k]) for pair in pairs], -3) for k in (0, 1))
         re, im = times_conjugate(left.unsqueeze(-2), right.unsqueeze(-3))  # g_jc conj(g_kd) at [(j, k), c, d]
         re_cd, im_cd = (torch.stack([x[..., c, d] for c, d in pairs], -1) for x in (re, im))
@@ -285,13 +283,13 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         """The multiple of a unitary matrix by a phase that is in the group."""
         return g
 
-    def _random_haar(self, batch: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
         """The unitary factor of a complex normal matrix, with the phases of Mezzadri (2007)."""
-        parts = normal((*batch, self.size, self.size, 2), like.double(), generator)
+        parts = normal((*batch, self.size, self.size, 2), reference.double(), generator)
         q, r = torch.linalg.qr(torch.complex(*parts.unbind(-1)))
         diagonal = r.diagonal(dim1=-2, dim2=-1)
         q = q * (diagonal / diagonal.abs()).unsqueeze(-2)
-        return self._with_determinant(torch.stack([q.real, q.imag], -1)).to(like.dtype)
+        return self._with_determinant(torch.stack([q.real, q.imag], -1)).to(reference.dtype)
 
 
 @final

@@ -69,15 +69,12 @@ class CheckedPopulation(EvaluatedPopulation):
     checks: Checks
 
     def evaluated(self, posterior: ConditionalPosterior) -> EvaluatedPopulation:
-        """Return the population itself, for its energies are known; ``posterior`` is not asked."""
         return self
 
     def take(self, index: Int[Tensor, "b m"]) -> Population:
-        """Return the chains with numbers ``index``, as a `Population` without checks."""
         return self.unchecked().take(index)
 
     def copies(self, number: int) -> Population:
-        """Return ``number`` copies of each chain, as a `Population` without checks."""
         return self.unchecked().copies(number)
 
     def unchecked(self) -> EvaluatedPopulation:
@@ -85,5 +82,4 @@ class CheckedPopulation(EvaluatedPopulation):
         return EvaluatedPopulation(self.elements, self.num_masked_steps, self.energies, self.time)
 
     def result(self, posterior: ConditionalPosterior) -> InversionResult:
-        """Return the `CheckedResult` of the data of ``posterior``, with its counts of evaluations."""
         return CheckedResult(**vars(super().result(posterior)), checks=self.checks)

@@ -227,8 +227,8 @@ def try_search(
     posterior = Posterior(action, energy)
     with evaluation_mode(posterior.energy):
         x, index, _ = some_data(posterior, clean, seed)
-    like: Tensor = pytree.tree_leaves(x)[0]
-    g = sample_elements(group, law, len(index), keyed(seed, 8)).to(like)
+    reference: Tensor = pytree.tree_leaves(x)[0]
+    g = sample_elements(group, law, len(index), keyed(seed, 8)).to(reference)
     usable = action.is_valid(g, x).reshape(len(index), -1).all(-1)
     chosen = torch.nonzero(usable)[: min(_MOST_DATA, max(_LEAST_DATA, num_affordable(measured, seconds))), 0]
     if len(chosen) == 0:
@@ -237,7 +237,7 @@ def try_search(
     x = pytree.tree_map(lambda leaf: leaf[chosen], x)
     moved = action(g, x)
     result = timed_search(action, energy, law, measured, seconds, seed)(
-        moved, generator=keyed(seed, 9, device=like.device)
+        moved, generator=keyed(seed, 9, device=reference.device)
     )
     restored, best = result.restore(moved), result.best()
     left = group.compose(group.inverse(best), g)

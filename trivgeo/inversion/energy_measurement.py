@@ -199,13 +199,13 @@ def _measured(
 ) -> EnergyMeasurement:
     group = posterior.group
     x, index, at_rest = some_data(posterior, clean, seed)
-    data, like = len(index), at_rest
+    data, reference = len(index), at_rest
     probe = _Probe(posterior, x)
 
     began = time.perf_counter()
     moved = (
         sample_elements(group, law, data * num_samples, keyed(seed, 4))
-        .to(like)
+        .to(reference)
         .reshape(data, num_samples, *group.element_shape)
     )
     gradient, there = probe.gradients(group.inverse(moved))
@@ -216,8 +216,8 @@ def _measured(
     below = torch.isfinite(rise) & (rise < 0)
     depth = float(rise[torch.isfinite(rise)].median()) if bool(torch.isfinite(rise).any()) else math.nan
 
-    metric, roundness = _metric(probe, group, like, data, keyed(seed, 5))
-    radii, rises = _profile(probe, group, like, at_rest, keyed(seed, 6))
+    metric, roundness = _metric(probe, group, reference, data, keyed(seed, 5))
+    radii, rises = _profile(probe, group, reference, at_rest, keyed(seed, 6))
     half = torch.nonzero(rises[:, 1] >= 0.5 * depth) if depth > 0 else rises.new_empty(0)
     width = float(radii[half[0, 0]]) if len(half) else math.inf
     return EnergyMeasurement(
@@ -273,8 +273,8 @@ def some_data(posterior: Posterior, clean: Any, seed: int) -> tuple[Any, Int[Ten
     first: Tensor = pytree.tree_leaves(clean)[0]
     index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_DATA].to(first.device)
     x = posterior.given(pytree.tree_map(lambda leaf: leaf[index], clean)).x
-    like: Tensor = pytree.tree_leaves(x)[0]
-    unit = posterior.group.identity(len(like), 1, dtype=like.dtype, device=like.device)
+    reference: Tensor = pytree.tree_leaves(x)[0]
+    unit = posterior.group.identity(len(reference), 1, dtype=reference.dtype, device=reference.device)
     energies = _Probe(posterior, x).energies(unit)
     kept = torch.isfinite(energies[:, 0])
     if not bool(kept.any()):
@@ -283,10 +283,10 @@ def some_data(posterior: Posterior, clean: Any, seed: int) -> tuple[Any, Int[Ten
 
 
 def _metric(
-    probe: _Probe, group: LieGroup, like: Tensor, data: int, generator: torch.Generator
+    probe: _Probe, group: LieGroup, reference: Tensor, data: int, generator: torch.Generator
 ) -> tuple[Tensor, float]:
     """The Hessian of the well, as `calibrated_scale` measures it, and its roundness."""
-    v = _NEAR * normal((data, _DIRECTIONS, group.dim), torch.empty(0), generator).to(like)
+    v = _NEAR * normal((data, _DIRECTIONS, group.dim), torch.empty(0), generator).to(reference)
     gradient = probe.gradients(group.exp(torch.cat([v, -v], 1)))[0].reshape(-1, group.dim).double().cpu()
     gradient = gradient[torch.isfinite(gradient).all(-1)]
     values, vectors = torch.linalg.eigh(matmul(gradient.mT, gradient) / max(1, len(gradient)) / _NEAR**2)
@@ -308,13 +308,13 @@ def _round_scale(metric: Tensor) -> Tensor:
 
 
 def _profile(
-    probe: _Probe, group: LieGroup, like: Tensor, at_rest: Tensor, generator: torch.Generator
+    probe: _Probe, group: LieGroup, reference: Tensor, at_rest: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Quartiles of the rise at some distances, in random directions."""
     radii = torch.tensor(_RADII, dtype=torch.float64)
-    v = normal((len(at_rest), 4, group.dim), torch.empty(0), generator).to(like)
+    v = normal((len(at_rest), 4, group.dim), torch.empty(0), generator).to(reference)
     v = v / v.norm(dim=-1, keepdim=True) * math.sqrt(group.dim)
-    steps = radii.to(like).reshape(-1, 1) * v.unsqueeze(-2)  # [data, 4, r, n]
+    steps = radii.to(reference).reshape(-1, 1) * v.unsqueeze(-2)  # [data, 4, r, n]
     rise = probe.energies(group.exp(steps.flatten(1, 2))).unflatten(1, steps.shape[1:3]) - at_rest.unsqueeze(-1)
     flat = rise.flatten(0, 1).double().cpu()
     flat = torch.where(torch.isfinite(flat), flat, torch.inf).sort(0).values

@@ -168,7 +168,7 @@ class Inverter(nn.Module):
             with explained_dtypes("x_tilde", self, x):
                 given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
             population = _beginning(given, initial)
-            noise = streams_for(given.batch, given.like, generator)
+            noise = streams_for(given.batch, given.reference, generator)
             with explained_dtypes("x_tilde", self, x):
                 return run_stages(self.stages, given, population, noise).evaluated(given).result(given)
 
@@ -220,13 +220,13 @@ def _usable(leaf: Any) -> Any:
 
 
 def _beginning(given: ConditionalPosterior, initial: Tensor | None) -> Population:
-    like = given.like
+    reference = given.reference
     if initial is None:
         # under torch.export the batch is a symbolic integer, which `identity(*batch)` would reject
-        initial = given.group.identity(dtype=like.dtype, device=like.device)
+        initial = given.group.identity(dtype=reference.dtype, device=reference.device)
         initial = initial.expand(given.batch, 1, *initial.shape)
     given.group.check_elements(initial, "initial")
     shape = given.group.batch_shape(initial)
     if len(shape) != 2 or shape[0] != given.batch:
         raise ShapeError(f"initial: expected elements for {given.batch} data [b, K, ...], got batch {list(shape)}")
-    return Population(initial, torch.zeros(shape, dtype=torch.long, device=like.device))
+    return Population(initial, torch.zeros(shape, dtype=torch.long, device=reference.device))

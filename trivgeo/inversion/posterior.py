@@ -93,7 +93,6 @@ class BoundedEnergy(torch.autograd.Function):
         Args:
             g: elements ``[b, *chains, *element_shape]``; the gradients have the same shape.
             gradient: function (g, data) that returns both in one tensor, the energies first.
-            data: second argument of that function.
         """
         both = gradient(g, data)
         return both[..., 0], both[..., 1:].reshape(g.shape)
@@ -112,7 +111,6 @@ class BoundedEnergy(torch.autograd.Function):
         ``data``.
 
         Args:
-            ctx: autograd context with the gradients.
             of_energy: derivatives by the energies.
             of_gradient: derivatives by the gradients, which are ignored: there are no second derivatives.
         """
@@ -605,7 +603,7 @@ class ConditionalPosterior(Described):
         group: its group.
         x: the data.
         batch: their number b.
-        like: a tensor in the dtype and on the device of the data.
+        reference: a tensor in the dtype and on the device of the data.
         max_evaluations: the bound as a number, or ``None``.
         energy_evaluations: energies evaluated without a gradient so far, for each datum.
         gradient_evaluations: energies evaluated with their gradient, for each datum.
@@ -634,7 +632,7 @@ class ConditionalPosterior(Described):
         self.group = posterior.group
         self.x = self._energy.x
         self.batch = self._energy.batch
-        self.like: Tensor = pytree.tree_leaves(self.x)[0]
+        self.reference: Tensor = pytree.tree_leaves(self.x)[0]
         self.max_evaluations = self._energy.max_evaluations
         weighted = self._energy.guard is not None and self._energy.energy is not None
         self.energy_evaluations = int(weighted and loss_weight is None)  # of a datum that shows nothing
@@ -767,7 +765,7 @@ class ConditionalPosterior(Described):
 
     def normal(self, *shape: int, generator: torch.Generator | None) -> Tensor:
         """Draw standard normal numbers of this ``shape`` by ``generator``, with dtype and device of the data."""
-        return normal(shape, self.like, generator)
+        return normal(shape, self.reference, generator)
 
     def step(self) -> None:
         """Say that one of the `Stage.steps` of a stage is done."""

@@ -102,13 +102,13 @@ def moving_elements(
     Raises:
         DomainError: no element is defined on any datum.
     """
-    group, like, batch = action.group, pytree.tree_leaves(x)[0], action.batch_shape(x).numel()
+    group, reference, batch = action.group, pytree.tree_leaves(x)[0], action.batch_shape(x).numel()
     check_count("num_elements", count)
     if law is None:
         h = group.exp(normal((count, group.dim), torch.empty(0, dtype=torch.float64), generator))
     else:
         h = sample_elements(group, law, count, generator or torch.Generator().manual_seed(0))
-    h = h.to(like).unsqueeze(1)
+    h = h.to(reference).unsqueeze(1)
     valid = action.is_valid(h, x).reshape(count, batch, -1).all(-1)
     if not bool(valid.any()):
         raise DomainError(f"law: expected elements that are defined on some datum, got none of {count}")

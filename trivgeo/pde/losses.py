@@ -146,10 +146,10 @@ class ConservedQuantities:
             for axis, order in enumerate(orders):
                 component = component * (1j * modes.wave.select(-dims - 1, axis)) ** order
             jet[symbol.name] = modes.to_values(component) if any(orders) else values.select(-dims - 1, a)
-        like = values.select(-dims - 1, 0)
-        jet.setdefault(self._system.unknowns[0].name, like)
+        reference = values.select(-dims - 1, 0)
+        jet.setdefault(self._system.unknowns[0].name, reference)
         if self._system.variables[time].name in self._densities.jet:
-            jet[self._system.variables[time].name] = field.grid.times[..., *[None] * dims].expand_as(like)
+            jet[self._system.variables[time].name] = field.grid.times[..., *[None] * dims].expand_as(reference)
         densities = self._densities(jet, **self._parameters)
         if len(self._laws) == 1:
             densities = densities.unsqueeze(-1)

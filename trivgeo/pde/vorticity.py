@@ -15,7 +15,6 @@ class _Advected(SpectralEquation):
     """u_t + u u_x = L u in one dimension."""
 
     def nonlinear(self, modes: FourierModes, u: Complex[Tensor, "*batch c k"]) -> Tensor:
-        """-(u^2 / 2)_x."""
         return -0.5j * modes.along(0) * modes.to_modes(modes.to_values(u).square())
 
 
@@ -23,7 +22,6 @@ class KdV(_Advected):
     """The Korteweg-de Vries equation u_t + u u_x + u_xxx = 0; its group is `KdVSymmetry`."""
 
     def linear(self, modes: FourierModes) -> Tensor:
-        """Return the multiplier i k^3 at the wave numbers of ``modes``."""
         return 1j * modes.along(0) ** 3
 
 
@@ -31,7 +29,6 @@ class KuramotoSivashinsky(_Advected):
     """The Kuramoto-Sivashinsky equation u_t + u u_x + u_xx + u_xxxx = 0: chaotic on circles that are long enough."""
 
     def linear(self, modes: FourierModes) -> Tensor:
-        """Return the multiplier k^2 - k^4 at the wave numbers of ``modes``."""
         return modes.squared - modes.squared**2
 
 
@@ -49,7 +46,6 @@ class Burgers(_Advected):
         self.nu = check_positive("nu", nu)
 
     def linear(self, modes: FourierModes) -> Tensor:
-        """Return the multiplier -nu k^2 at the wave vectors of ``modes``."""
         return -self.nu * modes.squared
 
 
@@ -67,7 +63,6 @@ class Heat(SpectralEquation):
         self.nu = check_positive("nu", nu)
 
     def linear(self, modes: FourierModes) -> Tensor:
-        """Return the multiplier -nu |k|^2 at the wave vectors of ``modes``."""
         return -self.nu * modes.squared
 
 
@@ -85,16 +80,10 @@ class Vorticity(SpectralEquation):
         self.nu = check_positive("nu", nu)
 
     def linear(self, modes: FourierModes) -> Tensor:
-        """Return the multiplier -nu |k|^2 at the wave vectors of ``modes``."""
         return -self.nu * modes.squared
 
     def nonlinear(self, modes: FourierModes, u: Complex[Tensor, "*batch c k l"]) -> Tensor:
-        """Return the coefficients of -div(v w), where v = (psi_y, -psi_x) and -Laplace psi = w.
-
-        Args:
-            modes: wave vectors of the grid.
-            u: coefficients of the vorticity w.
-        """
+        """Return the coefficients of -div(v w), where v = (psi_y, -psi_x) and -Laplace psi = w."""
         kx, ky = modes.along(0), modes.along(1)
         squared = modes.squared
         stream = u / squared.where(squared > 0, 1.0)

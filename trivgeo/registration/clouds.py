@@ -73,10 +73,10 @@ class _Conditioning:
         action = group.action()
         return action.from_homogeneous(_unit(self.fixed @ action.homogeneous(g) @ torch.linalg.inv(self.moving)))
 
-    def adjoint(self, group: LieGroup, like: Tensor) -> Float[Tensor, "n n"]:
+    def adjoint(self, group: LieGroup, prototype: Tensor) -> Float[Tensor, "n n"]:
         """The matrix of v' to v with ``g exp(v)`` on the data where it is ``g' exp(v')`` on conditioned ones."""
         action = group.action()
-        zero = torch.zeros(group.dim, dtype=like.dtype, device=like.device)
+        zero = torch.zeros(group.dim, dtype=prototype.dtype, device=prototype.device)
         basis = torch.func.jacrev(lambda v: action.homogeneous(group.exp(v)))(zero)
         moved = torch.einsum("ij,jkn,kl->iln", self.moving, basis, torch.linalg.inv(self.moving))
         # entries of the matrices may be as far apart as the units of the data

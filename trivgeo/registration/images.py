@@ -230,14 +230,14 @@ def _shrunk(image: Tensor, side: int) -> Tensor:
     return functional.interpolate(image[None], size, mode="area")[0]
 
 
-def _starts(group: LieGroup, law: Law | None, number: int, generator: torch.Generator, like: Tensor) -> Tensor:
+def _starts(group: LieGroup, law: Law | None, number: int, generator: torch.Generator, prototype: Tensor) -> Tensor:
     """The identity, and elements of the law; of the inverter, so inverses of what takes moving to fixed."""
     if law is None:
-        v = _SPREAD * normal((number - 1, group.dim), like.double(), generator)
+        v = _SPREAD * normal((number - 1, group.dim), prototype.double(), generator)
         drawn = group.with_scale(None).exp(v)
     else:
         drawn = sample_elements(group, law, number - 1, generator)
-    first = group.identity(1, dtype=like.dtype, device=like.device)
+    first = group.identity(1, dtype=prototype.dtype, device=prototype.device)
     return group.inverse(torch.cat([first, drawn.to(first)]))
 
 

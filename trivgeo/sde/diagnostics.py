@@ -50,9 +50,9 @@ class ScoreMonitor(Accumulator[Any, ScoreTrace]):
 
     def init(self, y: Any) -> ScoreTrace:
         """Return an empty record on the device of the state ``y``."""
-        like: Tensor = pytree.tree_leaves(y)[0]
-        none = torch.zeros(0, dtype=torch.long, device=like.device)
-        return ScoreTrace(like.new_zeros(0), none, none)
+        reference: Tensor = pytree.tree_leaves(y)[0]
+        none = torch.zeros(0, dtype=torch.long, device=reference.device)
+        return ScoreTrace(reference.new_zeros(0), none, none)
 
     def update(self, acc: ScoreTrace, step: StepState) -> ScoreTrace:
         """Append an entry to the record ``acc`` for every score that the step evaluated."""

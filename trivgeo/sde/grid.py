@@ -48,14 +48,14 @@ def check_grid(times: Any, horizon: float = 1.0) -> list[float]:
     return list(times)
 
 
-def check_row_grids(times: Tensor, horizon: float, batch: Sequence[int], like: Tensor) -> Tensor:
-    """Return grids of times of each chain in the dtype and on the device of ``like``.
+def check_row_grids(times: Tensor, horizon: float, batch: Sequence[int], reference: Tensor) -> Tensor:
+    """Return grids of times of each chain in the dtype and on the device of ``reference``.
 
     Args:
         times: at least two times of each chain in [0, horizon], none of which goes back, ``[k, *batch]``.
         horizon: last time that is allowed.
         batch: batch shape of the chains.
-        like: a tensor of the state.
+        reference: a tensor of the state.
 
     Raises:
         ShapeError: there are not as many grids as chains.
@@ -73,4 +73,4 @@ def check_row_grids(times: Tensor, horizon: float, batch: Sequence[int], like: T
     inside = bool((torch.isfinite(times) & (times >= 0.0) & (times <= horizon)).all())
     if len(times) < 2 or not monotone or not inside:
         raise DomainError(f"times: expected monotone grids in [0, {horizon:g}], got others")
-    return times.to(like)
+    return times.to(reference)

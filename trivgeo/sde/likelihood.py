@@ -41,11 +41,11 @@ class Divergence(ABC):
     :math:`\partial_t \log p + f \cdot X \log p = -\sum_i (X_i - a_i) f_i`.
     """
 
-    def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
+    def prepare(self, reference: Tensor, generator: torch.Generator | None) -> Divergence:
         """Return the method for one run; by default the method itself.
 
         Args:
-            like: a tensor with the shape of the vectors, ``[*batch, dim]``, their dtype and device.
+            reference: a tensor with the shape of the vectors, ``[*batch, dim]``, their dtype and device.
             generator: random numbers of probes.
         """
         return self
@@ -127,14 +127,6 @@ class ExactDivergence(Divergence):
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
         r"""Return the field and the trace of its derivative, :math:`f` and :math:`\sum_i X_i f_i`, all directions at
         once.
-
-        Args:
-            group: the group of the elements.
-            field: vector field, elements to vectors.
-            g: elements ``[*batch, *element_shape]``.
-
-        Returns:
-            Vectors ``[*batch, dim]``, and traces ``[*batch]``.
         """
         chosen = range(group.dim) if self.directions is None else _check_directions(self.directions, group.dim)
         if not chosen:
@@ -185,18 +177,19 @@ class HutchinsonDivergence(Divergence):
         """
         return dataclasses.replace(self, directions=directions)
 
-    def prepare(self, like: Tensor, generator: torch.Generator | None) -> Divergence:
+    def prepare(self, reference: Tensor, generator: torch.Generator | None) -> Divergence:
         """Return the estimate with random signs for one run.
 
         Args:
-            like: algebra vectors ``[*batch, dim]``, whose shape, dtype and device the signs take.
-            generator: of the signs.
+
 
         Raises:
             ConfigurationError: directions that are not those of the group.
         """
-        _check_directions(self.directions, like.shape[-1])
-        signs = torch.where(uniform((self.probes, *like.shape), like, generator) < 0.5, -1.0, 1.0).to(like.dtype)
+        _check_directions(self.directions, reference.shape[-1])
+        signs = torch.where(uniform((self.probes, *reference.shape), reference, generator) < 0.5, -1.0, 1.0).to(
+            reference.dtype
+        )
         if self.directions is not None:
             chosen = torch.zeros_like(signs)
             chosen[..., list(self.directions)] = 1.0
@@ -204,16 +197,7 @@ class HutchinsonDivergence(Divergence):
         return dataclasses.replace(self, _signs=signs)
 
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the field and an estimate of the trace of its derivative, the mean over the probes.
-
-        Args:
-            group: the group of the elements.
-            field: vector field, elements to vectors.
-            g: elements ``[*batch, *element_shape]``.
-
-        Returns:
-            Vectors ``[*batch, dim]``, and estimated traces ``[*batch]``.
-        """
+        """Return the field and an estimate of the trace of its derivative, the mean over the probes."""
         ready = self if self._signs is not None else self.prepare(g.new_zeros(*group.batch_shape(g), group.dim), None)
         assert isinstance(ready, HutchinsonDivergence)
         assert ready._signs is not None

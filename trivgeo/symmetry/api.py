@@ -250,7 +250,8 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
 
     Returns:
         The dimension beside superposition by value, in the order tried; see
-        `trivgeo.symmetry.determining.dimension.Dimension`. It may be that of the generic equations where only those of the value are linear: superposition is more.
+        `trivgeo.symmetry.determining.dimension.Dimension`. It may be that of the generic equations where only those of
+        the value are linear: superposition is more.
 
     Raises:
         ConfigurationError: as for `find_symmetries`, or the equations have no such parameter.

@@ -66,13 +66,6 @@ class DiffusionPath(NoisingPath):
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
         """Draw increasing times, one from each of b equal intervals of [0, 1], and noise of the variances at those
         times.
-
-        Args:
-            data: elements ``[b, *element_shape]`` of data.
-            generator: random numbers; ``None`` is torch's.
-
-        Returns:
-            Noised elements, levels and regression targets, ``[b, dim]``.
         """
         t = self.start_time + (1.0 - self.start_time) * stratified(len(data), data, generator)
         variance = self.schedule.variance(0.0, t)
@@ -87,12 +80,6 @@ class DiffusionPath(NoisingPath):
         return TrainingBatch(self.group.compose(data, elements), t, None, target, torch.ones_like(t))
 
     def sample_terminal(self, data: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draw noised data at t = 1, ``[m, *element_shape]``.
-
-        Args:
-            data: elements ``[m, *element_shape]``.
-            generator: random numbers; ``None`` is torch's.
-        """
         variance = torch.full((len(data),), self.schedule.variance(0.0, 1.0)).to(data)
         factors = 1 if heat_kernel(self.group) is not None else self._num_factors(1.0)
         blocks = variance.split(rows_at_once(len(data), min(factors, _MAX_TARGET_FACTORS)))
@@ -135,19 +122,6 @@ class DiffusionPath(NoisingPath):
         return probability_flow(self.group, self.schedule, self.score(network))
 
     def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:
-        """Carry elements of the base distribution to data along the `reverse_process`, by `GeometricHeun`.
-
-        Each step takes two evaluations of the network.
-
-        Args:
-            network: trained function (g, level, momentum) to vectors ``[b, dim]``, see `ProbabilityPath.flow`.
-            start: starting elements ``[b, *element_shape]``.
-            generator: random numbers; ``None`` is torch's.
-            steps: number of steps.
-
-        Returns:
-            Elements ``[b, *element_shape]``; NaN where a chain failed.
-        """
         grid = [1.0 + (self.start_time - 1.0) * k / steps for k in range(steps)] + [self.start_time]
         process = reverse_process(self.group, self.schedule, self.score(network))
         return solve(process, start, grid, stepper=GeometricHeun(), generator=generator).final_or_nan

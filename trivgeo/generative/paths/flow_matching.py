@@ -72,10 +72,6 @@ class FlowMatchingPath(ProbabilityPath):
     def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
         """Fit the base distribution: Haar measure on compact factors, elsewhere normal ones 1.2 times as wide as the
         samples.
-
-        Args:
-            group: the group of the elements.
-            samples: elements ``[m, *element_shape]``.
         """
         return fit_base_distribution(group, samples, _WIDEN)
 
@@ -83,16 +79,7 @@ class FlowMatchingPath(ProbabilityPath):
     def fit(
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
     ) -> tuple[dict[str, Any], BaseDistribution]:
-        """Fit the base distribution to the data, and measure the speed of the geodesics between them.
-
-        Args:
-            group: the group of the elements.
-            data: training elements ``[m, *element_shape]``.
-            generator: random numbers; ``None`` is torch's.
-
-        Returns:
-            Settings ``{"speed": ...}``, which `build` reads, and the base distribution.
-        """
+        """Fit the base distribution to the data, and measure the speed of the geodesics between them."""
         base = cls.fit_base(group, data)
         return cls.fit_bridge(group, data, base, generator), base
 
@@ -100,39 +87,18 @@ class FlowMatchingPath(ProbabilityPath):
     def fit_bridge(
         cls, group: LieGroup, data: Tensor, source: BaseDistribution, generator: torch.Generator | None
     ) -> dict[str, Any]:
-        """Measure the speed of the geodesics between data and source.
-
-        Args:
-            group: the group of the elements.
-            data: training elements ``[m, *element_shape]``.
-            source: where the flow ends.
-            generator: random numbers of the pairs.
-        """
+        """Measure the speed of the geodesics between data and source."""
         velocity = cls(group, source, 1.0).training_batch(data, generator).target
         return {"speed": float(velocity[torch.isfinite(velocity).all(-1)].square().mean().sqrt())}
 
     @classmethod
     def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
-        """Build the path from what `fit` returned.
-
-        Args:
-            group: the group of the elements.
-            settings: ``speed``, the root mean square of the velocity of the geodesics.
-            base: the base distribution.
-
-        Raises:
-            KeyError: the speed is missing.
-        """
         return cls(group, base, settings["speed"])
 
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
         """Draw geodesics from the data to draws of the base distribution, and a point on each of them.
 
         Times are drawn one from each of b equal intervals of [0, 1].
-
-        Args:
-            data: elements ``[b, *element_shape]`` of data.
-            generator: random numbers; ``None`` is torch's.
 
         Returns:
             Elements on the geodesics, times, and velocities in units of ``speed``, ``[b, dim]``; NaN without a
@@ -148,11 +114,7 @@ class FlowMatchingPath(ProbabilityPath):
         return TrainingBatch(g, t, None, u / self.speed, torch.ones_like(t))
 
     def with_coupling(self: PathT, coupling: str) -> PathT:
-        """Return the path with the ``coupling`` "independent" or "optimal" of data and draws of the base distribution.
-
-        Raises:
-            ConfigurationError: the coupling is neither of the two.
-        """
+        """Return the path with a ``coupling`` of data and draws of the base: "independent" or "optimal"."""
         return dataclasses.replace(self, coupling=check_choice("coupling", coupling, ("independent", "optimal")))
 
     def flow(self, network: Network) -> TrivializedSDE:

@@ -88,7 +88,6 @@ class KineticPath(NoisingPath):
 
     @classmethod
     def uses_momentum(cls, group: LieGroup) -> bool:
-        """Return True if networks on ``group`` are given momenta: where the group is not abelian."""
         return not group.algebra.is_abelian
 
     @property
@@ -106,7 +105,6 @@ class KineticPath(NoisingPath):
 
     @classmethod
     def of_terminal_std(cls: type[PathT], group: LieGroup, std: float) -> PathT:
-        """Return the path on ``group`` whose displacement has standard deviation ``std`` at the last time."""
         noise = KineticNoise(group, 4.0 / std)
         start = (1.5 * (MIN_STD_RATIO * std) ** 2 / noise.friction) ** (1.0 / 3.0)
         end = noise.time_of(std**2)
@@ -115,10 +113,6 @@ class KineticPath(NoisingPath):
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
         r"""Draw noised elements with momenta, at times whose logarithms are stratified; noisy targets are drawn more
         often.
-
-        Args:
-            data: elements ``[b, *element_shape]`` of data.
-            generator: random numbers; ``None`` is torch's.
 
         Returns:
             Elements :math:`\hat g`, levels, momenta on groups that are not abelian, targets ``[b, dim]`` and weights.
@@ -142,22 +136,13 @@ class KineticPath(NoisingPath):
         return TrainingBatch(g, level, used, target, 1.0 / self._target_variance(level))
 
     def sample_terminal(self, data: Tensor, generator: torch.Generator | None) -> Tensor:
-        r"""Draw :math:`\hat g` of noised data at the last time, where the momentum has no influence on its law.
-
-        Args:
-            data: elements ``[m, *element_shape]``.
-            generator: random numbers; ``None`` is torch's.
-
-        Returns:
-            Elements ``[m, *element_shape]``.
-        """
+        r"""Draw :math:`\hat g` of noised data at the last time, where the momentum has no influence on its law."""
         times = torch.full((len(data),), self.end_time).to(data)
         samples = [self.noise.sample(t, generator) for t in times.split(rows_at_once(len(data), self.noise.steps))]
         w, momentum, _ = (torch.cat(x) for x in zip(*samples, strict=True))
         return self._shift(self.group.compose(data, w), momentum, -self._covariance(self.end_time))
 
     def with_draws(self: PathT, num_draws: int) -> PathT:
-        """Return the path whose densities are averages over ``num_draws`` momenta."""
         return dataclasses.replace(self, num_draws=num_draws)
 
     def process(self, network: Network) -> KineticDiffusion:
@@ -177,44 +162,19 @@ class KineticPath(NoisingPath):
         return KineticDiffusion(self.group, self.noise.friction, score)
 
     def flow(self, network: Network) -> TrivializedSDE:
-        """Return the probability flow on G x R^n, whose state is an element with its momentum.
-
-        Args:
-            network: trained function (g, level, momentum) to vectors ``[b, dim]``, see `ProbabilityPath.flow`.
-        """
+        """Return the probability flow on G x R^n, whose state is an element with its momentum."""
         return self.process(network).flow()
 
     def sample(self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float) -> Tensor:
         """Carry elements of the base distribution to data along the flow.
 
         Momenta are drawn at the last time and dropped at the first.
-
-        Args:
-            network: trained function (g, level, momentum) to vectors ``[b, dim]``, see `ProbabilityPath.flow`.
-            start: base elements ``[b, *element_shape]``.
-            generator: random numbers of the momenta; ``None`` is torch's.
-            tolerance: error of a step, see `solve_adaptive`.
-
-        Returns:
-            Elements ``[b, *element_shape]``; NaN where the flow could not be followed.
         """
         state = join_state(self.group, self._with_momentum(start, generator))
         found = follow_flow(self.flow(network), state, self.end_time, self.start_time, tolerance)
         return self._without_momentum(split_state(self.group, found))
 
     def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:
-        """Carry elements of the base distribution to data by `KineticAncestralStep`, one evaluation of the network a
-        step.
-
-        Args:
-            network: trained function (g, level, momentum) to vectors ``[b, dim]``, see `ProbabilityPath.flow`.
-            start: base elements ``[b, *element_shape]``.
-            generator: random numbers; ``None`` is torch's.
-            steps: number of steps, between times in equal ratios.
-
-        Returns:
-            Elements ``[b, *element_shape]``; NaN where a chain failed.
-        """
         state = self._with_momentum(start, generator)
         ratio = self.start_time / self.end_time
         grid = [self.end_time * ratio ** (k / steps) for k in range(steps)] + [self.start_time]
@@ -236,17 +196,6 @@ class KineticPath(NoisingPath):
 
         With a perfect score the quotient is the same for every momentum. Otherwise the expectation of the result is a
         lower bound of the log-density of the samples, which rises with the number of momenta (Burda et al. 2016).
-
-        Args:
-            network: trained function (g, level, momentum) to vectors ``[b, dim]``, see `ProbabilityPath.flow`.
-            g: elements ``[b, *element_shape]`` where the density is evaluated.
-            base: the base distribution.
-            generator: random numbers of momenta and of the divergence; ``None`` is torch's.
-            tolerance: error of a step, see `solve_adaptive`.
-            divergence: method for the divergence; default `ExactDivergence`.
-
-        Returns:
-            Log-densities ``[b]`` for the measure of the base distribution.
         """
         group, n = self.group, self.group.dim
         flow = self.flow(network)

@@ -118,18 +118,20 @@ def level_groups(num_rows: int, num_factors: Callable[[float], int]) -> Iterator
             yield rows, number
 
 
-def stratified(num_rows: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
+def stratified(num_rows: int, reference: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
     """Draw increasing numbers in [0, 1], one in each of equal intervals, all shifted by the same uniform draw.
 
     Args:
         num_rows: how many, b.
-        like: gives dtype and device.
+        reference: gives dtype and device.
         generator: random numbers; None is torch's.
 
     Returns:
         Numbers ``[b]``.
     """
-    return (torch.arange(num_rows, dtype=like.dtype, device=like.device) + uniform((), like, generator)) / num_rows
+    return (
+        torch.arange(num_rows, dtype=reference.dtype, device=reference.device) + uniform((), reference, generator)
+    ) / num_rows
 
 
 def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
@@ -240,10 +242,6 @@ class NoisingPath(ProbabilityPath):
     def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
         """Fit the base distribution: Haar measure on compact factors, elsewhere mixtures of eight normal
         distributions.
-
-        Args:
-            group: the group of the elements.
-            samples: elements ``[m, *element_shape]``.
         """
         return fit_base_distribution(group, samples, num_components=_NUM_COMPONENTS)
 
@@ -252,11 +250,6 @@ class NoisingPath(ProbabilityPath):
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
     ) -> tuple[dict[str, Any], BaseDistribution]:
         """Choose the width of the noise by `terminal_std`, and fit the base distribution to noised data.
-
-        Args:
-            group: the group of the elements.
-            data: training elements ``[m, *element_shape]``.
-            generator: random numbers of the noise; ``None`` is torch's.
 
         Returns:
             Settings ``{"widest": ...}``, with ``"ratios"`` where factors differ, which `build` reads; the base
@@ -272,16 +265,6 @@ class NoisingPath(ProbabilityPath):
 
     @classmethod
     def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
-        """Build the path from what `fit` returned.
-
-        Args:
-            group: the group of the elements.
-            settings: ``widest``, the standard deviation of the widest noise, and ``ratios`` of the factors to it.
-            base: the base distribution, which has no influence on the path.
-
-        Raises:
-            KeyError: the width is missing.
-        """
         return cls._of_settings(group, settings)
 
     @classmethod

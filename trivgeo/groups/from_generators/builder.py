@@ -10,11 +10,11 @@ from torch import Tensor
 from trivgeo._numerics import on_cpu
 from trivgeo._signatures import checked
 from trivgeo.checks import check_type
+from trivgeo.groups.from_generators.action_plan import plan_action
 from trivgeo.groups.from_generators.decomposition import Vectors, decompose
 from trivgeo.groups.from_generators.flows import OdeSettings
 from trivgeo.groups.from_generators.generated_group import GeneratedGroup
-from trivgeo.groups.from_generators.motion_plan import plan_motion
-from trivgeo.groups.from_generators.realization import realize
+from trivgeo.groups.from_generators.realization import build_group
 from trivgeo.groups.from_generators.user_fields import parse_fields, sample_fields
 from trivgeo.groups.group import Scale
 
@@ -83,5 +83,5 @@ def from_generators(
     parsed = parse_fields(fields, variables, parameters)
     sampled = sample_fields(parsed, sampler, flow)
     decomposed = decompose(sampled, split)
-    plan = plan_motion(decomposed, flow, settings)
-    return realize(plan, representation).with_scale(scale)
+    plan = plan_action(decomposed, flow, settings)
+    return build_group(plan, representation).with_scale(scale)

@@ -19,7 +19,7 @@ from trivgeo.groups.from_generators.fields import VectorFields
 from trivgeo.groups.from_generators.polynomial_representation import PolynomialRepresentation
 from trivgeo.groups.from_generators.projective_coordinates import ProjectiveBase
 from trivgeo.groups.from_generators.representation import Monomials, Representation
-from trivgeo.groups.linalg import kernel, matvec, transform_points
+from trivgeo.groups.linalg import matrix_functions, matvec, transform_points
 
 __all__ = [
     "ClosedForms",
@@ -66,11 +66,11 @@ class TransportedCoordinates:
             w: algebra vectors ``[*batch, n]``.
             u: coordinates ``[*batch, r]``.
         """
-        matrix = torch.einsum("...i,iab->...ab", w, self.linear.like(w))
+        matrix = torch.einsum("...i,iab->...ab", w, self.linear.matching(w))
         bound = _MAX_EXPONENT_SHARE * math.log(torch.finfo(w.dtype).max)
         fits = (matrix.detach().abs().sum((-2, -1)) < bound).unsqueeze(-1)
         matrix, w = torch.where(fits.unsqueeze(-1), matrix, 0.0), torch.where(fits, w, 0.0)
-        both = kernel(len(self.fibre)).affine_exp(matrix, w @ self.shift.like(w))
+        both = matrix_functions(len(self.fibre)).affine_exp(matrix, w @ self.shift.matching(w))
         return torch.where(fits, matvec(both[..., :-1], u) + both[..., -1], math.nan)
 
 
@@ -200,12 +200,12 @@ class PolynomialFibre:
         defined = inside.unsqueeze(-1)
         # a point without an image must not make the gradients of others NaN
         x = torch.where(defined, x, 0.0)
-        functions = self._monomials(x) @ self._functions.like(x)
+        functions = self._monomials(x) @ self._functions.matching(x)
         moved = _times(self._matrix(g), functions)
         first = torch.where(inside, moved[..., 0], 1.0)
         value = moved[..., 1:] / first.unsqueeze(-1)
         if self._weights is not None:
-            weights = self._weights.like(x)
+            weights = self._weights.matching(x)
             for i, d in local:
                 power = weights[self._bases.index(i)]
                 value = value + torch.where(inside, d, 1.0).log().unsqueeze(-1) * power
@@ -223,8 +223,8 @@ class PolynomialFibre:
         if u.shape[-1] == 1:
             image = formal.exp() * u
         else:
-            matrix = torch.einsum("...j,jab->...ab", formal, self._generators.like(formal))
-            image = matvec(kernel(u.shape[-1]).exp(matrix), u)
+            matrix = torch.einsum("...j,jab->...ab", formal, self._generators.matching(formal))
+            image = matvec(matrix_functions(u.shape[-1]).exp(matrix), u)
         return torch.where(fits, image, math.nan)
 
 
@@ -254,7 +254,7 @@ class TransportedFibre:
             x: the points, ``[*batch, p, m]``.
         """
         elements, transported = self._elements, self._transported
-        origin, shifts, slopes = (c.like(x) for c in (transported.origin, transported.shifts, transported.slopes))
+        origin, shifts, slopes = (c.matching(x) for c in (transported.origin, transported.shifts, transported.slopes))
         base = list(transported.base)
         here, there = x[..., base], torch.stack([images.coordinates[c] for c in base], -1)
         inside = torch.isfinite(x).all(-1) & torch.isfinite(there).all(-1)

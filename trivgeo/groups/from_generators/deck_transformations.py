@@ -19,7 +19,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo._random import uniform
 from trivgeo.groups.from_generators.fields import VectorFields
-from trivgeo.groups.from_generators.flows import Isotropy
+from trivgeo.groups.from_generators.flows import IsotropyCorrector
 
 __all__ = ["FundamentalDomain", "find_fundamental_domain", "find_isotropy_domain"]
 
@@ -58,11 +58,11 @@ class FundamentalDomain:
     def contains(self, x: Tensor, y: Tensor) -> Tensor:
         """Return True where points x ``[*batch, p, m]``, or leading coordinates, moved to y stay in the domain."""
         m = x.shape[-1]
-        scaled = self.scaled.like(x)[:m] > 0
+        scaled = self.scaled.matching(x)[:m] > 0
         ratio = torch.where(scaled & (x != 0), y / torch.where(x == 0, 1.0, x), 1.0)
         moved = torch.where(scaled, torch.where(ratio > 0, ratio, math.inf).log(), y - x)
-        near = moved.abs() < self.reach.like(x)[:m]
-        kept = (x * y >= 0) | (self.signed.like(x)[:m] == 0)
+        near = moved.abs() < self.reach.matching(x)[:m]
+        kept = (x * y >= 0) | (self.signed.matching(x)[:m] == 0)
         return (near & kept).all(-1)
 
 
@@ -99,7 +99,7 @@ def find_fundamental_domain(fields: VectorFields, points: Tensor) -> Fundamental
 
 
 def find_isotropy_domain(
-    fields: VectorFields, isotropy: Isotropy, points: Tensor, connected: bool = True
+    fields: VectorFields, isotropy: IsotropyCorrector, points: Tensor, connected: bool = True
 ) -> FundamentalDomain | None:
     """The domain bounded by a coordinate in which all names of a place are a constant shift, or factor, apart.
 

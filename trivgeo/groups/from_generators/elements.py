@@ -96,7 +96,7 @@ class FactoredElements:
         assert isinstance(self.core, SemidirectProduct)
         y = torch.cat([sigma.new_zeros(*sigma.shape[:-1], self._reductive_dim - sigma.shape[-1]), sigma], -1)
         ideal, automorphism = self.core.ideal, self.core.automorphism
-        return matrix, sigma, ideal._compose(n, -automorphism.exp(y, sigma @ self._torus_in_ideal.like(n)))
+        return matrix, sigma, ideal._compose(n, -automorphism.exp(y, sigma @ self._torus_in_ideal.matching(n)))
 
     def factors(self, g: Tensor) -> list[Tensor]:
         """Return vectors whose exponentials multiply to g, in the order in which they act on a point (last first).
@@ -104,9 +104,9 @@ class FactoredElements:
         NaN for elements that have no such factors.
         """
         _, sigma, n = self.parts_in_group(g)
-        rows, result = self._basis.like(g), []
+        rows, result = self._basis.matching(g), []
         if sigma.shape[-1]:
-            result.append(sigma @ self._torus.like(g))
+            result.append(sigma @ self._torus.matching(g))
         if n.shape[-1]:
             result.append(n @ rows[self._reductive_dim :])
         reductive = self.reductive
@@ -120,8 +120,8 @@ class FactoredElements:
 
     def exp(self, v: Tensor) -> Tensor:
         """Return the exponentials ``[*batch, E]`` of algebra vectors v, ``[*batch, n]``."""
-        return self.core._exp(v @ self._inclusion.like(v))
+        return self.core._exp(v @ self._inclusion.matching(v))
 
     def log(self, g: Tensor) -> Tensor:
         """Return the logarithms ``[*batch, n]`` of elements g, ``[*batch, E]``; NaN where none exists."""
-        return self.core._log(g) @ self._basis.like(g)
+        return self.core._log(g) @ self._basis.matching(g)

@@ -104,7 +104,7 @@ class VectorFields:
             values = torch.stack([f(x) for f in self._functions], -2)
         else:
             values = self._formulas.values(*x.unbind(-1)).unflatten(-1, (len(self), self.dim))
-        return values if self._weights is None else self._weights.like(values) @ values
+        return values if self._weights is None else self._weights.matching(values) @ values
 
     def slopes(self, x: Tensor) -> Tensor:
         """Return the derivatives of all fields at points x, ``[*batch, n, m, m]``, the coordinate last."""
@@ -113,7 +113,7 @@ class VectorFields:
             return jvp_columns(lambda y: self(y).flatten(-2), x).unflatten(-2, shape)
         slopes = self._formulas.slopes(*x.unbind(-1))
         if self._weights is not None:
-            slopes = self._weights.like(slopes) @ slopes.unflatten(-1, (len(self), -1))
+            slopes = self._weights.matching(slopes) @ slopes.unflatten(-1, (len(self), -1))
             return slopes.unflatten(-1, (self.dim, self.dim))
         return slopes.unflatten(-1, (*shape, self.dim))
 
@@ -186,8 +186,8 @@ def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Ten
         points = points.detach().to(device="cpu", dtype=torch.float64)
     else:
         generator = torch.Generator().manual_seed(0)
-        like = torch.empty(0, dtype=torch.float64)
-        points = 3.0 * uniform((16 * count, fields.dim), like, generator) - 1.5
+        reference = torch.empty(0, dtype=torch.float64)
+        points = 3.0 * uniform((16 * count, fields.dim), reference, generator) - 1.5
     values, derivatives = values_and_jacobians(fields, points)
     finite = torch.isfinite(values).flatten(1).all(-1) & torch.isfinite(derivatives).flatten(1).all(-1)
     kept = points[finite][:count]

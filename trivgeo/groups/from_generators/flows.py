@@ -17,14 +17,14 @@ from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.from_generators.fields import VectorFields, values_and_jacobians
 from trivgeo.groups.from_generators.projective_coordinates import ProjectiveBase
-from trivgeo.groups.linalg import kernel, matvec
+from trivgeo.groups.linalg import matrix_functions, matvec
 
 __all__ = [
     "AffineBlock",
     "Flow",
     "FlowResult",
     "GivenFlow",
-    "Isotropy",
+    "IsotropyCorrector",
     "NumericalFlow",
     "OdeSettings",
     "TriangularFlow",
@@ -39,7 +39,7 @@ _RANK = 1e-5  # smallest singular value, relative to the largest, of a matrix of
 _MIN_SHARE_OF_POINTS = 0.9  # sample points that have to be determined
 
 
-class Isotropy:
+class IsotropyCorrector:
     """Corrections of images of points, from the fields that vanish there.
 
     Attributes:
@@ -126,7 +126,7 @@ def _frame(columns: Tensor) -> tuple[Tensor, Tensor]:
     """Columns ``[*batch, n, m]`` scaled to unit length, and the inverse of their Gram matrix."""
     length = columns.detach().norm(dim=-2, keepdim=True)
     unit = columns / torch.where(length > 0, length, 1.0)
-    return unit, kernel(unit.shape[-1]).inverse(unit.mT @ unit)
+    return unit, matrix_functions(unit.shape[-1]).inverse(unit.mT @ unit)
 
 
 def _orthogonal_part(vectors: Tensor, frame: tuple[Tensor, Tensor]) -> Tensor:
@@ -142,7 +142,7 @@ def _least_squares(matrix: Tensor, right: Tensor) -> Tensor:
     length = matrix.detach().norm(dim=-2, keepdim=True)
     length = torch.where(length > 0, length, 1.0)
     unit = matrix / length
-    solution = kernel(unit.shape[-1]).inverse(unit.mT @ unit) @ (unit.mT @ right.unsqueeze(-1))
+    solution = matrix_functions(unit.shape[-1]).inverse(unit.mT @ unit) @ (unit.mT @ right.unsqueeze(-1))
     return (solution / length.mT).squeeze(-1)
 
 
@@ -293,12 +293,12 @@ class TriangularFlow:
         error = x.new_zeros(x.shape[:-1])
         # every coordinate along the flow, [*batch, nodes + 1, p]: at the nodes, then at the end
         path = list(x.unsqueeze(-3).expand(*x.shape[:-2], rule.count + 1, -1, -1).unbind(-1))
-        times = rule.times.like(x)
+        times = rule.times.matching(x)
         for base, constant in zip(self._bases, self._matrices, strict=True):
             if base.coordinates[0] >= count:
                 continue
-            generator = torch.einsum("...i,iab->...ab", v, constant.like(v)).unsqueeze(-3)
-            powers = kernel(generator.shape[-1]).exp(times[:, None, None] * generator)
+            generator = torch.einsum("...i,iab->...ab", v, constant.matching(v)).unsqueeze(-3)
+            powers = matrix_functions(generator.shape[-1]).exp(times[:, None, None] * generator)
             start = base.lift(x[..., list(base.coordinates)]).mT
             start = torch.cat([start, torch.ones_like(start[..., :1, :])], -2)
             moved = (powers.flatten(-3, -2) @ start).unflatten(-2, powers.shape[-3:-1])
@@ -341,9 +341,9 @@ class TriangularFlow:
         bound = _MAX_EXPONENT_SHARE * math.log(torch.finfo(integral.dtype).max)
         good = good & (integral.detach().abs().sum(-1) < bound).all(-1).all(-2)
         integral = torch.where(good[..., None, :, None, None], integral, 0.0)
-        grow = kernel(f).exp(integral)
+        grow = matrix_functions(f).exp(integral)
         if block.shifted:
-            back = matvec(kernel(f).exp(-integral[..., :-1, :, :, :]), torch.stack(b, -1))
+            back = matvec(matrix_functions(f).exp(-integral[..., :-1, :, :, :]), torch.stack(b, -1))
             start = start + integrate(back.unbind(-1))
         return list(matvec(grow, start).unbind(-1)), good, error
 
@@ -412,9 +412,9 @@ class QuadratureRule:
         Returns:
             The integrals ``[*batch, nodes + 1, p]``, and the estimate ``[*batch, p]``.
         """
-        integrals = self._integrals.like(values) @ values
+        integrals = self._integrals.matching(values) @ values
         with torch.no_grad():
-            coefficients = (self._analysis.like(values) @ values.detach()).abs()
+            coefficients = (self._analysis.matching(values) @ values.detach()).abs()
             largest, last = coefficients.amax(-2), coefficients[..., -2:, :].amax(-2)
             error = torch.finfo(values.dtype).eps * largest + last.square() / torch.where(largest > 0, largest, 1.0)
         return integrals, error
@@ -491,13 +491,7 @@ class GivenFlow(VectorFlow):
         return ["given"] * self.dim
 
     def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
-        """Move points along the user's flow; points where the flow is not finite stay at zero and are not alive.
-
-        Args:
-            v: algebra vectors ``[*batch, 1, dim]``.
-            x: points ``[*batch, p, m]``.
-            count: number of leading coordinates wanted.
-        """
+        """Move points along the user's flow; points where the flow is not finite stay at zero and are not alive."""
         y = self.flow(v, x)
         alive = torch.isfinite(y).all(-1)
         return FlowResult(torch.where(alive.unsqueeze(-1), y, 0.0), alive, torch.zeros_like(x[..., 0]))
@@ -518,7 +512,7 @@ class NumericalFlow(VectorFlow):
     fields: VectorFields
     triangular: TriangularFlow
     settings: OdeSettings
-    isotropy: Isotropy | None = None
+    isotropy: IsotropyCorrector | None = None
 
     @property
     def methods(self) -> list[str]:
@@ -528,11 +522,6 @@ class NumericalFlow(VectorFlow):
     def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
         """Move points along the flow; a point is alive where the flow exists and its estimated error is within the
         tolerance.
-
-        Args:
-            v: algebra vectors ``[*batch, 1, dim]``.
-            x: points ``[*batch, p, m]``.
-            count: number of leading coordinates wanted.
         """
         tolerance = max(self.settings.tolerance, _MIN_TOLERANCE_ULPS * torch.finfo(x.dtype).eps)
         solved = self.triangular.solved_coordinates

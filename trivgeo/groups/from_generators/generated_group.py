@@ -10,8 +10,8 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant
 from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.from_generators.action_map import ActionMap, GeneratedAction
 from trivgeo.groups.from_generators.elements import CoreGroup, FactoredElements
-from trivgeo.groups.from_generators.motion import GeneratedAction, Motion
 from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
 from trivgeo.groups.group import LieGroup, Scale
 from trivgeo.groups.structure import LeviDecomposition
@@ -51,7 +51,7 @@ class GeneratedGroup(LieGroup):
         algebra: LieAlgebra,
         elements: FactoredElements,
         levi_decomposition: LeviDecomposition,
-        motion: Motion,
+        motion: ActionMap,
         scale: Scale = None,
     ) -> None:
         super().__init__(algebra, elements.core.element_shape, scale)
@@ -91,13 +91,6 @@ class GeneratedGroup(LieGroup):
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Return the neutral element, repeated to ``[*batch, *element_shape]``: a unit matrix and zero coordinates.
-
-        Args:
-            batch: the batch shape.
-            dtype: of the result; default torch's.
-            device: of the result; default torch's.
-        """
         return self.core.identity(*batch, dtype=dtype, device=device)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
@@ -107,20 +100,20 @@ class GeneratedGroup(LieGroup):
         return self.core._inverse(g)
 
     def _exp(self, v: Tensor) -> Tensor:
-        return self.core._exp(v @ self.elements.generators_to_core.like(v))
+        return self.core._exp(v @ self.elements.generators_to_core.matching(v))
 
     def _tangent(self, v: Tensor) -> Tensor:
-        return self.core._tangent(v @ self.elements.generators_to_core.like(v))
+        return self.core._tangent(v @ self.elements.generators_to_core.matching(v))
 
     def _log(self, g: Tensor) -> Tensor:
-        return self.core._log(g) @ self.elements.core_to_generators.like(g)
+        return self.core._log(g) @ self.elements.core_to_generators.matching(g)
 
     def _adjoint(self, g: Tensor) -> Tensor:
         # rows of the constants are vectors, Ad acts on columns
-        left, right = self.elements.core_to_generators.like(g).T, self.elements.generators_to_core.like(g).T
+        left, right = self.elements.core_to_generators.matching(g).T, self.elements.generators_to_core.matching(g).T
         return left @ self.core._adjoint(g) @ right
 
     def _log_modular(self, g: Tensor) -> Tensor:
         """Minus tr ad of the torus part: exact, without the determinant of Ad."""
         _, sigma, _ = self.parts(g)
-        return -(sigma * self._torus_trace_ad.like(g)).sum(-1)
+        return -(sigma * self._torus_trace_ad.matching(g)).sum(-1)

@@ -12,7 +12,7 @@ from trivgeo._numerics import Constant, broadcast_shapes
 from trivgeo._random import uniform
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
-from trivgeo.groups.linalg import confirmed, kernel, matvec
+from trivgeo.groups.linalg import confirmed, matrix_functions, matvec
 from trivgeo.groups.nilpotent import NilpotentGroup
 from trivgeo.groups.semidirect import Automorphism
 from trivgeo.groups.structure import null_space
@@ -62,11 +62,11 @@ class BracketAdjoint(SemisimpleAdjoint):
     def __call__(self, a: Tensor) -> Tensor:
         """Images of basis elements, layer by layer."""
         k = self._moved
-        start = self._start.like(a).expand(*a.shape[:-2], -1, -1)
+        start = self._start.matching(a).expand(*a.shape[:-2], -1, -1)
         rows = torch.cat([a[..., :k, :k].transpose(-1, -2) @ start[..., :k, :], start[..., k:, :]], -2)
         for layer, length in zip(self._layers, self._lengths, strict=True):
             images = self._algebra.bracket(rows[..., list(layer.left), :], rows[..., list(layer.right), :])
-            rows = torch.cat([rows, images / length.like(a).unsqueeze(-1)], -2)
+            rows = torch.cat([rows, images / length.matching(a).unsqueeze(-1)], -2)
         return rows.transpose(-1, -2)
 
 
@@ -95,8 +95,8 @@ class MatrixAdjoint(SemisimpleAdjoint):
     def __call__(self, a: Tensor) -> Tensor:
         """Coordinates of the conjugates of the basis matrices."""
         full, inverse = self._pad(a).unsqueeze(-3), self._pad(self._group.invert_matrix(a)).unsqueeze(-3)
-        images = full @ self._ideal.like(a) @ inverse
-        return (images.flatten(-2) @ self._dual.like(a)).transpose(-1, -2)
+        images = full @ self._ideal.matching(a) @ inverse
+        return (images.flatten(-2) @ self._dual.matching(a)).transpose(-1, -2)
 
 
 class TorusExponential:
@@ -170,7 +170,7 @@ class TorusExponential:
     def _factors(self, sigma: Tensor) -> Tensor:
         """The exponentials of a diagonal automorphism ``[*batch, k] -> [*batch, d]``."""
         assert self._diagonal is not None
-        weights = self._diagonal.like(sigma)
+        weights = self._diagonal.matching(sigma)
         # of one number no product of matrices, which is slow where the batch is not one block of memory
         return torch.exp(sigma * weights[0] if len(weights) == 1 else sigma @ weights)
 
@@ -195,17 +195,17 @@ class TorusExponential:
             return self._factors(sigma)
         assert self._weights is not None
         real, imaginary = self._weights
-        factor = torch.exp(sigma @ real.like(sigma))
+        factor = torch.exp(sigma @ real.matching(sigma))
         if not self._oscillates:
             return factor
-        angle = sigma @ imaginary.like(sigma)
+        angle = sigma @ imaginary.matching(sigma)
         return torch.cat([factor * torch.cos(angle), factor * torch.sin(angle)], -1)
 
     def _matrix(self, sigma: Tensor) -> Tensor:
         d = self._derivations.value.shape[-1]
         if self._weights is None:
-            return kernel(d).exp(torch.einsum("...i,iab->...ab", sigma, self._derivations.like(sigma)))
-        return (self.features(sigma) @ self._projectors.like(sigma)).unflatten(-1, (d, d))
+            return matrix_functions(d).exp(torch.einsum("...i,iab->...ab", sigma, self._derivations.matching(sigma)))
+        return (self.features(sigma) @ self._projectors.matching(sigma)).unflatten(-1, (d, d))
 
 
 class IdealAutomorphism(Automorphism):
@@ -245,25 +245,16 @@ class IdealAutomorphism(Automorphism):
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
         r"""Return :math:`\rho(h) n`, ``[*batch, d]``: the torus acts on the ideal coordinates first, then the
         semisimple part.
-
-        Args:
-            h: elements of the reductive group, ``[*batch, *H.element_shape]``.
-            n: ideal coordinates ``[*batch, d]``.
         """
         matrix, sigma = self._group.parts(h)
         n = self._torus.apply(sigma, n)
         return n if self._semisimple is None else matvec(self._semisimple(matrix), n)
 
     def _derivation(self, y: Tensor) -> Tensor:
-        return torch.einsum("...i,iab->...ab", y, self._derivations.like(y))
+        return torch.einsum("...i,iab->...ab", y, self._derivations.matching(y))
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return the ideal coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``, ``[*batch, d]``.
-
-        Args:
-            y: vectors of the reductive algebra, ``[*batch, H.dim]``.
-            z: vectors of the ideal, ``[*batch, d]``.
-        """
+        """Return the ideal coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``, ``[*batch, d]``."""
         d, ad = self._derivation(y), self._ideal.algebra.ad
         if self._ideal.step == 1:
             return _phi1(d, z)
@@ -271,7 +262,7 @@ class IdealAutomorphism(Automorphism):
             return _phi1(d + 0.5 * ad(z), z)
         if self._grading is None:
             return self._exp_by_squaring(y, z)
-        grading, back = (constant.like(z) for constant in self._grading)
+        grading, back = (constant.matching(z) for constant in self._grading)
         goal = _phi1(d + ad(z), z @ grading.T)
         n = goal @ back.T
         for _ in range(self._ideal.step - 1):
@@ -315,7 +306,7 @@ class IdealAutomorphism(Automorphism):
         NaN where D(Y) has an eigenvalue 2 pi i k other than zero, for which no logarithm exists.
         """
         d = self._derivation(y)
-        matrices = kernel(d.shape[-1])
+        matrices = matrix_functions(d.shape[-1])
         phi = matrices.phi1(d)
         back = matrices.inverse(phi)
         singular = back.detach().abs().amax((-2, -1)) > torch.finfo(d.dtype).eps ** -0.8
@@ -330,7 +321,7 @@ def _phi1(matrix: Tensor, vector: Tensor) -> Tensor:
     """phi_1 of matrices ``[*batch, d, d]`` times vectors ``[*batch, d]``."""
     batch = broadcast_shapes(matrix.shape[:-2], vector.shape[:-1])
     size = vector.shape[-1]
-    return kernel(size).affine_exp(matrix.expand(*batch, size, size), vector.expand(*batch, size))[..., -1]
+    return matrix_functions(size).affine_exp(matrix.expand(*batch, size, size), vector.expand(*batch, size))[..., -1]
 
 
 def _rounded(x: Tensor) -> Tensor:

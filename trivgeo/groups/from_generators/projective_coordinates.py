@@ -32,7 +32,7 @@ class HomogeneousLift:
         """Homogeneous coordinates without the last one: ``[*batch, k] -> [*batch, k]`` or ``[*batch, k + 1]``."""
         if self.form is None:
             return x
-        return torch.cat([x, (x @ self.form.like(x) * x).sum(-1, keepdim=True)], -1)
+        return torch.cat([x, (x @ self.form.matching(x) * x).sum(-1, keepdim=True)], -1)
 
 
 @dataclass(frozen=True)

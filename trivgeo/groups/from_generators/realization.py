@@ -13,6 +13,8 @@ from torch import Tensor
 from trivgeo._random import normal
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.from_generators.action_map import GeneratedAction
+from trivgeo.groups.from_generators.action_plan import ActionPlan
 from trivgeo.groups.from_generators.deck_transformations import (
     FundamentalDomain,
     find_fundamental_domain,
@@ -22,15 +24,13 @@ from trivgeo.groups.from_generators.fields import values_and_jacobians
 from trivgeo.groups.from_generators.flows import NumericalFlow, VectorFlow
 from trivgeo.groups.from_generators.generated_group import GeneratedGroup
 from trivgeo.groups.from_generators.levi_assembly import Representations, assemble, loop_directions, simple_ideals
-from trivgeo.groups.from_generators.motion import GeneratedAction
-from trivgeo.groups.from_generators.motion_plan import MotionPlan
 from trivgeo.groups.from_generators.reductive_group import ReductiveGroup, check_homomorphism, is_split_form
 from trivgeo.groups.structure import describe, subalgebra
 
 __all__ = [
     "Monodromy",
+    "build_group",
     "find_monodromy",
-    "realize",
 ]
 
 _STEPS_PER_LOOP = 8  # flows that make up a loop, so that each stays within the reach of the integrator
@@ -56,7 +56,7 @@ class Monodromy:
     covered: bool
 
 
-def find_monodromy(reductive: ReductiveGroup | None, plan: MotionPlan) -> Monodromy:
+def find_monodromy(reductive: ReductiveGroup | None, plan: ActionPlan) -> Monodromy:
     """Algebra vectors whose exponentials are the unit matrix, but whose flows move points.
 
     All loops of a matrix group can be deformed into those of `loop_directions` and products of them. These are tried,
@@ -161,7 +161,7 @@ class _Candidate:
     action: GeneratedAction
 
 
-def realize(plan: MotionPlan, representation: Tensor | None) -> GeneratedGroup:
+def build_group(plan: ActionPlan, representation: Tensor | None) -> GeneratedGroup:
     """The group that acts as planned: of matrices, of a cover of them, or locally.
 
     Args:
@@ -193,7 +193,7 @@ def realize(plan: MotionPlan, representation: Tensor | None) -> GeneratedGroup:
 
 
 def _candidate(
-    plan: MotionPlan,
+    plan: ActionPlan,
     faithful: Tensor | None,
     covers: Sequence[Tensor] = (),
     domain: FundamentalDomain | None = None,
@@ -206,7 +206,7 @@ def _candidate(
     return _Candidate(group, GeneratedAction(group, motion))
 
 
-def _in_adapted_basis(representation: Tensor, plan: MotionPlan) -> Tensor:
+def _in_adapted_basis(representation: Tensor, plan: ActionPlan) -> Tensor:
     """The user's matrices of the generators as those of the adapted fields, ``[n, k, k]``."""
     algebra = plan.decomposed.algebra
     matrices = representation.detach().to(device="cpu", dtype=torch.float64)
@@ -218,7 +218,7 @@ def _in_adapted_basis(representation: Tensor, plan: MotionPlan) -> Tensor:
     return torch.einsum("ij,jab->iab", torch.linalg.inv(plan.decomposed.adapted.mixing), matrices)
 
 
-def _linear_parts(plan: MotionPlan) -> Tensor | None:
+def _linear_parts(plan: ActionPlan) -> Tensor | None:
     """The matrices ``[r, m, m]`` of a semisimple part whose fields are linear in all coordinates, else ``None``.
 
     Of SU(2) that moves two complex numbers, whose adjoint matrices know its elements up to a sign.
@@ -230,7 +230,7 @@ def _linear_parts(plan: MotionPlan) -> Tensor | None:
     return matrices[0] if bool(off <= _LINEAR * (1.0 + matrices.abs().max())) else None
 
 
-def _fundamental_domains(plan: MotionPlan) -> Iterator[FundamentalDomain]:
+def _fundamental_domains(plan: ActionPlan) -> Iterator[FundamentalDomain]:
     """How far points may move if places have several names, by several searches for these names."""
     flow, fields = plan.flows.flow, plan.flows.fields
     domain = None if plan.flows.is_solved else find_fundamental_domain(fields, plan.points)
@@ -256,7 +256,7 @@ def _is_single_valued(candidate: _Candidate, points: Tensor) -> bool:
     return not bool(((twice - once).abs() > _MAX_ERROR * (1.0 + once.abs())).any())
 
 
-def _no_group(plan: MotionPlan, monodromy: Monodromy) -> AlgebraError:
+def _no_group(plan: ActionPlan, monodromy: Monodromy) -> AlgebraError:
     """Why no group acts, in terms of the generators."""
     supported = "coordinates in which names of one place are a fixed step apart"
     if monodromy.loop is None:

@@ -11,7 +11,7 @@ from trivgeo._numerics import Constant, broadcast_shapes, plane_log_ratio
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import LieGroup
-from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg import matrix_functions
 
 __all__ = [
     "ReductiveGroup",
@@ -161,7 +161,7 @@ class ReductiveGroup(LieGroup):
         self.semisimple_dim = r
         self.torus_dim = torus
         self.size = size
-        self._kernel = kernel(size)
+        self._kernel = matrix_functions(size)
         self._matrices = Constant(flat)
         planes = [_plane(matrices, covers - i) for i in range(covers)]
         self._plane_duals = tuple(Constant(torch.linalg.pinv(plane.flatten(1))) for plane in planes)
@@ -194,23 +194,15 @@ class ReductiveGroup(LieGroup):
 
     def matrix_of(self, y: Tensor) -> Tensor:
         """Return the matrix ``[*batch, m, m]`` of vectors y of the semisimple algebra, ``[*batch, r]``."""
-        return (y @ self._matrices.like(y)).unflatten(-1, (self.size, self.size))
+        return (y @ self._matrices.matching(y)).unflatten(-1, (self.size, self.size))
 
     def vector_of(self, matrix: Tensor) -> Tensor:
         """Return the vector of ``matrix``, the inverse of `matrix_of`; a projection for other matrices."""
-        return matrix.flatten(-2) @ self._dual.like(matrix)
+        return matrix.flatten(-2) @ self._dual.matching(matrix)
 
     def identity(
         self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Tensor:
-        """Return the neutral element, repeated to ``[*batch, *element_shape]``: a unit matrix and zero torus
-        coordinates.
-
-        Args:
-            batch: the batch shape.
-            dtype: of the result; default torch's.
-            device: of the result; default torch's.
-        """
         matrix = torch.eye(self.size, dtype=dtype, device=device).expand(*batch, -1, -1)
         return self._join(matrix, torch.zeros(*batch, self.covers + self.torus_dim, dtype=dtype, device=device))
 
@@ -276,7 +268,7 @@ class ReductiveGroup(LieGroup):
     def _vector_of_planes(self, planes: Tensor) -> Tensor:
         """The vector of trace-free matrices ``[*batch, c, 2, 2]`` of the covers."""
         parts = (
-            plane.flatten(-2) @ dual.like(plane)
+            plane.flatten(-2) @ dual.matching(plane)
             for plane, dual in zip(planes.unbind(-3), self._plane_duals, strict=True)
         )
         return sum(parts, start=planes.new_zeros(()))
@@ -312,12 +304,12 @@ class ReductiveGroup(LieGroup):
         angle = principal_angle(a)
         zero = torch.zeros_like(angle)
         rotation = torch.stack([zero, -angle, angle, zero], -1)
-        return self.log_matrix(turn(a, -angle)), rotation @ self._dual.like(a)
+        return self.log_matrix(turn(a, -angle)), rotation @ self._dual.matching(a)
 
     def adjoint_matrix(self, a: Tensor) -> Tensor:
         """Return Ad of an element's matrix a on the semisimple algebra, ``[*batch, r, r]``."""
         inverse = self.invert_matrix(a).unsqueeze(-3)
-        basis = self._matrices.like(a).unflatten(-1, (self.size, self.size))
+        basis = self._matrices.matching(a).unflatten(-1, (self.size, self.size))
         return self.vector_of(a.unsqueeze(-3) @ basis @ inverse).transpose(-1, -2)
 
     def _adjoint(self, g: Tensor) -> Tensor:

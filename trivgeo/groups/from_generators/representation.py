@@ -21,7 +21,7 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.from_generators.elements import FactoredElements
 from trivgeo.groups.from_generators.ideal_automorphism import SemisimpleAdjoint, TorusExponential
 from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
-from trivgeo.groups.linalg import kernel
+from trivgeo.groups.linalg import matrix_functions
 
 __all__ = [
     "Monomials",
@@ -186,7 +186,7 @@ class _Polynomial:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The matrices at vectors: ``[*batch, k] -> [*batch, d, d]``."""
-        return (self.features(x) @ self._coefficients.like(x)).unflatten(-1, self.matrices.shape[1:])
+        return (self.features(x) @ self._coefficients.matching(x)).unflatten(-1, self.matrices.shape[1:])
 
 
 class SemisimpleMap(SemisimpleAdjoint):
@@ -210,7 +210,6 @@ class SemisimpleMap(SemisimpleAdjoint):
         return self.map is not None or self.is_trivial
 
     def __call__(self, a: Tensor) -> Tensor:
-        """The matrices in the representation: ``[*batch, m, m] -> [*batch, d, d]``."""
         if self.map is None:
             return torch.eye(self._size, dtype=a.dtype, device=a.device).expand(*a.shape[:-2], -1, -1)
         return self.map(a.flatten(-2))
@@ -229,7 +228,7 @@ class Representation:
         self._elements = elements
         self._matrices = Constant(matrices)
         self._rows = rows
-        self._kernel = kernel(matrices.shape[-1])
+        self._kernel = matrix_functions(matrices.shape[-1])
         reductive = elements.reductive
         of_rows = torch.einsum("ri,iab->rab", elements.basis, matrices)
         r = 0 if reductive is None else reductive.semisimple_dim
@@ -275,7 +274,7 @@ class Representation:
             if self._ideal is not None:
                 total = self._ideal(n)
             else:
-                total = self._kernel.exp(torch.einsum("...i,iab->...ab", n, self._ideal_basis.like(n)))
+                total = self._kernel.exp(torch.einsum("...i,iab->...ab", n, self._ideal_basis.matching(n)))
             total = total[..., : self._rows, :]
         if self._torus is not None:
             total = self._torus.times(total, sigma)
@@ -289,7 +288,7 @@ class Representation:
         """The products of exponentials of the factors of elements."""
         total = None
         for v in self._elements.factors(g):
-            step = self._kernel.exp(torch.einsum("...i,iab->...ab", v, self._matrices.like(v)))
+            step = self._kernel.exp(torch.einsum("...i,iab->...ab", v, self._matrices.matching(v)))
             total = step if total is None else step @ total
         assert total is not None
         return total
@@ -317,7 +316,7 @@ class _Sum:
                 total = values if total is None else (total.unsqueeze(-1) * values.unsqueeze(-2)).flatten(-2)
         if total is None:
             total = torch.ones_like(parts[1].sum(-1, keepdim=True))
-        return (total @ self._coefficients.like(total)).unflatten(-1, self._shape)
+        return (total @ self._coefficients.matching(total)).unflatten(-1, self._shape)
 
 
 def _nilpotent(matrices: Tensor) -> dict[tuple[int, ...], Tensor] | None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import stumpff
-from trivgeo.groups.linalg.any_size import Four, General
-from trivgeo.groups.linalg.base import Kernel
+from trivgeo.groups.linalg.any_size import AnySize, FourByFour
+from trivgeo.groups.linalg.base import MatrixFunctions
 from trivgeo.groups.linalg.circular import circular, circular_pair, circular_slopes, sinc
 from trivgeo.groups.linalg.components import (
     add_to_diagonal,
@@ -24,21 +24,21 @@ from trivgeo.groups.linalg.components import (
     product,
     transform_points,
 )
-from trivgeo.groups.linalg.size_three import Three
-from trivgeo.groups.linalg.size_two import One, Two
+from trivgeo.groups.linalg.size_three import ThreeByThree
+from trivgeo.groups.linalg.size_two import OneByOne, TwoByTwo
 
 if TYPE_CHECKING:
     from trivgeo.groups.algebra import LieAlgebra
 
 __all__ = [
-    "Kernel",
+    "MatrixFunctions",
     "add_to_diagonal",
     "circular",
     "circular_pair",
     "circular_slopes",
     "confirmed",
     "identity_like",
-    "kernel",
+    "matrix_functions",
     "matvec",
     "phi1_ad",
     "polar",
@@ -47,11 +47,11 @@ __all__ = [
     "transform_points",
 ]
 
-_GENERAL = General()
-_BY_SIZE: dict[int, Kernel] = {1: One(), 2: Two(), 3: Three(), 4: Four()}
+_GENERAL = AnySize()
+_BY_SIZE: dict[int, MatrixFunctions] = {1: OneByOne(), 2: TwoByTwo(), 3: ThreeByThree(), 4: FourByFour()}
 
 
-def kernel(size: int) -> Kernel:
+def matrix_functions(size: int) -> MatrixFunctions:
     """The functions of matrices of one size."""
     return _BY_SIZE.get(size, _GENERAL)
 
@@ -71,12 +71,12 @@ def phi1_ad(algebra: LieAlgebra, v: Tensor) -> Tensor:
         square = ad @ ad
         _, _, c2, c3 = stumpff(0.5 * square.diagonal(dim1=-2, dim2=-1).sum(-1))
         return identity_like(ad) + c2[..., None, None] * ad + c3[..., None, None] * square
-    return kernel(n).phi1(ad)
+    return matrix_functions(n).phi1(ad)
 
 
 def polar(matrix: Tensor, steps: int = 12) -> Tensor:
     """The orthogonal polar factor, by Newton's iteration ``X <- (X + X^-T) / 2``; differentiable at rotations."""
-    x, solver = matrix, kernel(matrix.shape[-1])
+    x, solver = matrix, matrix_functions(matrix.shape[-1])
     for _ in range(steps):
         x = 0.5 * (x + solver.inverse(x).mT)
     return x

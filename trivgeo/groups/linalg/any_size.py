@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import augmented_exp, dense_exp, is_abstract, is_traced
-from trivgeo.groups.linalg.base import Kernel
+from trivgeo.groups.linalg.base import MatrixFunctions
 from trivgeo.groups.linalg.components import concatenate, entry_rows, from_rows, identity_like, is_small_batch, product
 from trivgeo.groups.linalg.spectral_exp import is_differentiated
 
 __all__ = [
     "PHI1_SERIES",
-    "Four",
-    "General",
-    "PolynomialKernel",
+    "AnySize",
+    "FourByFour",
+    "PolynomialMatrixFunctions",
     "affine_exp",
     "embedded",
     "iterative_log",
@@ -217,7 +217,7 @@ _SOUND = 1e-13  # of the same by repeated squaring: below, there is nothing to c
 _ROWS = 4096  # at once on the CPU: temporary results of more leave the cache
 
 
-def iterative_log(matrix: Tensor, kernel: Kernel) -> Tensor:
+def iterative_log(matrix: Tensor, functions: MatrixFunctions) -> Tensor:
     """The principal logarithm by inverse scaling and squaring (Higham 2008, chapter 11), without eigenvalues.
 
     Square roots by the Denman-Beavers iteration, then a Pade approximant in partial fractions. Where matrices can be
@@ -226,63 +226,63 @@ def iterative_log(matrix: Tensor, kernel: Kernel) -> Tensor:
     """
     double = matrix.double()  # the iteration loses digits with the condition number
     if is_abstract(double):
-        return _log(double, kernel, unseen=True).to(matrix.dtype)
+        return _log(double, functions, unseen=True).to(matrix.dtype)
     rows = double.reshape(-1, *matrix.shape[-2:])
     parts = rows.split(_ROWS) if rows.device.type == "cpu" else [rows]
-    logs = [_log(part, kernel, unseen=False) for part in parts]
+    logs = [_log(part, functions, unseen=False) for part in parts]
     return (logs[0] if len(logs) == 1 else torch.cat(logs)).reshape(matrix.shape).to(matrix.dtype)
 
 
-def _log(matrix: Tensor, kernel: Kernel, unseen: bool) -> Tensor:
+def _log(matrix: Tensor, functions: MatrixFunctions, unseen: bool) -> Tensor:
     k = matrix.shape[-1]
     eye = identity_like(matrix)
     # Scale to determinant one; with a determinant of zero or below there is no real logarithm. Such matrices are
     # replaced at once, so that they cannot make gradients of others NaN.
-    det = kernel.determinant(matrix)
+    det = functions.determinant(matrix)
     usable = torch.isfinite(matrix).all(-1).all(-1) & (det > 0)
     log_det = torch.where(usable, det, 1.0).log() / k
     target = torch.where(usable[..., None, None], matrix * (-log_det).exp()[..., None, None], eye)
 
-    log, exact = (_log_by_fixed_steps if unseen else _log_row_by_row)(target, kernel)
+    log, exact = (_log_by_fixed_steps if unseen else _log_row_by_row)(target, functions)
     exact = exact & usable
     if not unseen and is_differentiated(matrix) and not bool(exact.all()):
         # once more without the others, whose iterates may have no finite derivatives
         rows = exact.nonzero().squeeze(-1)
-        found = _log(matrix.index_select(0, rows), kernel, unseen)
+        found = _log(matrix.index_select(0, rows), functions, unseen)
         return torch.full_like(matrix, math.nan).index_put((rows,), found)
     return torch.where(exact[..., None, None], log + log_det[..., None, None] * eye, math.nan)
 
 
-def _log_by_fixed_steps(target: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+def _log_by_fixed_steps(target: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor]:
     """The logarithm, and whether it is one; all matrices go through all steps, masked."""
     eye = identity_like(target)
-    pair = torch.stack([target, kernel.inverse(target)], -3)
+    pair = torch.stack([target, functions.inverse(target)], -3)
     doublings = torch.ones_like(target[..., 0, 0])
     for steps in _ROOT_STEPS:
-        resolvent, near = _resolvent(pair, kernel)
+        resolvent, near = _resolvent(pair, functions)
         root = torch.where(near[..., None, None, None], eye, _second_iterate(pair, resolvent))
         for _ in range(steps - 2):
-            root = _newton(root, kernel)
+            root = _newton(root, functions)
         pair = torch.where(near[..., None, None, None], pair, root)
         doublings = doublings + (~near).to(target.dtype)
-    resolvent, _ = _resolvent(pair, kernel)
-    log = torch.exp2(doublings)[..., None, None] * _artanh((pair[..., 0, :, :] - eye) @ resolvent, kernel)
-    correction, exact = _log_correction(log.detach(), target.detach(), kernel)
+    resolvent, _ = _resolvent(pair, functions)
+    log = torch.exp2(doublings)[..., None, None] * _artanh((pair[..., 0, :, :] - eye) @ resolvent, functions)
+    correction, exact = _log_correction(log.detach(), target.detach(), functions)
     return log + torch.where(exact[..., None, None], correction, 0.0), exact
 
 
-def _log_row_by_row(target: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+def _log_row_by_row(target: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor]:
     """The same for ``[n, k, k]``; each matrix leaves as soon as it is done, or turns out to have no logarithm."""
     rows = torch.arange(target.shape[0], device=target.device)
-    pair = torch.stack([target, kernel.inverse(target)], -3)
+    pair = torch.stack([target, functions.inverse(target)], -3)
     logs, found, sound = [], [], []
     for roots in range(_MOST_ROOTS + 1):
-        resolvent, near = _resolvent(pair, kernel)
+        resolvent, near = _resolvent(pair, functions)
         there, others = near.nonzero().squeeze(-1), (~near).nonzero().squeeze(-1)
         if len(there):
             goal = target.index_select(0, rows[there])
             log, exact = _finished(
-                pair.index_select(0, there)[:, 0], resolvent.index_select(0, there), goal, roots, kernel
+                pair.index_select(0, there)[:, 0], resolvent.index_select(0, there), goal, roots, functions
             )
             logs.append(log)
             sound.append(exact)
@@ -290,7 +290,7 @@ def _log_row_by_row(target: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
         if not len(others):
             break
         start = _second_iterate(pair.index_select(0, others), resolvent.index_select(0, others))
-        pair, converged = _square_root(start, kernel)
+        pair, converged = _square_root(start, functions)
         rows = rows[others][converged]
         if not len(rows):
             break
@@ -301,10 +301,10 @@ def _log_row_by_row(target: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
     return torch.zeros_like(target).index_put((place,), torch.cat(logs)), exact
 
 
-def _resolvent(pair: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+def _resolvent(pair: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor]:
     """``(X + I)^-1`` of pairs X, X^-1, and whether the Pade approximant of log X will do."""
     eye = identity_like(pair)
-    resolvent = kernel.inverse(pair[..., 0, :, :] + eye)
+    resolvent = functions.inverse(pair[..., 0, :, :] + eye)
     cayley = eye - 2.0 * resolvent.detach()
     return resolvent, _norm(cayley) <= _RADIUS
 
@@ -315,15 +315,15 @@ def _second_iterate(pair: Tensor, resolvent: Tensor) -> Tensor:
     return 0.25 * (pair + eye) + torch.stack([eye - resolvent, resolvent], -3)
 
 
-def _newton(pair: Tensor, kernel: Kernel) -> Tensor:
+def _newton(pair: Tensor, functions: MatrixFunctions) -> Tensor:
     """One step to the principal square root and its inverse by Denman and Beavers (1976): most accurate of five tried.
 
     It doubles the distance of eigenvalues from the negative axis.
     """
-    return 0.5 * (pair + kernel.inverse(pair).flip(-3))
+    return 0.5 * (pair + functions.inverse(pair).flip(-3))
 
 
-def _square_root(pair: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+def _square_root(pair: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor]:
     """The limits of the iteration, of the rows that have one, and which rows these are.
 
     The last step of a row is one that changes it by less than the next one's round-off.
@@ -331,7 +331,7 @@ def _square_root(pair: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
     rows = torch.arange(pair.shape[0], device=pair.device)
     limits, order = [], []
     for _ in range(_MOST_STEPS):
-        before, pair = pair.detach(), _newton(pair, kernel)
+        before, pair = pair.detach(), _newton(pair, functions)
         change, size = _norm(pair.detach() - before), _norm(before)
         settled = (change <= _SETTLED * size).all(-1)
         count = int(settled.sum())
@@ -351,29 +351,31 @@ def _square_root(pair: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
     return torch.cat([*limits, pair]), torch.cat([*order, rows])
 
 
-def _finished(x: Tensor, resolvent: Tensor, target: Tensor, roots: int, kernel: Kernel) -> tuple[Tensor, Tensor]:
+def _finished(
+    x: Tensor, resolvent: Tensor, target: Tensor, roots: int, functions: MatrixFunctions
+) -> tuple[Tensor, Tensor]:
     """The logarithm of X^(2^roots), corrected where that is not the target to the last digits, and whether it is one.
 
     With the inverse squared, exp(-L / 2) is known without an exponential.
     """
-    log = 2.0 ** (roots + 1) * _artanh((x - identity_like(x)) @ resolvent, kernel)
+    log = 2.0 ** (roots + 1) * _artanh((x - identity_like(x)) @ resolvent, functions)
     exact = torch.ones_like(x[:, 0, 0], dtype=torch.bool)
     if not roots:
         return log, exact
     target = target.detach()
-    half = kernel.inverse(x.detach())
+    half = functions.inverse(x.detach())
     for _ in range(roots - 1):
         half = half @ half
     defect = _norm(half @ target @ half - identity_like(x))
     poor = (~(defect <= _SOUND)).nonzero().squeeze(-1)
     if not len(poor):
         return log, exact
-    correction, found = _log_correction(log.detach()[poor], target[poor], kernel)
+    correction, found = _log_correction(log.detach()[poor], target[poor], functions)
     correction = torch.zeros_like(target).index_put((poor,), correction)
     return log + correction, exact.index_put((poor,), found)
 
 
-def _log_correction(log: Tensor, target: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+def _log_correction(log: Tensor, target: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor]:
     """What ``log A = L + log(exp(-L / 2) A exp(-L / 2))`` adds to L, in value only, and whether L is a logarithm.
 
     The split exponential keeps errors that do not commute with L from being enlarged by e^(spread of eigenvalues).
@@ -388,20 +390,20 @@ def _log_correction(log: Tensor, target: Tensor, kernel: Kernel) -> tuple[Tensor
         return ratio, _norm(ratio - eye)
 
     ratio, before = remainder(log)
-    correction = 2.0 * (ratio - eye) @ kernel.inverse(ratio + eye)
+    correction = 2.0 * (ratio - eye) @ functions.inverse(ratio + eye)
     _, after = remainder(log + correction)
     better = after < before
     correction = torch.where((finite & better)[..., None, None], correction, 0.0)
     return correction, finite & (torch.where(better, after, before) < _LOG_DEFECT)
 
 
-def _artanh(z: Tensor, kernel: Kernel) -> Tensor:
+def _artanh(z: Tensor, functions: MatrixFunctions) -> Tensor:
     """``artanh Z = Z sum_i w_i (I - t_i^2 Z^2)^-1`` at Gauss-Legendre nodes on [-1, 1], those +-t_i at once.
 
     Half of ``log((I + Z) (I - Z)^-1)`` by its diagonal Pade approximant.
     """
     squares, weights = (z.new_tensor(x)[:, None, None] for x in _PAIRED)
-    inverses = kernel.inverse(identity_like(z) - squares * (z @ z).unsqueeze(-3))
+    inverses = functions.inverse(identity_like(z) - squares * (z @ z).unsqueeze(-3))
     return z @ (_MIDDLE * identity_like(z) + (weights * inverses).sum(-3))
 
 
@@ -430,37 +432,32 @@ _PAIRED = tuple(zip(*(((2.0 * t - 1.0) ** 2, 2.0 * w) for t, w in _RULE[: _NODES
 _MIDDLE = _RULE[_NODES // 2][1]  # at zero
 
 
-def affine_exp(kernel: Kernel, matrix: Tensor, vector: Tensor) -> Tensor:
-    """`Kernel.affine_exp` from closed forms, but for few matrices."""
+def affine_exp(functions: MatrixFunctions, matrix: Tensor, vector: Tensor) -> Tensor:
+    """`MatrixFunctions.affine_exp` from closed forms, but for few matrices."""
     if is_small_batch(matrix):
         return augmented_exp(matrix, vector)
-    e, phi = kernel.exp_phi1(matrix)
+    e, phi = functions.exp_phi1(matrix)
     return concatenate([e, product(phi, vector.unsqueeze(-1))], rank=2)
 
 
-class PolynomialKernel(Kernel):
+class PolynomialMatrixFunctions(MatrixFunctions):
     """Sizes 3 and 4."""
 
     def exp(self, matrix: Tensor) -> Tensor:
-        """A polynomial in the matrix."""
         return dense_exp(matrix) if is_small_batch(matrix) else shifted_exp(matrix)
 
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Polynomials in the matrix."""
         e, phi = polynomial_exp(matrix, with_phi1=True)
         assert phi is not None
         return e, phi
 
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
-        """From `exp_phi1`."""
         return self.exp_phi1(matrix)[1]
 
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
-        """From `exp_phi1`."""
         return affine_exp(self, matrix, vector)
 
     def log(self, matrix: Tensor) -> Tensor:
-        """By square roots."""
         return iterative_log(matrix, self)
 
 
@@ -468,7 +465,7 @@ _MOST_OF_POLYNOMIALS, _FEW = 6, 1500  # measured, against the library routine: s
 
 
 @final
-class Four(PolynomialKernel):
+class FourByFour(PolynomialMatrixFunctions):
     """The size k = 4."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
@@ -481,11 +478,10 @@ class Four(PolynomialKernel):
 
 
 @final
-class General(Kernel):
+class AnySize(MatrixFunctions):
     """Any size."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
-        """By `lu_determinant`."""
         return lu_determinant(matrix)
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
@@ -499,19 +495,15 @@ class General(Kernel):
         return shifted_exp(matrix)
 
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """By one series for both."""
         return series_exp_phi1(matrix)
 
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
-        """From `exp_phi1`."""
         return self.exp_phi1(matrix)[1]
 
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
-        """By one exponential of size k + 1."""
         return augmented_exp(matrix, vector)
 
     def log(self, matrix: Tensor) -> Tensor:
-        """By square roots."""
         return iterative_log(matrix, self)
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from trivgeo.groups.linalg.components import confirmed, matvec
 
-__all__ = ["Kernel"]
+__all__ = ["MatrixFunctions"]
 
 
-class Kernel(ABC):
+class MatrixFunctions(ABC):
     """Functions of matrices ``[*batch, k, k]`` of one size k."""
 
     @abstractmethod

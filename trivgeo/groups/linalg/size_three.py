@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import dense_exp, grown_stumpff, is_abstract, is_traced, log_ratio, polynomial
-from trivgeo.groups.linalg.any_size import PolynomialKernel, iterative_log, shifted_exp
+from trivgeo.groups.linalg.any_size import PolynomialMatrixFunctions, iterative_log, shifted_exp
 from trivgeo.groups.linalg.components import (
     Rows,
     cross,
@@ -40,7 +40,7 @@ from trivgeo.groups.linalg.spectral_exp import is_differentiated
 __all__ = [
     "SERIES_RADIUS",
     "Coefficients",
-    "Three",
+    "ThreeByThree",
     "eigenvalues_meet",
     "in_ring",
     "in_shifted_ring",
@@ -157,7 +157,7 @@ _LOST, _LOG_ERROR = 1e-12, 1e-6
 
 
 @final
-class Three(PolynomialKernel):
+class ThreeByThree(PolynomialMatrixFunctions):
     """The size k = 3."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
@@ -166,7 +166,6 @@ class Three(PolynomialKernel):
         return dot(rows[0], cross(rows[1], rows[2]))
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
-        """By the adjugate."""
         if is_small_batch(matrix):  # fewer kernels, each slower
             x, y, z = matrix.unbind(-2)
             first = torch.linalg.cross(y, z)

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from trivgeo._numerics import Constant, augmented_exp, dense_exp, grown_stumpff, plane_log_ratio, polynomial
 from trivgeo.groups.linalg.any_size import PHI1_SERIES, affine_exp
-from trivgeo.groups.linalg.base import Kernel
+from trivgeo.groups.linalg.base import MatrixFunctions
 from trivgeo.groups.linalg.components import Rows, entry_rows, from_rows, is_small_batch, last_entries
 
 __all__ = [
     "PHI1_RADIUS",
     "PHI1_SHORT",
-    "One",
-    "Two",
+    "OneByOne",
+    "TwoByTwo",
     "exp_entries",
     "phi1_pair",
     "phi1_regimes",
@@ -29,35 +29,28 @@ PHI1_SHORT = PHI1_SERIES[:14]  # up to one half
 
 
 @final
-class One(Kernel):
+class OneByOne(MatrixFunctions):
     """The size k = 1."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
-        """The entry."""
         return matrix[..., 0, 0]
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
-        """The reciprocal."""
         return 1.0 / matrix
 
     def exp(self, matrix: Tensor) -> Tensor:
-        """The exponential of the entry."""
         return matrix.exp()
 
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Both of the entry."""
         return matrix.exp(), phi1_scalar(matrix)
 
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
-        """Of the entry."""
         return phi1_scalar(matrix)
 
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
-        """From `exp_phi1`."""
         return affine_exp(self, matrix, vector)
 
     def log(self, matrix: Tensor) -> Tensor:
-        """The logarithm of a positive entry."""
         positive = matrix > 0
         return torch.where(positive, torch.where(positive, matrix, 1.0).log(), math.nan)
 
@@ -107,18 +100,16 @@ _SIGNS = Constant(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
 
 
 @final
-class Two(Kernel):
+class TwoByTwo(MatrixFunctions):
     """The size k = 2."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
-        """By products."""
         (a, b), (c, d) = entry_rows(matrix)
         return a * d - b * c
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
-        """By the adjugate."""
         if is_small_batch(matrix):  # fewer operators, each slower
-            adjugate = matrix.flip(-2, -1).mT * _SIGNS.like(matrix)
+            adjugate = matrix.flip(-2, -1).mT * _SIGNS.matching(matrix)
             if unimodular:
                 return adjugate
             return adjugate / (matrix.select(-2, 0) * adjugate.select(-1, 0)).sum(-1, keepdim=True).unsqueeze(-1)
@@ -129,7 +120,6 @@ class Two(Kernel):
         return from_rows([[d / det, -b / det], [-c / det, a / det]])
 
     def exp(self, matrix: Tensor) -> Tensor:
-        """By the functions of `grown_stumpff`."""
         if is_small_batch(matrix):
             return dense_exp(matrix)
         return from_rows(_exp_rows(entry_rows(matrix)))
@@ -141,7 +131,6 @@ class Two(Kernel):
         return from_rows(e), from_rows(_phi1_rows(rows, e))
 
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
-        """In three regimes."""
         rows = entry_rows(matrix)
         return from_rows(_phi1_rows(rows, _exp_rows(rows) if exponential is None else entry_rows(exponential)))
 
@@ -155,7 +144,6 @@ class Two(Kernel):
         return from_rows([[a, b, f * p + g * q], [c, d, h * p + k * q]])
 
     def log(self, matrix: Tensor) -> Tensor:
-        """By the determinant and a matrix of determinant one."""
         return _log_2x2(matrix)
 
 

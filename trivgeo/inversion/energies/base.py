@@ -126,7 +126,6 @@ class FunctionEnergy(nn.Module, DataEnergy):
         self.function = function
 
     def forward(self, x: Any) -> Tensor:
-        """Return the value of the given function at data x, ``[batch]``."""
         return self.function(x)
 
 

@@ -66,7 +66,6 @@ class DomainDistance(DataEnergy):
         self._query_box = Constant(torch.cat([space, time]))
 
     def __call__(self, x: OperatorInput) -> Float[Tensor, " batch"]:
-        """One energy for each problem."""
         return _box_distance(self._initial(x), self._initial_box) + _box_distance(
             x.query, self._query_box, outside_only=not self.fill
         )
@@ -79,8 +78,7 @@ class DomainDistance(DataEnergy):
         """Keep the convex hull of the query points, and put the ends of the initial line first.
 
         Args:
-            action: action on operator inputs.
-            x: inputs of a solution operator.
+
 
         Raises:
             ConfigurationError: the action is not one on operator inputs.
@@ -103,11 +101,6 @@ class DomainDistance(DataEnergy):
     def select(self, action: Action, g: Tensor, x: OperatorInput) -> OperatorInput:
         """Return the part of the inputs that the energy reads after ``g``: the ends of the initial line and its
         extreme u.
-
-        Args:
-            action: the `OperatorAction` that follows.
-            g: elements ``[b, *chains, *element_shape]``.
-            x: operator inputs, with dimensions of size one for the chains.
         """
         assert isinstance(action, OperatorAction)
         if not _moves_hulls(action, x) or self.u is None:
@@ -138,7 +131,7 @@ def _gather_points(points: Tensor, index: Tensor) -> Tensor:
 
 def _box_distance(points: Tensor, box: Constant, *, outside_only: bool = False) -> Tensor:
     """Squared distance of the extremes of points ``[*batch, p, n]`` to a box ``[n, 2]``, or of those outside it."""
-    low, high = box.like(points).unbind(-1)
+    low, high = box.matching(points).unbind(-1)
     below, above = low - points.amin(-2), points.amax(-2) - high
     if outside_only:
         below, above = below.clamp(min=0.0), above.clamp(min=0.0)
@@ -231,9 +224,8 @@ class GaussianInitialEnergy(DataEnergy):
         self._whitening = Constant(factor * vectors / deviations)
 
     def __call__(self, x: OperatorInput) -> Float[Tensor, " batch"]:
-        """One energy for each problem."""
-        u = interpolate(x.initial[..., 0], x.initial[..., 2], self._sensors.like(x.initial))
-        coordinates = matmul(u - self._mean.like(u), self._whitening.like(u))
+        u = interpolate(x.initial[..., 0], x.initial[..., 2], self._sensors.matching(x.initial))
+        coordinates = matmul(u - self._mean.matching(u), self._whitening.matching(u))
         return self.box(x) + coordinates.square().sum(-1)
 
     def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:

@@ -43,7 +43,7 @@ class FieldBox(DataEnergy):
         Raises:
             ShapeError: the field has other times or axes.
         """
-        origin, steps = self._origin.like(x.values), self._steps.like(x.values)
+        origin, steps = self._origin.matching(x.values), self._steps.matching(x.values)
         if x.grid.origin.shape[1:] != origin.shape:
             raise ShapeError(f"x: expected a grid [b, {', '.join(map(str, origin.shape))}], got {x.grid.origin.shape}")
         counts = torch.tensor(x.counts, dtype=steps.dtype, device=steps.device)
@@ -86,10 +86,9 @@ class FieldSpectrum(DataEnergy):
         self._weights = Constant(check_positive("weight", weight) / (2 * variance.numel() * (variance + epsilon**2)))
 
     def __call__(self, x: Field) -> Float[Tensor, " batch"]:
-        """One energy for each field."""
-        modes = _modes(x.values) - torch.view_as_complex(self._mean.like(x.values))
+        modes = _modes(x.values) - torch.view_as_complex(self._mean.matching(x.values))
         squares = modes.real.square() + modes.imag.square()
-        return self.box(x) + (squares * self._weights.like(x.values)).flatten(1).sum(-1)
+        return self.box(x) + (squares * self._weights.matching(x.values)).flatten(1).sum(-1)
 
 
 class FieldComponents(DataEnergy):
@@ -137,12 +136,12 @@ class FieldComponents(DataEnergy):
             ShapeError: the field has other numbers of points, or see `FieldBox`.
         """
         values = x.values.flatten(1)
-        mean = self._mean.like(values)
+        mean = self._mean.matching(values)
         if values.shape[1:] != mean.shape:
             raise ShapeError(f"x: expected fields of {mean.numel()} values, got {list(x.values.shape)}")
         centred = values - mean
-        coordinates = matmul(centred, self._components.like(values))
-        whitened = (coordinates.square() * self._weights.like(values)).sum(-1)
+        coordinates = matmul(centred, self._components.matching(values))
+        whitened = (coordinates.square() * self._weights.matching(values)).sum(-1)
         return self.box(x) + self._rest**2 * centred.square().sum(-1) + whitened
 
 

@@ -136,8 +136,7 @@ class LeastSquares(nn.Module, CurvedEnergy):
         J is the Jacobian of the residuals, and W the derivative of the loss.
 
         Args:
-            x: function of vectors ``[*batch, dim]`` that returns data, one row for each vector.
-            v: vectors ``[*batch, dim]`` at which the curvature is taken.
+
 
         Raises:
             ShapeError: ``v`` has no direction.
@@ -159,7 +158,6 @@ class LeastSquares(nn.Module, CurvedEnergy):
         return full_precision(einsum)(columns, weights, columns, "i rows q n, rows q, j rows q n -> rows i j")
 
     def closed_form_curvature(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "b *chains n n"] | None:
-        """Return the curvature that the residuals know by themselves at ``g``, of an ``action`` on data ``x``."""
         if not isinstance(self.function, CurvedResiduals):
             return None
         found = self.function.curvature(action, g, x, lambda squares: self._weights(squares / self.std**2))

@@ -99,8 +99,7 @@ class PairedImages(nn.Module, CurvedResiduals):
         2 x 2 matrix for each pixel, and no image is differentiated along a direction.
 
         Args:
-            action: see `CurvedResiduals`, like ``g`` and ``weights``.
-            x: images of `with_coverage`.
+
 
         Raises:
             ShapeError: see `forward`.

@@ -51,34 +51,17 @@ class FramedEnergy(nn.Module, DataEnergy):
         return self.energy(x)
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """Return the images ``x``, reduced to what the inner energy needs of them after any element of ``action``.
-
-        Args:
-            action: action of the transformations.
-            x: images ``[b, c, h, w]``.
-        """
+        """Return the images ``x``, reduced to what the inner energy needs of them after any element of ``action``."""
         return self.energy.prepare(action, x)
 
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
-        """Return the part of the images that the inner energy reads after the transformation.
-
-        Args:
-            action: action of the transformations.
-            g: elements ``[b, *chains, *element_shape]``.
-            x: images that `prepare` returned, with dimensions of size one for the chains.
-        """
         return self.energy.select(action, g, x)
 
     def transformation_energy(self, action: Action, g: Tensor, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*out"]:
         """Return the frame term of the transformation, plus the term that the inner energy has for the transformation.
 
         Args:
-            action: action of the transformations, an `ImageWarp`.
-            g: elements ``[b, *chains, *element_shape]``.
-            x: images ``[b, *chains, c, h, w]``.
 
-        Returns:
-            Energies ``[b, *chains]``.
 
         Raises:
             ConfigurationError: the action is not an `ImageWarp`.
@@ -121,36 +104,16 @@ class PriorEnergy(nn.Module, DataEnergy):
         return self.energy(x)
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """Return the data ``x``, reduced to what the inner energy needs of them after any element of ``action``.
-
-        Args:
-            action: action of the transformations.
-            x: data with one batch dimension.
-        """
+        """Return the data ``x``, reduced to what the inner energy needs of them after any element of ``action``."""
         return self.energy.prepare(action, x)
 
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
-        """Return the part of the data that the inner energy reads after the transformation.
-
-        Args:
-            action: action of the transformations.
-            g: elements ``[b, *chains, *element_shape]``.
-            x: data that `prepare` returned, with dimensions of size one for the chains.
-        """
         return self.energy.select(action, g, x)
 
     def transformation_energy(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "*out"]:
         """Return the energy of the prior, plus the term that the inner energy has for the transformation.
 
         The energy of the prior is the same for an element and its inverse.
-
-        Args:
-            action: action of the transformations.
-            g: elements ``[b, *chains, *element_shape]``.
-            x: data, with dimensions of size one for the chains.
-
-        Returns:
-            Energies ``[b, *chains]``.
         """
         natural = action.group.basis.to_natural(action.group.log(g))
         v = self.basis.from_natural(natural)

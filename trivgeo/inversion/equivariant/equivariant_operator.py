@@ -80,7 +80,7 @@ class TrainingFrame:
 
         The box of a field determines its transformation, up to isolated elements, where there are none.
         """
-        corners = self._corners.like(torch.empty(0, dtype=torch.float64))[None]
+        corners = self._corners.matching(torch.empty(0, dtype=torch.float64))[None]
         zero = torch.zeros(1, action.group.dim, dtype=torch.float64)
         jacobian = jvp_columns(lambda v: self._off(action, action.group.exp(v), corners), zero)[0]
         _, singular, right = torch.linalg.svd(jacobian)
@@ -111,7 +111,7 @@ class TrainingFrame:
         if not bool(known.all()):
             row = int((~known).nonzero()[0, 0])
             edges = (corners[row, 1:] - corners[row, :1])[:, :-1]
-            target = self._corners.like(corners)
+            target = self._corners.matching(corners)
             raise DomainError(
                 f"initial: expected fields whose boxes the group maps to the training box, with edges "
                 f"{_rounded((target[1:] - target[:1])[:, :-1])} from {_rounded(target[0])} on, got edges "
@@ -146,12 +146,12 @@ class TrainingFrame:
 
     def _off(self, action: FieldAction, g: Tensor, corners: Tensor) -> Float[Tensor, "b m"]:
         """The differences of the corners, in units of the longest edge."""
-        target = self._corners.like(corners)
+        target = self._corners.matching(corners)
         return ((action.point_action(action.group.inverse(g), corners) - target) / self._size).flatten(-2)
 
     def _late(self, action: FieldAction, g: Tensor, wanted: Tensor) -> Float[Tensor, "b 1"]:
         """The difference of the wanted time to the node that is to be landed on; zero where none is."""
-        target = self._corners.like(wanted)
+        target = self._corners.matching(wanted)
         nodes = torch.tensor(self.times, dtype=wanted.dtype, device=wanted.device)
         elapsed = (action.point_action(action.group.inverse(g), wanted) - target[:1])[..., -1]  # [b, 1]
         near = nodes[(elapsed.detach() - nodes).abs().argmin(-1)].unsqueeze(-1)
@@ -370,7 +370,6 @@ class _OnBox(Stage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The corrected population."""
         action, k = posterior.action, population.size
         assert isinstance(action, FieldAction)
         grid = Grid(*(leaf.repeat_interleave(k, 0) for leaf in posterior.x.grid))
@@ -398,17 +397,10 @@ class FieldDensity(DataEnergy):
         self._weight = 2.0 * float(values(clean).mean())
 
     def __call__(self, x: Field) -> Float[Tensor, " batch"]:
-        """One energy for each field."""
         return self.values(x)
 
     def transformation_energy(self, action: Action, g: Tensor, x: Field) -> Float[Tensor, "b *chains"]:
-        """Minus the mean of the logarithms of volume factors, weighted.
-
-        Args:
-            action: on fields.
-            g: elements ``[b, *chains, *element_shape]``.
-            x: fields, with dimensions of size one for the chains.
-        """
+        """Minus the mean of the logarithms of volume factors, weighted."""
         assert isinstance(action, FieldAction)
         return -self._weight * self.log_volume(action, g, x)
 

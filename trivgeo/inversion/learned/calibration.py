@@ -212,8 +212,8 @@ class Calibration(nn.Module):
 def features(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]:
     """Features of data at a noise level: what the backbone makes of them."""
     backbone = score.backbone
-    like: Tensor = pytree.tree_leaves(y)[0]
-    levels = like.new_full((len(like),), level)
+    reference: Tensor = pytree.tree_leaves(y)[0]
+    levels = reference.new_full((len(reference),), level)
     values = backbone.embed(y, levels) if isinstance(backbone, NoiseNetwork) else backbone(y, levels)
     return values.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
 
@@ -272,16 +272,16 @@ def _problems(
 ) -> tuple[Any, Tensor, Any]:
     """Clean data, elements that are defined on them, and the moved data."""
     x = on_device(source.clean(number, keyed(seed, key)), module_device(score))
-    like: Tensor = pytree.tree_leaves(x)[0]
-    g = sample_elements(score.group, source.law, number, keyed(seed, key + 1)).to(like)
+    reference: Tensor = pytree.tree_leaves(x)[0]
+    g = sample_elements(score.group, source.law, number, keyed(seed, key + 1)).to(reference)
     moved, defined = apply_inverse(score.action, score.group.inverse(g), x)
     x, moved = (pytree.tree_map(lambda leaf: leaf[defined], data) for data in (x, moved))
     return x, g[defined], moved
 
 
 def _in_parts(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]:
-    like: Tensor = pytree.tree_leaves(y)[0]
-    return torch.cat([features(score, part, level) for part, _ in _parts(y, like)])
+    reference: Tensor = pytree.tree_leaves(y)[0]
+    return torch.cat([features(score, part, level) for part, _ in _parts(y, reference)])
 
 
 def _parts(x: Any, g: Tensor) -> Iterator[tuple[Any, Tensor]]:

@@ -78,21 +78,9 @@ class FieldBackbone(NoiseNetwork):
         return {"dim": self.dim, "examples": list(self.values_shape), "width": self.width}
 
     def forward(self, y: Field, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        """Return the predicted noise in units of its size, ``[b, dim]``, in the dtype of the data.
-
-        Args:
-            y: noised fields, one batch dimension.
-            level: noise levels ``[b]``.
-        """
         return self.head[-1](self.embed(y, level)).to(y.values.dtype)
 
     def embed(self, y: Field, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """Return the inputs of the last layer, ``[b, f]``, by which unusual fields are recognised.
-
-        Args:
-            y: fields, one batch dimension.
-            level: noise levels ``[b]``.
-        """
         features = (_features(y).to(self.centre.dtype) - self.centre) / self.spread
         values = rearrange(y.values.to(self.centre.dtype), "b c s ... -> b (c s) ...")
         size = values.flatten(1).std(-1).reshape(-1, *[1] * (values.ndim - 1))

@@ -95,7 +95,6 @@ class ImageBackbone(NoiseNetwork):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments by name, which a file holds beside the weights."""
         return {
             "dim": self.dim,
             "shape": list(self.shape),
@@ -110,8 +109,7 @@ class ImageBackbone(NoiseNetwork):
         """Return the predicted noise in units of its size, ``[b, dim]``.
 
         Args:
-            y: noised images ``[b, c, h, w]``.
-            level: noise levels ``[b]``.
+
 
         Raises:
             ShapeError: the images have another shape than those of the training.
@@ -122,8 +120,7 @@ class ImageBackbone(NoiseNetwork):
         """Return the inputs of the last layer, ``[b, f]``, by which unusual images are recognised.
 
         Args:
-            y: images ``[b, c, h, w]``.
-            level: noise levels ``[b]``.
+
 
         Raises:
             ShapeError: the images have another shape than those of the training.

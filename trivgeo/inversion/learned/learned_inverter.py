@@ -254,7 +254,6 @@ class LearnedInverter(Inverter):
 
     @property
     def posterior(self) -> Posterior:
-        """The posteriors of the action and the energy; of a trained inverter, in the basis of its score."""
         given = self._posterior
         return given if self.score is None else Posterior(self.score.action, given.energy, log_det=given.log_det)
 
@@ -317,10 +316,9 @@ class LearnedInverter(Inverter):
         return (value + sum_over_compact(group, log_haar_volume)).reshape(shape)
 
     def proposal(self, x: Any, generator: torch.Generator | None = None) -> tuple[StudentMixture, int]:
-        """Return posteriors of data x as a mixture, drawn by ``generator``, and evaluations of the network for each."""
         score = self._trained_score()
-        like: Tensor = pytree.tree_leaves(with_tensors("x", x))[0]
-        source = keyed(self.seed, 60, device=like.device) if generator is None else generator
+        reference: Tensor = pytree.tree_leaves(with_tensors("x", x))[0]
+        source = keyed(self.seed, 60, device=reference.device) if generator is None else generator
         result = self._drawing_inverter()(x, generator=source)
         if self.calibration is None:
             return mixture_of_draws(score.group, result.elements), result.network_evaluations

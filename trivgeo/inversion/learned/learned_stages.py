@@ -59,7 +59,6 @@ class CalibratedDraws(_CalibratedStage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The draws."""
         density = self.calibration.density(self.score, population.elements)
         elements = density.sample_principal(self.num_hypotheses, generator)
         masked = torch.zeros(elements.shape[:2], dtype=torch.int64, device=elements.device)
@@ -81,7 +80,6 @@ class CleanGate(_CalibratedStage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The hypotheses, or the identity."""
         posterior.count(networks=1)
         clean = self.calibration.looks_clean(self.score, self.score.prepared(posterior.x), population.elements[:, 0])
         g = population.elements
@@ -104,7 +102,6 @@ class OutlierCheck(_CalibratedStage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The same hypotheses, checked."""
         if is_traced():
             return population
         posterior.count(networks=_LOOKS)

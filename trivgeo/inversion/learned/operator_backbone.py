@@ -87,7 +87,6 @@ class OperatorBackbone(NoiseNetwork):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments by name, which a file holds beside the weights."""
         return {
             "dim": self.dim,
             "domain": self.domain,
@@ -113,21 +112,9 @@ class OperatorBackbone(NoiseNetwork):
         return OperatorReader(self.num_sensors)(x)
 
     def forward(self, y: OperatorInput, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        """The noise in units of its size.
-
-        Args:
-            y: what `OperatorReader` kept.
-            level: the noise levels.
-        """
         return self.layers[-1](self.embed(y, level)).to(y.initial.dtype)
 
     def embed(self, y: OperatorInput, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """Return the inputs of the last layer, ``[b, f]``, by which unusual operator inputs are recognised.
-
-        Args:
-            y: operator inputs, one batch dimension.
-            level: noise levels ``[b]``.
-        """
         dtype = self.box.dtype
         initial, query, level = y.initial.to(dtype), y.query.to(dtype), level.to(dtype)
         x_min, x_max, t_min, t_max, u_min, u_max = self.domain

@@ -72,7 +72,6 @@ class LandmarksBackbone(NoiseNetwork):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments by name, which a file holds beside the weights."""
         return {
             "dim": self.dim,
             "shape": list(self.shape),
@@ -85,8 +84,7 @@ class LandmarksBackbone(NoiseNetwork):
         """Return the predicted noise in units of its size, ``[b, dim]``.
 
         Args:
-            y: noised landmarks ``[b, p, n]``.
-            level: noise levels ``[b]``.
+
 
         Raises:
             ShapeError: there are other numbers of points or coordinates than in the training.
@@ -97,8 +95,7 @@ class LandmarksBackbone(NoiseNetwork):
         """Return the inputs of the last layer, ``[b, f]``, by which unusual landmarks are recognised.
 
         Args:
-            y: landmarks ``[b, p, n]``.
-            level: noise levels ``[b]``.
+
 
         Raises:
             ShapeError: there are other numbers of points or coordinates than in the training.
@@ -165,7 +162,6 @@ class PointsBackbone(NoiseNetwork):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments by name, which a file holds beside the weights."""
         return {
             "dim": self.dim,
             "coordinates": self.coordinates,
@@ -178,8 +174,7 @@ class PointsBackbone(NoiseNetwork):
         """Return the predicted noise in units of its size, ``[b, dim]``.
 
         Args:
-            y: noised points ``[b, p, n]``.
-            level: noise levels ``[b]``.
+
 
         Raises:
             ShapeError: the points have another number of coordinates than in the training.
@@ -190,8 +185,7 @@ class PointsBackbone(NoiseNetwork):
         """Return the inputs of the last layer, ``[b, f]``, by which unusual points are recognised.
 
         Args:
-            y: points ``[b, p, n]``.
-            level: noise levels ``[b]``.
+
 
         Raises:
             ShapeError: the points have another number of coordinates than in the training.

@@ -143,9 +143,9 @@ class LearnedScore(nn.Module):
             generator: of all random numbers; its device is that of the data.
         """
         x = self.prepared(x)
-        like: Tensor = pytree.tree_leaves(x)[0]
+        reference: Tensor = pytree.tree_leaves(x)[0]
         low, high = (math.log(level) for level in self.levels)
-        share = uniform((len(like),), like, generator)
+        share = uniform((len(reference),), reference, generator)
         level = (low + (high - low) * share).exp()
         sample = noise_with_target(self.group, level.square(), steps=self.noise_steps, generator=generator)
         a = self.group.algebra.trace_ad_like(sample.target)

@@ -124,7 +124,6 @@ class ScoreTraining(NetworkTraining[nn.Module]):
 
     @property
     def objective(self) -> str:
-        """Text of action and noise; a checkpoint with another text is refused."""
         return objective_of(self.score)
 
     def data(self, batch: Any) -> Any:
@@ -144,10 +143,6 @@ class ScoreTraining(NetworkTraining[nn.Module]):
     def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
         """Return ``{"noise": ...}``, the squared error of the noise divided by the dimension; 1 for predictions of
         zero.
-
-        Args:
-            batch: clean data, perhaps with labels.
-            number: number that selects random numbers.
         """
         return {"noise": self.score.loss(self.data(batch), self.measure_generator(number)) / self.score.group.dim}
 
@@ -210,12 +205,7 @@ class DistillationTraining(NetworkTraining[nn.Module]):
         return loss
 
     def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
-        """Return ``{"consistency": ...}``, the distillation loss divided by the dimension of the group.
-
-        Args:
-            batch: clean data, perhaps with labels.
-            number: number that selects random numbers.
-        """
+        """Return ``{"consistency": ...}``, the distillation loss divided by the dimension of the group."""
         return {"consistency": self._loss(batch, self.measure_generator(number)) / self.student.group.dim}
 
     def export_score(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class LogPosterior:
         self.group = posterior.group
         self.temperature = temperature
         self.log_prior = log_prior
-        self.unbounded = torch.zeros(posterior.batch, dtype=torch.bool, device=posterior.like.device)
+        self.unbounded = torch.zeros(posterior.batch, dtype=torch.bool, device=posterior.reference.device)
         self.without_prior = torch.zeros_like(self.unbounded)
 
     def __call__(self, g: Tensor, counted: Bool[Tensor, "b m"] | None = None) -> tuple[Tensor, Tensor]:

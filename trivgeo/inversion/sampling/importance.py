@@ -505,9 +505,9 @@ class ImportanceSampling(Stage):
                 half precision.
         """
         group = posterior.group
-        if posterior.like.dtype not in (torch.float32, torch.float64):
+        if posterior.reference.dtype not in (torch.float32, torch.float64):
             raise ConfigurationError(
-                f"x_tilde: expected data in float32 or float64, for weights of a sample, got {posterior.like.dtype}"
+                f"x_tilde: expected data in float32 or float64, for weights of a sample, got {posterior.reference.dtype}"
             )
         start = self._start(group, population.elements)
         target = LogPosterior(posterior, self.temperature, self._log_prior(group))
@@ -661,9 +661,12 @@ def _with_hypotheses(start: StudentMixture, found: EvaluatedPopulation) -> Stude
 
 def _with_density(start: StudentMixture, known: StudentMixture) -> StudentMixture:
     """The first proposal with the components of a mixture that is near the posterior, of its narrower width."""
-    like = start.factors
+    reference = start.factors
     return _joined(
-        start, known.centres.to(like), known.scales[0] * known.factors.to(like), known.log_shares.exp().to(like)
+        start,
+        known.centres.to(reference),
+        known.scales[0] * known.factors.to(reference),
+        known.log_shares.exp().to(reference),
     )
 
 

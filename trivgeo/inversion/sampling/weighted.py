@@ -51,7 +51,6 @@ class PosteriorSample(CheckedResult):
 
     @property
     def is_sample(self) -> bool:
-        """True: elements with their weights are a sample of the posterior."""
         return True
 
     @property
@@ -91,9 +90,6 @@ class PosteriorSample(CheckedResult):
 
         The standard errors are those of importance sampling, :math:`(\sum_k w_k^2 (1_m(k) - \pi_m)^2)^{1/2}`. They do
         not account for modes that were not found.
-
-        Args:
-            radius: elements that are nearer to each other than that belong to one mode, see `InversionResult.modes`.
         """
         used = self.weights > 0.0
         return modes_of(
@@ -101,7 +97,6 @@ class PosteriorSample(CheckedResult):
         )
 
     def averaging_weights(self) -> Float[Tensor, "b k"]:
-        """Return the weights of the elements in averages over the posterior, ``[b, K]``."""
         return self.weights
 
 
@@ -120,5 +115,4 @@ class WeightedPopulation(CheckedPopulation):
     checks: ImportanceWeights
 
     def result(self, posterior: ConditionalPosterior) -> PosteriorSample:
-        """Return the `PosteriorSample` of the data of ``posterior``, with its counts of evaluations."""
         return PosteriorSample(**vars(self.unchecked().result(posterior)), checks=self.checks)

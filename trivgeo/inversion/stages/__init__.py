@@ -23,7 +23,7 @@ from trivgeo.inversion.stages.gaussian_search import GaussianSearch
 from trivgeo.inversion.stages.langevin_dynamics import Langevin
 from trivgeo.inversion.stages.laplace import Laplace
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
-from trivgeo.inversion.stages.nested import KeepLower, Promote, WithEnergy
+from trivgeo.inversion.stages.nested import InDoublePrecision, KeepLower, WithEnergy
 from trivgeo.inversion.stages.newton import Newton
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion
 from trivgeo.inversion.stages.search_orbits import (
@@ -49,6 +49,7 @@ __all__ = [
     "GroupElements",
     "HeavyBall",
     "ImportanceSampling",
+    "InDoublePrecision",
     "KeepLower",
     "Langevin",
     "Laplace",
@@ -60,7 +61,6 @@ __all__ = [
     "OrbitCurvature",
     "OutlierCheck",
     "Parametrization",
-    "Promote",
     "Replicate",
     "ReverseDiffusion",
     "SearchLevel",

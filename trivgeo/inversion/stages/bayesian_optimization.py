@@ -78,10 +78,14 @@ class BayesianOptimization(Stage):
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
         """The best points of each datum."""
-        group, like = posterior.group, posterior.like
+        group, reference = posterior.group, posterior.reference
         self.check_group(group)
-        gaussian_process, box, center = _import_gaussian_process(), self._box.like(like), population.elements[:, :1]
-        x = uniform((posterior.batch, self.initial, group.dim), like, generator)
+        gaussian_process, box, center = (
+            _import_gaussian_process(),
+            self._box.matching(reference),
+            population.elements[:, :1],
+        )
+        x = uniform((posterior.batch, self.initial, group.dim), reference, generator)
         elements = group.retract(center, box * (2.0 * x - 1.0))
         energies = posterior.energies(elements)
         posterior.step()
@@ -92,7 +96,7 @@ class BayesianOptimization(Stage):
                 new = gaussian_process.propose(
                     x, -_finite(energies), length_scale=0.5 * self.length_scale, fit=self.fit, generator=generator
                 )
-            new = new.to(like.dtype).unsqueeze(1)
+            new = new.to(reference.dtype).unsqueeze(1)
             g = group.retract(center, box * (2.0 * new - 1.0))
             x, elements = torch.cat([x, new], 1), torch.cat([elements, g], 1)
             energies = torch.cat([energies, posterior.energies(g)], 1)

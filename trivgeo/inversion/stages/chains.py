@@ -55,7 +55,6 @@ class AddNoise(Stage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The population at the time of the noise."""
         group, g = posterior.group, population.elements
         kernel = NoiseKernel(group, self.schedule, self.noise_steps)
         w, _ = kernel.sample(*g.shape[:2], t=self.time, generator=generator, dtype=g.dtype, device=g.device)
@@ -79,7 +78,6 @@ class Replicate(Stage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """Copies of the population."""
         return population.copies(self.num_hypotheses)
 
 

@@ -79,42 +79,18 @@ class AlgebraCoordinates(Parametrization):
     """The point is v with g = g_0 exp(v), in a vector space whose coordinates Adam rescales one by one."""
 
     def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
-        """Return the points whose elements are ``g_0 exp(v)``: the vectors v.
-
-        Args:
-            group: the group of the elements.
-            base: elements g_0, ``[b, k, *element_shape]``.
-            v: algebra vectors ``[b, k, dim]``.
-        """
         return v
 
     def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
-        """Return the elements ``g_0 exp(point)``, ``[b, k, *element_shape]``.
-
-        Args:
-            group: the group of the elements.
-            base: elements g_0, ``[b, k, *element_shape]``.
-            point: algebra vectors ``[b, k, dim]``.
-        """
         return group.retract(base, point)
 
     def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
-        """Return the elements ``g_0 exp(point + v)``, ``[b, k, *element_shape]``.
-
-        Args:
-            group: the group of the elements.
-            base: elements g_0, ``[b, k, *element_shape]``.
-            point: algebra vectors ``[b, k, dim]``.
-            v: further algebra vectors ``[b, k, dim]``.
-        """
         return group.retract(base, point + v)
 
     def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
-        """Return the sums ``point + v``, algebra vectors ``[b, k, dim]`` of ``group``."""
         return point + v
 
     def square(self, gradient: Tensor) -> Tensor:
-        """Return the square of each coordinate of ``gradient``, ``[b, k, dim]``."""
         return gradient.square()
 
 
@@ -127,42 +103,19 @@ class GroupElements(Parametrization):
     """
 
     def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
-        """Return the points ``g_0 exp(v)``, elements ``[b, k, *element_shape]``.
-
-        Args:
-            group: the group of the elements.
-            base: elements g_0, ``[b, k, *element_shape]``.
-            v: algebra vectors ``[b, k, dim]``.
-        """
         return group.retract(base, v)
 
     def elements(self, group: LieGroup, base: Tensor, point: Tensor) -> Tensor:
-        """Return ``point``, elements ``[b, k, *element_shape]`` of ``group``; ``base`` is not needed."""
         return point
 
     def displaced(self, group: LieGroup, base: Tensor, point: Tensor, v: Tensor) -> Tensor:
-        """Return the elements moved by v, to first order in v, by `LieGroup.perturb`.
-
-        Args:
-            group: the group of the elements.
-            base: elements near which the descent began, which are not needed.
-            point: elements ``[b, k, *element_shape]``.
-            v: algebra vectors ``[b, k, dim]``.
-        """
         return group.perturb(point, v)
 
     def moved(self, group: LieGroup, point: Tensor, v: Tensor) -> Tensor:
-        """Return the elements ``point exp(v)``, ``[b, k, *element_shape]``, by `LieGroup.retract`.
-
-        Args:
-            group: the group of the elements.
-            point: elements ``[b, k, *element_shape]``.
-            v: algebra vectors ``[b, k, dim]``.
-        """
+        """Return the elements ``point exp(v)``, ``[b, k, *element_shape]``, by `LieGroup.retract`."""
         return group.retract(point, v)
 
     def square(self, gradient: Tensor) -> Tensor:
-        """Return the squared length of ``gradient``, ``[b, k, dim]``, as ``[b, k, 1]``."""
         return gradient.square().sum(-1, keepdim=True)
 
 
@@ -210,12 +163,7 @@ class Adam(UpdateRule):
         self.betas = (check_fraction("betas", first), check_fraction("betas", second))
 
     def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
-        """Return the state before the first step: both moments and the count of steps of each chain, all zero.
-
-        Args:
-            gradient: tensor shaped ``[b, k, dim]``.
-            space: coordinates in which steps are taken; they say what the second moment averages.
-        """
+        """Return the state before the first step: both moments and the count of steps of each chain, all zero."""
         return (
             torch.zeros_like(gradient),
             torch.zeros_like(space.square(gradient)),
@@ -229,11 +177,6 @@ class Adam(UpdateRule):
 
         The displacement is minus the learning rate times the first moment over the root of the second, both without
         bias.
-
-        Args:
-            gradient: energy gradients ``[b, k, dim]``.
-            state: moments and counts before the step.
-            space: coordinates of the step.
         """
         mean, square, count = state
         first, second = self.betas
@@ -267,12 +210,6 @@ class HeavyBall(UpdateRule):
         self.max_gradient_norm = max_gradient_norm
 
     def start(self, gradient: Tensor, space: Parametrization) -> tuple[Tensor, ...]:
-        """Return the state before the first step: velocity zero.
-
-        Args:
-            gradient: tensor shaped ``[b, k, dim]``.
-            space: coordinates in which steps are taken, which have no influence.
-        """
         return (torch.zeros_like(gradient),)
 
     def step(
@@ -281,11 +218,6 @@ class HeavyBall(UpdateRule):
         """Return the displacement ``[b, k, dim]`` and the next state, the displacement itself.
 
         The displacement is a share of the last one minus the learning rate times the gradient, shortened to the bound.
-
-        Args:
-            gradient: energy gradients ``[b, k, dim]``.
-            state: the last displacement.
-            space: coordinates in which the step is taken, which have no influence.
         """
         if self.max_gradient_norm is not None:
             length = gradient.norm(dim=-1, keepdim=True)
@@ -332,7 +264,6 @@ class Descend(Stage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The ends of the descents."""
         group, base, space = posterior.group, population.elements, self.space
         shape = base.shape[:2]
         zero = base.new_zeros(*shape, group.dim)

@@ -71,7 +71,6 @@ class EnergyGate(Stage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The hypotheses, or the identity for each of them."""
         known = population.evaluated(posterior)
         g = known.elements
         unit = posterior.group.identity(dtype=g.dtype, device=g.device)

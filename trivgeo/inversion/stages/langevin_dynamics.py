@@ -41,7 +41,6 @@ class Langevin(Stage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The ends of the chains."""
         process = KineticLangevinSDE(
             posterior.group, posterior.differentiable, self.friction, self.temperature, self.coadjoint
         )

@@ -49,7 +49,6 @@ class LevenbergMarquardt(Stage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The ends of the descents."""
         group = posterior.group
         start = population.evaluated(posterior)
         g, energy = start.elements, start.energies

@@ -15,8 +15,8 @@ from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.stage import Population, Stage, StageLike, check_stage, run_stages, steps_of
 
 __all__ = [
+    "InDoublePrecision",
     "KeepLower",
-    "Promote",
     "WithEnergy",
 ]
 
@@ -47,7 +47,7 @@ class KeepLower(Stage):
         return start.or_lower(after.elements, after.energies)
 
 
-class Promote(Stage):
+class InDoublePrecision(Stage):
     """Stages that compute in double precision, whatever the data are in.
 
     The place of a minimum is known to the square root of the precision of the energy: in single precision descents end
@@ -72,7 +72,6 @@ class Promote(Stage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """The population after the stages, in the precision of the data."""
         wide = posterior.in_double()
         moved = replace(population, elements=population.elements.double(), energies=None)
         moved = run_stages(self.stages, wide, moved, generator)

@@ -255,7 +255,6 @@ class _Visited(Accumulator):
     keeps_lowest: bool
 
     def init(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return elements, energies and numbers of before the solve."""
         return self.elements, self.energies, self.blind
 
     def update(self, seen: tuple[Tensor, Tensor, Tensor], step: StepState) -> tuple[Tensor, Tensor, Tensor]:

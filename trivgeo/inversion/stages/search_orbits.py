@@ -56,7 +56,6 @@ class LowestEnergy(OrbitCriterion):
     keeps_incumbent = True
 
     def __call__(self, energies: Float[Tensor, "b k n"]) -> Float[Tensor, "b k m"]:
-        """The energies."""
         return energies
 
 
@@ -241,11 +240,10 @@ class SearchOrbits(Stage):
     def __call__(
         self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
     ) -> Population:
-        """Search level by level."""
-        group, like = posterior.group, posterior.like
+        group, reference = posterior.group, posterior.reference
         at = self._evaluate(posterior, population.elements[:, :1].unsqueeze(2))
         for level in self.levels_of(group):
-            orbit = Constant(self.orbit(group, level)).like(like)
+            orbit = Constant(self.orbit(group, level)).matching(reference)
             candidates = self._evaluate(posterior, group.retract(at.elements, orbit))
             scores = self.criterion(candidates.energies)
             candidates = candidates.inner(self.criterion.margin)

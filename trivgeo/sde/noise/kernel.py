@@ -280,8 +280,8 @@ class NoiseKernel(Described):
             DomainError: there is no time, or one lies outside [0, 1].
         """
         nodes = self._nodes([check_time(t) for t in times])
-        like = self.group.identity(dtype=dtype, device=device)
-        return VirtualNoisePaths(self, nodes, batch, like, generator, antithetic)
+        reference = self.group.identity(dtype=dtype, device=device)
+        return VirtualNoisePaths(self, nodes, batch, reference, generator, antithetic)
 
     def _nodes(self, times: Sequence[float]) -> list[float]:
         """Return the grid with the given times, up to the last of these."""
@@ -293,24 +293,24 @@ class NoiseKernel(Described):
     def _increment(
         self,
         batch: tuple[int, ...],
-        like: Tensor,
+        reference: Tensor,
         start: float,
         end: float,
         generator: torch.Generator | None,
         antithetic: bool,
     ) -> Tensor:
         """Draw the algebra vectors of one step, ``[*batch, dim]``."""
-        return self._normal(batch, like, generator, antithetic) * self.schedule.variance(start, end) ** 0.5
+        return self._normal(batch, reference, generator, antithetic) * self.schedule.variance(start, end) ** 0.5
 
     def _normal(
-        self, batch: tuple[int, ...], like: Tensor, generator: torch.Generator | None, antithetic: bool
+        self, batch: tuple[int, ...], reference: Tensor, generator: torch.Generator | None, antithetic: bool
     ) -> Tensor:
         """Draw standard normal algebra vectors, ``[*batch, dim]``."""
         if not antithetic:
-            return normal((*batch, self.group.dim), like, generator)
+            return normal((*batch, self.group.dim), reference, generator)
         if not batch:
             raise ConfigurationError("antithetic: expected a batch dimension, got none")
-        half = normal((*batch[:-1], (batch[-1] + 1) // 2, self.group.dim), like, generator)
+        half = normal((*batch[:-1], (batch[-1] + 1) // 2, self.group.dim), reference, generator)
         return torch.cat([half, -half[..., : batch[-1] // 2, :]], -2)
 
     def _move(self, w: Tensor, log_modular: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -335,7 +335,7 @@ class VirtualNoisePaths(Described):
         kernel: the noise, whose `NoiseKernel.virtual_paths` is the usual constructor.
         nodes: increasing times of all steps, from 0.
         batch: the batch shape.
-        like: an element with dtype and device of the paths.
+        reference: an element with dtype and device of the paths.
         generator: random numbers; None is torch's.
         antithetic: as in `NoiseKernel.sample`.
     """
@@ -345,15 +345,15 @@ class VirtualNoisePaths(Described):
         kernel: NoiseKernel,
         nodes: Sequence[float],
         batch: tuple[int, ...],
-        like: Tensor,
+        reference: Tensor,
         generator: torch.Generator | None,
         antithetic: bool,
     ) -> None:
         self._kernel, self._nodes, self._batch, self._antithetic = kernel, list(nodes), batch, antithetic
-        self._generators = replayed(like, generator)
+        self._generators = replayed(reference, generator)
         self._position = 0
-        self._w = kernel.group.identity(*batch, dtype=like.dtype, device=like.device)
-        self._log_modular = torch.zeros(batch, dtype=like.dtype, device=like.device)
+        self._w = kernel.group.identity(*batch, dtype=reference.dtype, device=reference.device)
+        self._log_modular = torch.zeros(batch, dtype=reference.dtype, device=reference.device)
 
     def at(self, t: float) -> tuple[Tensor, Float[Tensor, "*batch"]]:
         """Return ``w_t`` and ``log lambda(w_t)`` of the same paths at every call.

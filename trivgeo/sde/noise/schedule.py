@@ -83,19 +83,11 @@ class GeometricSchedule(_Bounded):
         self._rate = math.log(self.maximum / self.minimum)
 
     def __call__(self, t: Time) -> Time:
-        """The diffusion coefficient at t."""
         return self.minimum * _exp(self._rate * check_time(t))
 
     def variance(self, start: float, end: Time) -> Time:
         r"""Return :math:`[\gamma(end)^2 - \gamma(start)^2] / (2 \log(\gamma_{\max} / \gamma_{\min}))`, the integral of
         the squared rate.
-
-        Args:
-            start: a time in [0, horizon].
-            end: a time, or one for every row, ``[*batch]``; NaN for rows outside, see `Schedule`.
-
-        Raises:
-            DomainError: a number lies outside of [0, horizon].
         """
         duration = check_time(end) - check_time(start)
         base = self(start) ** 2
@@ -115,19 +107,10 @@ class LinearSchedule(_Bounded):
     """
 
     def __call__(self, t: Time) -> Time:
-        """The diffusion coefficient at t."""
         return (self.minimum**2 + (self.maximum**2 - self.minimum**2) * check_time(t)) ** 0.5
 
     def variance(self, start: float, end: Time) -> Time:
-        """Return the integral of the squared rate: the mean of the values at both ends, times the duration.
-
-        Args:
-            start: a time in [0, horizon].
-            end: a time, or one for every row, ``[*batch]``; NaN for rows outside, see `Schedule`.
-
-        Raises:
-            DomainError: a number lies outside of [0, horizon].
-        """
+        """Return the integral of the squared rate: the mean of the values at both ends, times the duration."""
         slope = self.maximum**2 - self.minimum**2
         first, last = check_time(start), check_time(end)
         return (self.minimum**2 + 0.5 * slope * (first + last)) * (last - first)
@@ -146,20 +129,12 @@ class CosineSchedule(_Bounded):
     """
 
     def __call__(self, t: Time) -> Time:
-        """The diffusion coefficient at t."""
         return self._at(check_time(t))
 
     def variance(self, start: float, end: Time) -> Time:
         """Return the integral of the squared rate by quadrature, exact to rounding.
 
         The closed form would cancel where the rate is small.
-
-        Args:
-            start: a time in [0, horizon].
-            end: a time, or one for every row, ``[*batch]``; NaN for rows outside, see `Schedule`.
-
-        Raises:
-            DomainError: a number lies outside of [0, horizon].
         """
         first, last = check_time(start), check_time(end)
         middle, half = 0.5 * (first + last), 0.5 * (last - first)
@@ -191,24 +166,14 @@ class ConstantSchedule(Schedule):
 
     @property
     def horizon(self) -> float:
-        """Infinity: the schedule has no end."""
         return math.inf
 
     def __call__(self, t: Time) -> Time:
-        """The diffusion coefficient at any t >= 0."""
         t = check_time(t, self.horizon)
         return torch.where(t.isnan(), t, self.gamma) if isinstance(t, Tensor) else self.gamma
 
     def variance(self, start: float, end: Time) -> Time:
-        r"""Return :math:`\gamma^2 (end - start)`, the integral of the squared rate.
-
-        Args:
-            start: a time in [0, horizon].
-            end: a time, or one for every row, ``[*batch]``; NaN for rows outside, see `Schedule`.
-
-        Raises:
-            DomainError: a number lies outside of [0, horizon].
-        """
+        r"""Return :math:`\gamma^2 (end - start)`, the integral of the squared rate."""
         return self.gamma**2 * (check_time(end, self.horizon) - check_time(start, self.horizon))
 
 

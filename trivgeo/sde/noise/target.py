@@ -84,7 +84,7 @@ def noise_with_target(
         v = each.sqrt() * z
         gradient = -v
     else:
-        rates, directions = (x.like(z) for x in group.algebra.noise_spread)
+        rates, directions = (x.matching(z) for x in group.algebra.noise_spread)
         bend = each * rates
         spread = torch.where(bend < 0.0, 1.0 / (1.0 - bend), 1.0 + bend)  # positive, however large the variance
         v, gradient = (matmul((each * s).sqrt() * z, directions.mT) for s in (spread, 1.0 / spread))

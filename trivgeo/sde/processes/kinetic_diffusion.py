@@ -79,12 +79,7 @@ class KineticDiffusion(Process):
         return math.inf
 
     def check_state(self, state: KineticState, name: str) -> None:
-        """Check that ``state`` is a `KineticState` of the group; messages call it ``name``.
-
-        Raises:
-            ConfigurationError: ``state`` has another type.
-            ShapeError: elements or momenta have other shapes.
-        """
+        """Check that ``state`` is a `KineticState` of the group; messages call it ``name``."""
         if not isinstance(state, KineticState):
             raise ConfigurationError(f"{name}: expected a KineticState, got {type(state)}")
         self.group.check_elements(state.elements, f"{name}.elements")
@@ -93,7 +88,6 @@ class KineticDiffusion(Process):
             raise ShapeError(f"{name}.momentum: expected {list(expected)}, got {list(state.momentum.shape)}")
 
     def batch_shape(self, state: KineticState) -> torch.Size:
-        """Return the batch shape of the elements of ``state``."""
         return self.group.batch_shape(state.elements)
 
     def default_stepper(self) -> Stepper[KineticDiffusion, KineticState]:
@@ -163,7 +157,6 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
     """
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the times at which the score is evaluated along ``grid``: the middles of the steps."""
         return tuple(0.5 * (a + b) for a, b in itertools.pairwise(grid))
 
     def step(
@@ -174,18 +167,6 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Advance the process by one step, with one evaluation of the score.
-
-        Args:
-            sde: the equation.
-            state: state at ``start``.
-            start: time before the step.
-            end: time after the step.
-            generator: random numbers; ``None`` is torch's.
-
-        Returns:
-            The state at ``end``.
-        """
         point, h = state.y, end - start
         g = sde.group.retract(point.elements, 0.5 * h * point.momentum)
         keep = math.exp(-sde.friction * abs(h))
@@ -220,14 +201,7 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
     def init(
         self, sde: KineticDiffusion, y: KineticState, start: float, generator: torch.Generator | None
     ) -> StepState:
-        """Return the state before the first step, whose memory says that there was none before.
-
-        Args:
-            sde: the equation.
-            y: its initial state.
-            start: the first time.
-            generator: random numbers; ``None`` is torch's.
-        """
+        """Return the state before the first step, whose memory says that there was none before."""
         return StepState(y, (torch.zeros_like(y.momentum), torch.full_like(y.momentum[..., :1], math.inf)))
 
     def step(
@@ -241,14 +215,7 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
         """Advance the process by one step, with one evaluation of the score and one exponential.
 
         Args:
-            sde: the equation.
-            state: state at ``start``.
-            start: time before the step.
-            end: time after the step.
-            generator: random numbers; ``None`` is torch's.
 
-        Returns:
-            The state at ``end``.
 
         Raises:
             ConfigurationError: the times rise, or there is no score.

@@ -62,7 +62,7 @@ def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float =
 
     def drift(g: Tensor, t: float) -> Tensor:
         force = -trivialized_grad(group, energy, g)
-        return force if group.algebra.is_unimodular else force - a.like(g)
+        return force if group.algebra.is_unimodular else force - a.matching(g)
 
     schedule = ConstantSchedule(math.sqrt(2.0 * temperature))
     return _OverdampedLangevin(group, schedule, drift, energy=energy, temperature=temperature)
@@ -150,12 +150,7 @@ class KineticLangevinSDE(Process):
         return math.inf
 
     def check_state(self, state: Any, name: str) -> None:
-        """Check that ``state`` is a `KineticLangevinState` of the group; messages call it ``name``.
-
-        Raises:
-            ConfigurationError: ``state`` has another type.
-            ShapeError: elements, momenta or forces have other shapes.
-        """
+        """Check that ``state`` is a `KineticLangevinState` of the group; messages call it ``name``."""
         if not isinstance(state, KineticLangevinState):
             raise ConfigurationError(
                 f"{name}: expected a KineticLangevinState of KineticLangevinSDE.start, got {type(state)}"
@@ -167,7 +162,6 @@ class KineticLangevinSDE(Process):
                 raise ShapeError(f"{name}.{part}: expected {[*batch, self.group.dim]}, got {list(vector.shape)}")
 
     def batch_shape(self, state: KineticLangevinState) -> torch.Size:
-        """Return the batch shape of the elements of ``state``."""
         return self.group.batch_shape(state.elements)
 
     def default_stepper(self) -> Stepper[KineticLangevinSDE, KineticLangevinState]:
@@ -192,13 +186,13 @@ class KineticLangevinSDE(Process):
         """Return `force` at ``elements``, ``[*batch, dim]``, and the energies there, ``[*batch]``, by one gradient."""
         slope, energy = trivialized_grad_and_value(self.group, self.energy, elements)
         force = -slope
-        return (force if self._constant_force is None else force + self._constant_force.like(force)), energy
+        return (force if self._constant_force is None else force + self._constant_force.matching(force)), energy
 
     def work(self, displacement: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
         """Return the work of the constant force along a ``displacement``, ``[*batch]``; zero where there is none."""
         if self._constant_force is None:
             return torch.zeros_like(displacement[..., 0])
-        return (displacement * self._constant_force.like(displacement)).sum(-1)
+        return (displacement * self._constant_force.matching(displacement)).sum(-1)
 
     def overshot(
         self, old: Float[Tensor, "*batch"], new: Float[Tensor, "*batch"], kinetic: Float[Tensor, "*batch"]
@@ -224,7 +218,7 @@ class KineticLangevinSDE(Process):
         """
         if self._quadratic is None:
             return momentum
-        q = self._quadratic.like(momentum)
+        q = self._quadratic.matching(momentum)
 
         def slope(x: Tensor) -> Tensor:
             return h * einsum("...i,...k,ikj->...j", x, x, q)
@@ -256,14 +250,7 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
     def init(
         self, sde: KineticLangevinSDE, y: KineticLangevinState, start: float, generator: torch.Generator | None
     ) -> StepState:
-        """Return the state before the first step, whose memory is the energy there: NaN, not known yet.
-
-        Args:
-            sde: the equation.
-            y: its initial state.
-            start: the first time.
-            generator: random numbers; ``None`` is torch's.
-        """
+        """Return the state before the first step, whose memory is the energy there: NaN, not known yet."""
         return StepState(y, torch.full_like(y.momentum[..., 0], math.nan))
 
     def step(
@@ -277,14 +264,7 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
         """Advance the process by one step, with one exponential and one gradient.
 
         Args:
-            sde: the equation.
-            state: state at ``start``.
-            start: time before the step.
-            end: time after the step.
-            generator: random numbers; ``None`` is torch's.
 
-        Returns:
-            The state at ``end``.
 
         Raises:
             ConfigurationError: the time falls.

@@ -95,7 +95,6 @@ class _Reversed(Score):
 
     @property
     def shares_noise(self) -> bool:
-        """Whether the score shares its noise."""
         return self.score.shares_noise
 
     @property
@@ -104,7 +103,6 @@ class _Reversed(Score):
         return self.score.takes_row_times and not callable(self.max_norm)
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the drift of one estimate of the score."""
         s, samples = self.score.estimate(g, t)
         s = check_drift(s, self.group, g)
         bound = self.max_norm(t) if callable(self.max_norm) else self.max_norm
@@ -114,7 +112,6 @@ class _Reversed(Score):
         return ScoreEstimate(self.weight * drift, samples)
 
     def prepare(self, run: SolveContext) -> Score:
-        """Return the drift of the prepared score."""
         return dataclasses.replace(self, score=self.score.prepare(run))
 
 

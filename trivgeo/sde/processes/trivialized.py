@@ -72,19 +72,12 @@ class TrivializedSDE(Process):
 
     @property
     def horizon(self) -> float:
-        """Last time of the equation, that of its schedule."""
         return self.schedule.horizon
 
     def check_state(self, state: Tensor, name: str) -> None:
-        """Check that ``state`` holds elements of the group; messages call it ``name``.
-
-        Raises:
-            ShapeError: it has another shape.
-        """
         self.group.check_elements(state, name)
 
     def batch_shape(self, state: Tensor) -> torch.Size:
-        """Return the batch shape of ``state``, elements ``[*batch, *element_shape]``."""
         return self.group.batch_shape(state)
 
     def default_stepper(self) -> Stepper[TrivializedSDE, Tensor]:
@@ -97,15 +90,6 @@ class TrivializedSDE(Process):
         return dataclasses.replace(self, drift=drift, score_drift=score_drift)
 
     def along(self, start: Tensor, end: Tensor) -> TrivializedSDE:
-        """Return the equation on [0, 1], along which each chain goes from a time of its own to another.
-
-        Args:
-            start: the time of each chain at 0, ``[*batch]``, of which drifts are functions.
-            end: the time of each chain at 1.
-
-        Raises:
-            ConfigurationError: a drift is a `Score` with one time for all chains.
-        """
         for name, drift in (("drift", self.drift), ("score_drift", self.score_drift)):
             if drift is not None and not as_score(drift).takes_row_times:
                 raise ConfigurationError(
@@ -154,18 +138,15 @@ class _RowTimedSDE(TrivializedSDE):
     last: Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
 
     def increment(self, g: Tensor, start: float, end: float, at: float | None = None) -> DriftIncrement:
-        """Return the increment over a step, with the times of each chain."""
         duration = (end - start) * (self.last - self.first)
         variance = self._variance(start, end)
         return self._weighted(g, self._time(start if at is None else at), duration[..., None], variance[..., None])
 
     def velocity(self, g: Tensor, t: float) -> DriftIncrement:
-        """Return the drift in units of the common interval."""
         rate, times = self.last - self.first, self._time(t)
         return self._weighted(g, times, rate[..., None], (rate * self.schedule(times) ** 2)[..., None])
 
     def noise_std(self, start: float, end: float) -> Any:
-        """Return the standard deviation of the noise of each chain, ``[*batch, 1]``; zero without noise."""
         return self._variance(start, end).abs().sqrt()[..., None] if self.noisy else 0.0
 
     def _time(self, share: float) -> Tensor:
@@ -188,7 +169,6 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
 
     @property
     def takes_row_times(self) -> bool:
-        """True."""
         return True
 
     def step(
@@ -199,18 +179,6 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Advance the elements by one step, with one exponential; the drift is that at ``start``.
-
-        Args:
-            sde: the equation.
-            state: state at ``start``.
-            start: time before the step.
-            end: time after the step.
-            generator: random numbers; ``None`` is torch's.
-
-        Returns:
-            The state at ``end``.
-        """
         g, v = state.y, None
         if sde.noisy:
             v = normal((*sde.batch_shape(g), sde.group.dim), g, generator) * sde.noise_std(start, end)

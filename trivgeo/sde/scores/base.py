@@ -131,16 +131,10 @@ class FunctionScore(Score):
 
     @property
     def takes_row_times(self) -> bool:
-        """True: a time of each element is handed to the function."""
         return True
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the value of the function as a `ScoreEstimate`, ``[*batch, dim]``.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            t: time of all elements.
-        """
+        """Return the value of the function as a `ScoreEstimate`, ``[*batch, dim]``."""
         return ScoreEstimate(self._function(g, t))
 
 

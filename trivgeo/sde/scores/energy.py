@@ -78,16 +78,10 @@ class EnergyScore(Score):
 
     @property
     def shares_noise(self) -> bool:
-        """True if ``shared_noise`` is set."""
         return self.shared_noise
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the estimate of the score, ``[*batch, dim]``, with fresh noise, simulated from 0 to t.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            t: time of all elements.
-        """
+        """Return the estimate of the score, ``[*batch, dim]``, with fresh noise, simulated from 0 to t."""
         group = self.kernel.group
         group.check_elements(g)
         w, log_modular = self.kernel.sample(
@@ -109,11 +103,6 @@ class EnergyScore(Score):
         return _RunScore(self, run)
 
     def check_noise(self, group: LieGroup, schedule: Schedule) -> None:
-        """Check that the kernel is on the same group, in the same basis, with the same schedule.
-
-        Raises:
-            ConfigurationError: one of the three differs.
-        """
         other = self.kernel.group
         if not (other.is_same_group(group) and torch.equal(other.basis.rows, group.basis.rows)):
             raise ConfigurationError(f"score: expected a kernel on {group!r} with its basis, got one on {other!r}")
@@ -186,11 +175,9 @@ class _RunScore(Score):
 
     @property
     def shares_noise(self) -> bool:
-        """Whether the score shares its noise."""
         return self._score.shares_noise
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the estimate from the paths of the run."""
         group = self._score.kernel.group
         batch = tuple(group.batch_shape(g))
         if t == 0.0:
@@ -216,16 +203,16 @@ class _RunScore(Score):
             antithetic=score.antithetic,
         )
 
-    def _assign(self, batch: tuple[int, ...], like: Tensor) -> Int[Tensor, "*batch"]:
+    def _assign(self, batch: tuple[int, ...], reference: Tensor) -> Int[Tensor, "*batch"]:
         """Return the index of a path for each sample of each chain; antithetic pairs stay together."""
         *chains, number = batch
         pool, antithetic, generator = self._score.pool, self._score.antithetic, self._generator
         if pool is not None:
             if not antithetic:
-                return integers(pool, batch, like, generator)
-            first = integers(pool // 2, (*chains, (number + 1) // 2), like, generator)
+                return integers(pool, batch, reference, generator)
+            first = integers(pool // 2, (*chains, (number + 1) // 2), reference, generator)
             return torch.cat([first, first[..., : number // 2] + (pool + 1) // 2], -1)
         if not antithetic:
-            return permutation(batch, like, generator)
-        rows = permutation(chains, like, generator)
-        return rows.unsqueeze(-1) * number + torch.arange(number, device=like.device)
+            return permutation(batch, reference, generator)
+        rows = permutation(chains, reference, generator)
+        return rows.unsqueeze(-1) * number + torch.arange(number, device=reference.device)

@@ -49,14 +49,7 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
         """Advance the elements by one step, with one drift and one exponential.
 
         Args:
-            sde: the equation.
-            state: state at ``start``.
-            start: time before the step.
-            end: time after the step.
-            generator: random numbers; ``None`` is torch's.
 
-        Returns:
-            The state at ``end``.
 
         Raises:
             ConfigurationError: the process is no reverse diffusion, or the time rises.
@@ -79,7 +72,6 @@ class FlowStep(DenoisingStep):
     order: ClassVar[int | None] = 1
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """Return (lower, 0): a step from noise ``level`` to ``lower`` keeps noise of that size, and adds none."""
         return lower, 0.0
 
 
@@ -92,9 +84,6 @@ class AncestralStep(DenoisingStep):
     order: ClassVar[int | None] = 1
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """Return r = lower^2 / level, and q = lower (1 - lower^2 / level^2)^(1/2), for a step from ``level`` to
-        ``lower``.
-        """
         ratio = lower / level
         return lower * ratio, lower * math.sqrt(1.0 - ratio**2)
 
@@ -106,9 +95,6 @@ class RenoisingStep(DenoisingStep):
     """
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """Return (0, lower): a step from noise ``level`` to ``lower`` drops all noise, and adds fresh noise of the
-        lower level.
-        """
         return 0.0, lower
 
 
@@ -119,5 +105,4 @@ class RefiningStep(DenoisingStep):
     """
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """Return (0, 0): a step from noise ``level`` to ``lower`` drops all noise, and adds none."""
         return 0.0, 0.0

@@ -125,7 +125,6 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
                 raise ConfigurationError(f"{name}: expected a number in [0, 1], got {value!r}")
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the times at which densities are evaluated along ``grid``: all of them."""
         return tuple(grid)
 
     def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
@@ -134,10 +133,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         The score is evaluated once.
 
         Args:
-            sde: the equation.
-            y: its initial state.
-            start: the first time.
-            generator: random numbers; ``None`` is torch's.
+
 
         Raises:
             ConfigurationError: the equation is no reverse diffusion, or all chains share their noise.
@@ -164,14 +160,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         """Advance the elements by one step, with one evaluation of the score and one exponential, and resample them.
 
         Args:
-            sde: the equation.
-            state: state at ``start``.
-            start: time before the step.
-            end: time after the step.
-            generator: random numbers; ``None`` is torch's.
 
-        Returns:
-            The state at ``end``.
 
         Raises:
             ConfigurationError: the equation is no reverse diffusion, or the time rises.
@@ -260,9 +249,9 @@ def _estimate(score: Score, g: Tensor, t: float) -> tuple[Tensor, Tensor, Any]:
     return drift, samples.log_density, samples
 
 
-def _times(like: Tensor, t: float) -> Tensor:
+def _times(reference: Tensor, t: float) -> Tensor:
     """Return one time for every chain, in double precision."""
-    return torch.full_like(like, t, dtype=torch.float64)
+    return torch.full_like(reference, t, dtype=torch.float64)
 
 
 def _finite_sum(*terms: Tensor) -> Tensor:

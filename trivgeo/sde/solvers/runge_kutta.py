@@ -99,18 +99,7 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Advance the elements by one step, with two drifts and two exponentials; without drift, with one exponential.
-
-        Args:
-            sde: the equation.
-            state: state at ``start``.
-            start: time before the step.
-            end: time after the step.
-            generator: random numbers; ``None`` is torch's.
-
-        Returns:
-            The state at ``end``.
-        """
+        """Advance by one step, with two drifts and two exponentials; without drift, with one exponential."""
         if self.skip_zero and end == 0.0:
             return ExponentialEuler().step(sde, state, start, end, generator)
         g, group = state.y, sde.group
@@ -137,7 +126,7 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
         if not group.algebra.is_abelian:
             third, area = group.algebra.noise_corrections
             eta = normal(shape, g, generator)
-            v = v + sigma**2 * (matmul(v, third.like(g).mT) + matmul(eta, area.like(g).mT))
+            v = v + sigma**2 * (matmul(v, third.matching(g).mT) + matmul(eta, area.matching(g).mT))
             v = v if turn is None else v + turn
         return StepState(group.retract(g, v), evaluated=evaluated)
 
@@ -159,11 +148,9 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
 
     @property
     def takes_row_times(self) -> bool:
-        """True."""
         return True
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the times at which the drift is evaluated: those of a grid, and the middles of its steps."""
         middles = [0.5 * (a + b) for a, b in itertools.pairwise(grid)]
         return (grid[0], *(t for pair in zip(middles, grid[1:], strict=True) for t in pair))
 
@@ -175,18 +162,7 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
         end: float,
         generator: torch.Generator | None,
     ) -> StepState:
-        """Advance the elements by one step of order 4, with four drifts and four exponentials.
-
-        Args:
-            sde: the equation.
-            state: state at ``start``.
-            start: time before the step.
-            end: time after the step.
-            generator: random numbers; ``None`` is torch's.
-
-        Returns:
-            The state at ``end``.
-        """
+        """Advance the elements by one step of order 4, with four drifts and four exponentials."""
         check_noiseless(sde, type(self).__name__)
         g, group, h, middle = state.y, sde.group, end - start, 0.5 * (start + end)
         bracket = group.algebra.bracket
@@ -233,36 +209,15 @@ class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
     order: ClassVar[int | None] = 5
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the times at which the drift is evaluated along ``grid``: the nodes of the method in every step."""
         return (grid[0], *(a + c * (b - a) for a, b in itertools.pairwise(grid) for c in NODES[1:-1]))
 
     def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
-        """Return the state before the first step, with the velocity at ``start`` as memory.
-
-        Args:
-            sde: the equation.
-            y: its initial state.
-            start: the first time.
-            generator: random numbers; ``None`` is torch's.
-        """
         check_noiseless(sde, type(self).__name__)
         return StepState(y, _velocity(sde, y, start))
 
     def step(
         self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
-        """Advance the elements by one step of order 5.
-
-        Args:
-            sde: the equation.
-            state: state at ``start``.
-            start: time before the step.
-            end: time after the step.
-            generator: random numbers; ``None`` is torch's.
-
-        Returns:
-            The state at ``end``.
-        """
         return self.attempt(sde, state, start, end)[0]
 
     def attempt(self, sde: TrivializedSDE, state: StepState, start: float, end: float) -> tuple[StepState, Tensor]:

@@ -115,20 +115,20 @@ def _graph_leaves(outputs: list[Tensor]) -> list[Tensor]:
     return leaves
 
 
-def _noise_state(like: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor | None]:
+def _noise_state(reference: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor | None]:
     if generator is not None:
         return generator.get_state(), None
-    return torch.get_rng_state(), torch.cuda.get_rng_state(like.device) if like.is_cuda else None
+    return torch.get_rng_state(), torch.cuda.get_rng_state(reference.device) if reference.is_cuda else None
 
 
-def _set_noise_state(like: Tensor, generator: torch.Generator | None, state: tuple[Tensor, Tensor | None]) -> None:
+def _set_noise_state(reference: Tensor, generator: torch.Generator | None, state: tuple[Tensor, Tensor | None]) -> None:
     own, device = state
     if generator is not None:
         generator.set_state(own)
         return
     torch.set_rng_state(own)
     if device is not None:
-        torch.cuda.set_rng_state(device, like.device)
+        torch.cuda.set_rng_state(device, reference.device)
 
 
 Aggregate = TypeVar("Aggregate")
@@ -227,12 +227,12 @@ def solve(
     initial = with_tensors("initial", initial)
     sde.check_state(initial, "initial")
     scheme: Stepper[Any, Any] = sde.default_stepper() if stepper is None else stepper
-    batch, like = sde.batch_shape(initial), _leaves(initial)[0]
-    grid, of_rows = _grid(times, sde, scheme, batch, like)
+    batch, reference = sde.batch_shape(initial), _leaves(initial)[0]
+    grid, of_rows = _grid(times, sde, scheme, batch, reference)
     wanted = _check_save_at(save_at, len(grid))
     stops = _stops(wanted, len(grid), checkpoint_every, observe is not None)
     asked = () if of_rows else scheme.times(grid)
-    equation = sde.prepare(SolveContext(asked, tuple(batch), like.dtype, like.device, generator))
+    equation = sde.prepare(SolveContext(asked, tuple(batch), reference.dtype, reference.device, generator))
     begun = StepState(initial) if of_rows else scheme.init(equation, initial, grid[0], generator)
 
     def advanced(state: StepState, start: Any, end: Any) -> StepState:
@@ -257,7 +257,7 @@ def solve(
 
     kept: dict[int, State] = {}
     segment: Callable[[_Carry, int, int], _Carry] = run if checkpoint_every is None else checkpointed(run, generator)
-    num_masked = torch.zeros(batch, dtype=torch.long, device=like.device)
+    num_masked = torch.zeros(batch, dtype=torch.long, device=reference.device)
     aggregate = () if accumulator is None else accumulator.init(begun.y)
     carry = _Carry(begun.y, begun.memory, num_masked, aggregate, _potential(equation, begun.y))
     if observe is not None:
@@ -273,12 +273,14 @@ def solve(
     return Solution(carry.y, saved, carry.num_masked_steps, None if accumulator is None else carry.accumulated)
 
 
-def _grid(times: Any, sde: Process, scheme: Stepper[Any, Any], batch: torch.Size, like: Tensor) -> tuple[Any, bool]:
+def _grid(
+    times: Any, sde: Process, scheme: Stepper[Any, Any], batch: torch.Size, reference: Tensor
+) -> tuple[Any, bool]:
     """The times of all chains, or those of each in a tensor ``[k, *batch]``; and whether they are the latter."""
     times = torch.as_tensor(times) if isinstance(times, np.ndarray) else times
     if not isinstance(times, Tensor) or times.ndim < 2:
         return check_grid(times, sde.horizon), False
-    grid = check_row_grids(times, sde.horizon, batch, like)
+    grid = check_row_grids(times, sde.horizon, batch, reference)
     if not scheme.takes_row_times:
         raise ConfigurationError(f"times: expected one grid for all chains by {scheme!r}, got one for each")
     return grid, True

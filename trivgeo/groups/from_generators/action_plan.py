@@ -11,6 +11,15 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant
+from trivgeo.groups.from_generators.action_map import (
+    ActionMap,
+    ChartActionMap,
+    ClosedFormActionMap,
+    CoordinateSpace,
+    FlowActionMap,
+    LocalFlowActionMap,
+    ProjectiveActionMap,
+)
 from trivgeo.groups.from_generators.chart import Chart, straighten
 from trivgeo.groups.from_generators.closed_form import (
     ClosedForms,
@@ -27,20 +36,11 @@ from trivgeo.groups.from_generators.flows import (
     AffineBlock,
     Flow,
     GivenFlow,
-    Isotropy,
+    IsotropyCorrector,
     NumericalFlow,
     OdeSettings,
     TriangularFlow,
     block_coefficients,
-)
-from trivgeo.groups.from_generators.motion import (
-    ChartMotion,
-    ClosedFormMotion,
-    CoordinateSpace,
-    FlowMotion,
-    LocalFlowMotion,
-    Motion,
-    ProjectiveMotion,
 )
 from trivgeo.groups.from_generators.polynomial_representation import (
     Multiplier,
@@ -52,11 +52,11 @@ from trivgeo.groups.from_generators.user_fields import FieldExpressions, compile
 from trivgeo.groups.linalg import matvec
 
 __all__ = [
+    "ActionPlan",
     "CoordinateFlows",
-    "MotionPlan",
     "SolvedCoordinates",
     "independent_prefixes",
-    "plan_motion",
+    "plan_action",
     "solve_coordinates",
 ]
 
@@ -268,7 +268,7 @@ class CoordinateFlows:
         """True if one base has all coordinates."""
         return any(len(base.coordinates) == self.space.dim for base in self.bases)
 
-    def motion(self, elements: FactoredElements, domain: FundamentalDomain | None = None) -> Motion:
+    def motion(self, elements: FactoredElements, domain: FundamentalDomain | None = None) -> ActionMap:
         """The motion by elements of a group.
 
         Args:
@@ -277,17 +277,17 @@ class CoordinateFlows:
         """
         bases = tuple(HomogeneousTransform(elements, base) for base in self.bases)
         if self.is_projective:
-            return ProjectiveMotion(self.space, bases[0])
+            return ProjectiveActionMap(self.space, bases[0])
         closed = ClosedForms(bases, tuple(fibre_of(elements, fibre) for fibre in self.fibres))
         if len(closed.coordinates) == self.space.dim:
-            return ClosedFormMotion(self.space, closed)
+            return ClosedFormActionMap(self.space, closed)
         if domain is None:
-            return FlowMotion(self.space, closed, elements, self.flow)
-        return LocalFlowMotion(self.space, closed, elements, self.flow, domain)
+            return FlowActionMap(self.space, closed, elements, self.flow)
+        return LocalFlowActionMap(self.space, closed, elements, self.flow, domain)
 
 
 @dataclass(frozen=True)
-class MotionPlan:
+class ActionPlan:
     """Plan of the motion of points, made before there are elements that move them.
 
     Attributes:
@@ -307,12 +307,12 @@ class MotionPlan:
     points: Tensor
     faithful: Tensor | None
 
-    def in_space(self, motion: Motion) -> Motion:
+    def in_space(self, motion: ActionMap) -> ActionMap:
         """Return ``motion``, which moves points of the chart, as a motion of the points themselves."""
-        return motion if self.chart is None else ChartMotion(self.space, self.chart, motion)
+        return motion if self.chart is None else ChartActionMap(self.space, self.chart, motion)
 
 
-def plan_motion(decomposed: DecomposedFields, flow: Flow | None, settings: OdeSettings) -> MotionPlan:
+def plan_action(decomposed: DecomposedFields, flow: Flow | None, settings: OdeSettings) -> ActionPlan:
     """Choose the motion of points: the user's flow, the fields' own coordinates, or a chart in which more is solved.
 
     Args:
@@ -328,7 +328,7 @@ def plan_motion(decomposed: DecomposedFields, flow: Flow | None, settings: OdeSe
         unmix = Constant(torch.linalg.inv(decomposed.adapted.mixing))
         given = GivenFlow(_AdaptedFlow(flow, unmix), fields.dim)
         bases = solved.bases if faithful is None else ()  # the user's flow, not the closed form of everything
-        return MotionPlan(
+        return ActionPlan(
             decomposed, space, None, CoordinateFlows(space, fields, bases, (), given, True), points, faithful
         )
     flows = _flows(space, fields, points, solved, settings)
@@ -337,12 +337,12 @@ def plan_motion(decomposed: DecomposedFields, flow: Flow | None, settings: OdeSe
         if charted is not None:
             return charted
         flows = _corrected(flows, decomposed, points)
-    return MotionPlan(decomposed, space, None, flows, points, faithful)
+    return ActionPlan(decomposed, space, None, flows, points, faithful)
 
 
 def _charted(
     decomposed: DecomposedFields, space: CoordinateSpace, solved_count: int, settings: OdeSettings
-) -> MotionPlan | None:
+) -> ActionPlan | None:
     """The plan in straightened coordinates, if there are some in which more than ``solved_count`` are solved."""
     expressions = decomposed.basis.expressions
     if expressions is None:
@@ -360,7 +360,7 @@ def _charted(
     flows = _flows(inner, fields, points, solved, settings)
     if solved.closed_count < fields.dim:
         flows = _corrected(flows, decomposed, points)
-    return MotionPlan(decomposed, space, chart, flows, points, _faithful(solved, fields))
+    return ActionPlan(decomposed, space, chart, flows, points, _faithful(solved, fields))
 
 
 def _flows(
@@ -379,7 +379,7 @@ def _flows(
 
 def _corrected(flows: CoordinateFlows, decomposed: DecomposedFields, points: Tensor) -> CoordinateFlows:
     """The same with integrated coordinates corrected by the fields that vanish at a point, where these determine it."""
-    isotropy = Isotropy(flows.fields, decomposed.adapted.algebra, points, flows.space.point_dims)
+    isotropy = IsotropyCorrector(flows.fields, decomposed.adapted.algebra, points, flows.space.point_dims)
     assert isinstance(flows.flow, NumericalFlow)
     return replace(flows, flow=replace(flows.flow, isotropy=isotropy))
 
@@ -397,4 +397,4 @@ class _AdaptedFlow:
     unmix: Constant
 
     def __call__(self, v: Tensor, x: Tensor) -> Tensor:
-        return self.flow(v @ self.unmix.like(v), x)
+        return self.flow(v @ self.unmix.matching(v), x)

@@ -10,7 +10,7 @@ from trivgeo._torch import dynamo_errors
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 
-__all__ = ["exported"]
+__all__ = ["export_action"]
 
 _EXAMPLE = 3  # elements and points: any number but one, which is traced apart
 
@@ -27,7 +27,7 @@ class _Moved(torch.nn.Module):
         return self._action(self._action.group.exp(v), points)
 
 
-def exported(action: PointAction, dtype: torch.dtype = torch.float64) -> torch.export.ExportedProgram:
+def export_action(action: PointAction, dtype: torch.dtype = torch.float64) -> torch.export.ExportedProgram:
     """Return a `torch.export` program that moves points by exp(v), and needs only torch where it is loaded.
 
     It takes algebra coordinates v ``[batch, dim]`` and points ``[batch, p, n]`` on the CPU, any batch and any p, and

@@ -22,14 +22,14 @@ from trivgeo.groups.from_generators.flows import FlowResult, VectorFlow, follow_
 from trivgeo.groups.group import LieGroup
 
 __all__ = [
-    "ChartMotion",
-    "ClosedFormMotion",
+    "ActionMap",
+    "ChartActionMap",
+    "ClosedFormActionMap",
     "CoordinateSpace",
-    "FlowMotion",
+    "FlowActionMap",
     "GeneratedAction",
-    "LocalFlowMotion",
-    "Motion",
-    "ProjectiveMotion",
+    "LocalFlowActionMap",
+    "ProjectiveActionMap",
 ]
 
 
@@ -59,11 +59,11 @@ class CoordinateSpace:
 
     def complete(self, x: Tensor) -> Tensor:
         """Return points x, ``[*batch, p, n]``, with constants for missing coordinates, ``[*batch, p, m]``."""
-        rest = self.fill.like(x)[x.shape[-1] :]
+        rest = self.fill.matching(x)[x.shape[-1] :]
         return torch.cat([x, rest.expand(*x.shape[:-1], -1)], -1) if len(rest) else x
 
 
-class Motion(ABC):
+class ActionMap(ABC):
     """Map of points by elements, with an estimate of its error.
 
     Attributes:
@@ -109,7 +109,7 @@ class Motion(ABC):
 
 @final
 @dataclass(frozen=True)
-class ProjectiveMotion(Motion):
+class ProjectiveActionMap(ActionMap):
     """A linear, affine, projective or conformal motion: matrices on homogeneous coordinates.
 
     Attributes:
@@ -131,15 +131,6 @@ class ProjectiveMotion(Motion):
         return self.space.dim == 3 and 2 in self.space.prefixes and self.transform.lift.form is None
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images of points by one matrix and one division.
-
-        Args:
-            g: elements ``[*batch, 1, E]``.
-            x: points ``[*batch, p, n]``.
-
-        Returns:
-            Points ``[*batch, p, n]``, and their errors, which are zero.
-        """
         y, d = self.transform.apply(g, self.space.complete(x))
         y = torch.where((d != 0).unsqueeze(-1), y, math.nan) if self.transform.is_local else y
         return y[..., : x.shape[-1]], x.new_zeros(())
@@ -155,7 +146,7 @@ class ProjectiveMotion(Motion):
 
 @final
 @dataclass(frozen=True)
-class ClosedFormMotion(Motion):
+class ClosedFormActionMap(ActionMap):
     """A motion in closed form: bases that move projectively or conformally, and fibres over them.
 
     Attributes:
@@ -173,20 +164,10 @@ class ClosedFormMotion(Motion):
 
     @property
     def base_is_projective(self) -> bool:
-        """True if `base_of_jets_is_projective`."""
         return base_of_jets_is_projective(self.space, self.closed)
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images of points by closed forms of whole elements.
-
-        Args:
-            g: elements ``[*batch, 1, E]``.
-            x: points ``[*batch, p, n]``.
-
-        Returns:
-            Points ``[*batch, p, n]``, NaN where there is no image, and relative errors that broadcast to
-            ``[*batch, p]``.
-        """
+        """Return images of points by closed forms of whole elements."""
         count = x.shape[-1]
         images = self.closed.images(g, self.space.complete(x), count)
         return stacked([images.coordinates[c] for c in range(count)]), images.error
@@ -200,7 +181,7 @@ class ClosedFormMotion(Motion):
         return self.closed.denominator(g, self.space.complete(x), x.shape[-1])
 
 
-class _PartlyClosedMotion(Motion):
+class _PartlyClosedActionMap(ActionMap):
     """Common to motions that follow flows: coordinates with closed forms do not need them.
 
     Attributes:
@@ -222,7 +203,6 @@ class _PartlyClosedMotion(Motion):
 
     @property
     def base_is_projective(self) -> bool:
-        """See `base_of_jets_is_projective`."""
         return base_of_jets_is_projective(self.space, self.closed)
 
     @abstractmethod
@@ -257,7 +237,7 @@ class _PartlyClosedMotion(Motion):
 
 @final
 @dataclass(frozen=True)
-class FlowMotion(_PartlyClosedMotion):
+class FlowActionMap(_PartlyClosedActionMap):
     """The flows of the factors of an element, one after the other.
 
     Attributes:
@@ -285,7 +265,7 @@ class FlowMotion(_PartlyClosedMotion):
 
 @final
 @dataclass(frozen=True)
-class LocalFlowMotion(_PartlyClosedMotion):
+class LocalFlowActionMap(_PartlyClosedActionMap):
     """The flow of the logarithm of an element, as far as the image of a point has one name.
 
     Attributes:
@@ -311,7 +291,7 @@ class LocalFlowMotion(_PartlyClosedMotion):
 
 @final
 @dataclass(frozen=True)
-class ChartMotion(Motion):
+class ChartActionMap(ActionMap):
     """A motion that is computed in other coordinates.
 
     Attributes:
@@ -322,11 +302,10 @@ class ChartMotion(Motion):
 
     space: CoordinateSpace
     chart: Chart
-    inner: Motion
+    inner: ActionMap
 
     @property
     def methods(self) -> Sequence[str]:
-        """Methods by which coordinates of the chart are found."""
         return self.inner.methods
 
     @property
@@ -335,20 +314,11 @@ class ChartMotion(Motion):
         return self.inner.base_is_projective and not {0, 1} & set(self.chart.pairs)
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images of points: into the chart, moved there, and back.
-
-        Args:
-            g: elements ``[*batch, 1, E]``.
-            x: points ``[*batch, p, n]``.
-
-        Returns:
-            Points ``[*batch, p, n]``, NaN where there is no image, and relative errors that broadcast to
-            ``[*batch, p]``.
-        """
+        """Return images of points: into the chart, moved there, and back."""
         y, inside = self._to_chart(x)
         moved, error = self.inner.move(g, y)
         inside = inside & torch.isfinite(self.chart.backward(moved.detach())).all(-1, keepdim=True)
-        known = self.chart.forward(self.space.fill.like(x)[: x.shape[-1]])
+        known = self.chart.forward(self.space.fill.matching(x)[: x.shape[-1]])
         image = self.chart.backward(torch.where(inside, moved, known))
         return torch.where(inside, image, math.nan), error
 
@@ -362,7 +332,7 @@ class ChartMotion(Motion):
 
     def _to_chart(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Points in the chart, those outside replaced by one inside, and which are inside, ``[*batch, p, 1]``."""
-        known = self.space.fill.like(x)[: x.shape[-1]]
+        known = self.space.fill.matching(x)[: x.shape[-1]]
         probe = x.detach()
         y = self.chart.forward(probe)
         # points that another branch of the inverse would bring back are outside, too
@@ -411,7 +381,7 @@ class GeneratedAction(JetAction):
 
     dual_elements: ClassVar[bool] = False
 
-    def __init__(self, group: LieGroup, motion: Motion) -> None:
+    def __init__(self, group: LieGroup, motion: ActionMap) -> None:
         super().__init__(group, motion.space.point_dims)
         self._motion = motion
 
