@@ -507,7 +507,8 @@ class ImportanceSampling(Stage):
         group = posterior.group
         if posterior.reference.dtype not in (torch.float32, torch.float64):
             raise ConfigurationError(
-                f"x_tilde: expected data in float32 or float64, for weights of a sample, got {posterior.reference.dtype}"
+                "x_tilde: expected data in float32 or float64, for weights of a sample, got "
+                f"{posterior.reference.dtype}"
             )
         start = self._start(group, population.elements)
         target = LogPosterior(posterior, self.temperature, self._log_prior(group))
