@@ -1,0 +1,53 @@
+"""Verdicts: whether an answer may be acted on, and the reasons if it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+__all__ = ["Verdict", "trusted_mask"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer is trusted: whether its stated errors and probabilities hold for this very datum.
+
+    True where it is trusted, so that ``if result.verdict:`` reads as it is meant.
+
+    Attributes:
+        reasons: what a check found against the answer, one sentence each; none if it is trusted.
+        assumptions: what the checks could not see, and the answer takes to be true.
+
+    Example:
+        >>> Verdict(("two hypotheses are as good as the best",)).trusted
+        False
+    """
+
+    reasons: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def trusted(self) -> bool:
+        """Whether no check found anything against the answer."""
+        return not self.reasons
+
+    def __bool__(self) -> bool:
+        return self.trusted
+
+    def __str__(self) -> str:
+        said = "trusted" if self.trusted else f"not trusted: {'; '.join(self.reasons)}"
+        return f"{said} (if {'; '.join(self.assumptions)})" if self.assumptions else said
+
+
+def trusted_mask(verdicts: Iterable[Verdict], device: torch.device | None = None) -> Bool[Tensor, " b"]:
+    """Return the mask ``[b]`` of the data whose verdict is trusted.
+
+    Args:
+        verdicts: one for each datum.
+        device: of the mask; default the CPU.
+    """
+    return torch.tensor([verdict.trusted for verdict in verdicts], dtype=torch.bool, device=device)
