@@ -18,7 +18,6 @@ from pickle import UnpicklingError
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from lightning.pytorch.plugins import TorchCheckpointIO
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -31,6 +30,16 @@ from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.networks import Network, beside, check_destination, check_weights, write_file
+
+try:
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+    from lightning.pytorch.plugins import TorchCheckpointIO
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+    from lightning.pytorch.utilities.types import OptimizerLRScheduler
+
+except ModuleNotFoundError as missing:
+    raise ConfigurationError(f"training: expected Lightning, pip install 'trivgeo[training]': {missing}") from missing
 
 __all__ = [
     "DAMAGED",
@@ -81,16 +90,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             raise CheckpointError(
                 f"{path}: expected the checkpoint of a training, whole: {reason}; without it training begins anew"
             ) from error
-
-
-try:
-    import lightning.pytorch as pl
-    from lightning.pytorch.callbacks import ModelCheckpoint, Timer
-    from lightning.pytorch.strategies import SingleDeviceStrategy
-    from lightning.pytorch.utilities.types import OptimizerLRScheduler
-
-except ModuleNotFoundError as missing:
-    raise ConfigurationError(f"training: expected Lightning, pip install 'trivgeo[training]': {missing}") from missing
 
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)

@@ -10,8 +10,7 @@ from trivgeo.inversion.learned.field_backbone import FieldBackbone
 from trivgeo.inversion.learned.image_backbone import ImageBackbone
 from trivgeo.inversion.learned.operator_backbone import OperatorBackbone
 from trivgeo.inversion.learned.points_backbone import LandmarksBackbone, PointsBackbone
-from trivgeo.inversion.learned.score import LearnedScore
-from trivgeo.inversion.learned.score_training import consistency_loss
+from trivgeo.inversion.learned.score import LearnedScore, consistency_loss
 
 __all__ = [
     "Calibration",
