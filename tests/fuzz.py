@@ -41,7 +41,7 @@ PACKAGES = (
     ),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
-    *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),
+    *("inversion.stages", "inversion.energies", "inversion.learned", "features", "registration"),
 )
 # what trains, or takes seconds whatever it is given
 SLOW = (

@@ -24,7 +24,7 @@ def public() -> Iterator[Public]:
     """Classes and functions that public modules export, where they are defined, and public methods of their own."""
     for found in pkgutil.walk_packages(trivgeo.__path__, "trivgeo."):
         name = found.name
-        if re.search(r"\._|^trivgeo\.tasks|__main__", name):
+        if re.search(r"\._|^trivgeo\.(tasks|groups\.linalg)|__main__", name):
             continue
         module = importlib.import_module(name)
         for export in getattr(module, "__all__", ()):

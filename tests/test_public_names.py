@@ -26,9 +26,9 @@ PACKAGES = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
-    *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.generated"),
-    *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),
-    *("inversion.features", "inversion.registration"),
+    *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.from_generators"),
+    *("inversion.stages", "inversion.energies", "inversion.learned", "inversion.transformations"),
+    *("features", "registration"),
 )
 
 SHAPED = {"Float", "Int", "Bool", "Shaped", "Inexact", "Num", "Complex", "Integer"}
@@ -96,7 +96,7 @@ def arguments(text: str) -> dict[str, str]:
 def test_few_parameters() -> None:
     many = {}
     for name, thing in public_objects():
-        if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, BaseException)):
+        if not inspect.isroutine(thing) and not (inspect.isclass(thing) and not issubclass(thing, BaseException)):
             continue
         number = len([p for p in inspect.signature(thing).parameters if p != "self"])
         if number > MAX_PARAMETERS:
@@ -216,7 +216,7 @@ def test_the_first_level_is_what_guides_use() -> None:
     """Names in a package's first level are few; the rest is in its modules."""
     first = [package for package in PACKAGES if "." not in package and package != "checks"]  # shared with the tasks
     names = [name for package in first for name in importlib.import_module(f"trivgeo.{package}").__all__]
-    assert len(first) == 9
+    assert len(first) == 11
     assert len(names) <= MAX_FIRST_LEVEL_NAMES
 
 

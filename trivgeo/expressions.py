@@ -23,12 +23,7 @@ from trivgeo.errors import ConfigurationError
 
 __all__ = [
     "FUNCTIONS",
-    "check_called",
-    "check_notation",
     "exact",
-    "hint_of_characters",
-    "hint_of_syntax",
-    "no_unknown",
     "parse_equations",
     "parse_expression",
     "require_sympy",

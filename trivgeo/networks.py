@@ -26,10 +26,8 @@ from trivgeo._applications import importable, is_ours, portable
 from trivgeo.errors import CheckpointError, TrivgeoError
 
 __all__ = [
-    "AllocationError",
     "Network",
     "NetworkFile",
-    "bounded_allocation",
     "check_weights",
     "class_path",
     "initialise",

@@ -42,8 +42,6 @@ except ModuleNotFoundError as missing:
     raise ConfigurationError(f"training: expected Lightning, pip install 'trivgeo[training]': {missing}") from missing
 
 __all__ = [
-    "DAMAGED",
-    "AtomicCheckpointIO",
     "Bar",
     "EpochSampler",
     "NetworkTraining",

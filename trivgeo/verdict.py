@@ -14,9 +14,9 @@ __all__ = ["Verdict", "trusted_mask"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an answer is trusted: whether its stated errors and probabilities hold for this very datum.
+    """The verdict on an answer: whether its stated errors and probabilities hold for this very datum.
 
-    True where it is trusted, so that ``if result.verdict:`` reads as it is meant.
+    A verdict is true where the answer is trusted, so that ``if result.verdict:`` reads as it is meant.
 
     Attributes:
         reasons: what a check found against the answer, one sentence each; none if it is trusted.
@@ -32,7 +32,7 @@ class Verdict:
 
     @property
     def trusted(self) -> bool:
-        """Whether no check found anything against the answer."""
+        """True if no check found anything against the answer."""
         return not self.reasons
 
     def __bool__(self) -> bool:

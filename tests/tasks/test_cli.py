@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> NoReturn:
         (["test", HEAT, f"{INVERTER}.stepss=3"], "Option 'stepss' is not accepted"),
         (
             ["test", HEAT, "--model.init_args.inverter=trivgeo.inversion.RandomSearch", f"{INVERTER}.samples=3"],
-            "'samples' is now 'num_samples' in",
+            "Option 'samples' is not accepted",
         ),
         (["test", HEAT, f"{INVERTER}.steps=three"], "Expected a <class 'int'>"),
         (["test", HEAT, f"{INVERTER}.steps=0"], "ConfigurationError: steps: expected an integer of at least 1, got 0"),

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.cli import main
@@ -175,21 +173,3 @@ class TestFiles:
             load_score("score.safetensors", OperatorAction(BurgersSymmetry().action()))
         with pytest.raises(ConfigurationError, match="domain"):
             OperatorNetwork(6, [0.0, 1.0])
-
-    def test_of_an_earlier_release(self) -> None:
-        """The group by its name, its viscosity among what was measured."""
-        score = untrained()
-        save(score, "score.safetensors", {"nu": 0.1})
-        with safe_open("score.safetensors", framework="pt") as file:
-            entry = json.loads(file.metadata()["score"])
-            architecture = json.loads(file.metadata()["architecture"])
-        entry |= {"group": "HeatSymmetry", "architecture": architecture, "metadata": {"nu": 0.1}}
-        tensors = load_file("score.safetensors")
-        save_file(tensors, "old.safetensors", metadata={"operator.score": json.dumps(entry)})
-        loaded = load_score("old.safetensors", OperatorAction(HeatSymmetry(0.1).action()))
-        assert loaded.group.scale.tolist() == list(SCALE)
-        with pytest.raises(CheckpointError, match="another group"):
-            load_score("old.safetensors", OperatorAction(HeatSymmetry(0.2).action()))
-        save_file(tensors, "old.safetensors", metadata={"operator.score": json.dumps(entry | {"group": "Unknown"})})
-        with pytest.raises(CheckpointError, match="no score was trained on Unknown"):
-            load_score("old.safetensors", OperatorAction(HeatSymmetry(0.1).action()))

@@ -31,10 +31,6 @@ from trivgeo.groups.group import EAGER, Evaluator, LieGroup
 __all__ = [
     "Compilation",
     "Compiler",
-    "DifferentResultError",
-    "ForkedProcessError",
-    "call_compiled",
-    "caller_level",
     "compile_group",
 ]
 

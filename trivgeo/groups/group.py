@@ -24,17 +24,9 @@ from trivgeo.groups.basis import Basis, Scale
 from trivgeo.groups.linalg import phi1_ad
 
 __all__ = [
-    "EAGER",
-    "EagerEvaluator",
-    "Evaluator",
     "LieGroup",
     "Scale",
-    "as_numbers",
-    "check_batch",
-    "check_broadcast",
     "check_natural",
-    "exponential_mean",
-    "own_memory",
 ]
 
 _FULL_PRECISION = (torch.float64, torch.float32)

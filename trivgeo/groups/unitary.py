@@ -43,8 +43,6 @@ __all__ = [
     "SU",
     "U",
     "UnitaryGroup",
-    "gell_mann",
-    "index_pairs",
 ]
 
 

@@ -54,7 +54,7 @@ class InDoublePrecision(Stage):
     1e-4 to 1e-2 apart, at places that depend on where they began. A prediction made from them is equivariant to that.
 
     ```python
-    TIED(action, energy).then(Promote(Newton(6)))
+    TIED(action, energy).then(InDoublePrecision(Newton(6)))
     ```
 
     Args:

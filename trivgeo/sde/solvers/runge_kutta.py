@@ -23,9 +23,6 @@ from trivgeo.sde.processes.trivialized import ExponentialEuler, TrivializedSDE, 
 from trivgeo.sde.scores.base import SolveContext
 
 __all__ = [
-    "DEFECT",
-    "NODES",
-    "STAGES",
     "AdaptiveSolution",
     "DormandPrince5",
     "GeometricHeun",
