@@ -10,6 +10,7 @@ from pathlib import Path
 import networkx
 import pytest
 
+from tests.sources import nodes
 from trivgeo import _torch
 from trivgeo.errors import ConfigurationError
 
@@ -103,15 +104,15 @@ def imported_parts(node: ast.AST, path: Path) -> list[str]:
 
 def violations(source: str, path: Path) -> list[str]:
     """Imports that do not go one way, and imports of other parts inside functions."""
-    tree, own, place = ast.parse(source), part(path), path.relative_to(ROOT)
-    statements = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    own, place = part(path), path.relative_to(ROOT)
+    statements = [node for node in nodes(source) if isinstance(node, ast.Import | ast.ImportFrom)]
     wrong = [
         f"{place}:{node.lineno} imports {target}"
         for node in statements
         for target in imported_parts(node, path)
         if target not in ALLOWED[own] | {own, "__version__"}
     ]
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [n for n in nodes(source) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {node for function in functions for node in ast.walk(function)}
     hidden = [
         f"{place}:{node.lineno} imports in a function"  # but a part may defer its own modules until they are used
@@ -147,16 +148,16 @@ def test_the_check_bites(source: str, where: str) -> None:
 def imported_modules(path: Path, known: set[str]) -> set[str]:
     """The modules of the library that a file imports at any depth, but for types alone."""
     package = dotted(path).split(".") if path.name == "__init__.py" else dotted(path).split(".")[:-1]
-    tree = ast.parse(path.read_text())
+    found_nodes = nodes(path.read_text())
     for_types = {
         node
-        for guard in ast.walk(tree)
+        for guard in found_nodes
         if isinstance(guard, ast.If) and "TYPE_CHECKING" in ast.unparse(guard.test)
         for statement in guard.body
         for node in ast.walk(statement)
     }
     found = set()
-    for node in set(ast.walk(tree)) - for_types:
+    for node in set(found_nodes) - for_types:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names} & known
         elif isinstance(node, ast.ImportFrom):
@@ -193,9 +194,9 @@ def test_circles_are_found() -> None:
 
 def private_names(source: str) -> list[str]:
     """Where a file names something of torch that is not public: ``torch._C``, ``nn.modules.batchnorm._NormBase``."""
-    tree, found = ast.parse(source), []
+    found = []
     of_torch = {"torch"}
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = getattr(node, "module", None)
             for alias in node.names:
@@ -204,10 +205,10 @@ def private_names(source: str) -> list[str]:
                     of_torch.add(alias.asname or alias.name.split(".")[0])
                     if is_private(name):
                         found.append(f"{node.lineno}: {name}")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
+    for node in nodes(source):
+        if isinstance(node, ast.Attribute) and is_private(f".{node.attr}"):
             name = ast.unparse(node)
-            if name.split(".")[0] in of_torch and is_private(f".{node.attr}"):
+            if name.split(".")[0] in of_torch:
                 found.append(f"{node.lineno}: {name}")
     return found
 
@@ -253,7 +254,7 @@ def test_random_numbers_have_one_source() -> None:
     for path in modules("trivgeo"):
         if path.name == "_random.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path.read_text()):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
                 assert node.attr not in draws, f"{path.relative_to(ROOT)}:{node.lineno}: torch.{node.attr}"
 

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.sources import nodes
+
 ROOT = Path(__file__).parents[1]
 # of classes that are caught inside of the library, and messages that hand on another one
 INTERNAL = {"AllocationError", "ForkedProcessError", "DifferentResultError", "AttributeError", "TypeError"}
@@ -13,7 +15,7 @@ LONGEST = 60  # words
 
 def messages(source: str) -> Iterator[tuple[str, str]]:
     """Error classes and texts of the `raise` statements of a module, with ``{}`` for what is filled in."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
             kind, text = getattr(node.exc.func, "id", ""), node.exc.args[0]
             if isinstance(text, ast.JoinedStr):
