@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 BASE = {
     "_applications",
     "_autocast",
+    "_compile",
     "_devices",
     "_torch",
     "checks",
@@ -35,6 +36,7 @@ ALLOWED = {
     "_applications": set(),
     "_torch": set(),
     "_autocast": {"_torch"},
+    "_compile": {"_torch"},
     "_devices": {"_torch"},
     "_numerics": {"_autocast", "errors"},
     "_random": {"errors"},
