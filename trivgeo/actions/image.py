@@ -163,7 +163,7 @@ class ImageWarp(Action):
         Raises:
             ShapeError: an element or an image has the wrong shape, or the batches do not broadcast.
         """
-        # a tuple of types: torch.compile of 2.8 does not know their union
+        # a tuple of types, not their union: see `trivgeo._torch`
         return self._warp_each(g, x) if isinstance(x, (list, tuple)) else self._warp(g, x)
 
     def _warp_each(self, g: Tensor, images: Sequence[Tensor]) -> list[Float[Tensor, "..."]]:

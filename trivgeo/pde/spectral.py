@@ -56,7 +56,7 @@ class FourierModes(NamedTuple):
 
     def to_modes(self, u: Float[Tensor, "..."]) -> Complex[Tensor, "..."]:
         """Return the Fourier coefficients of values u, ``[..., *counts]``, as `torch.fft.rfftn`."""
-        return torch.fft.rfftn(u.contiguous(), dim=self._axes)  # torch 2.8 on MKL refuses expanded batches
+        return torch.fft.rfftn(u.contiguous(), dim=self._axes)  # see `trivgeo._torch`
 
     def to_values(self, modes: Complex[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Return the values ``[..., *counts]`` of Fourier coefficients ``modes``."""
