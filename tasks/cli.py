@@ -308,8 +308,6 @@ def _without_known_noise() -> Iterator[None]:
             # lightning 2.6 calls names that jsonargparse 4.53 deprecates, also by way of `TasksParser`
             deprecating = r"(lightning\.pytorch|(trivgeo\.)?tasks)\.cli"
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=deprecating)
-            # jsonargparse 4.53 looks for every class at the first level, where it may have had an old name
-            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"jsonargparse\.")
             # batches are made in the main process on purpose: that costs less than sending them from a worker
             warnings.filterwarnings("ignore", message=".*does not have many workers", category=PossibleUserWarning)
             # a resumed run writes to its own version_* folder

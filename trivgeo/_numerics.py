@@ -46,13 +46,13 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SERIES_RADIUS = 1.0
+_SERIES_RADIUS = 1.0  # size of q below which Stumpff functions are evaluated by their series
 _SERIES_TERMS = 10  # the first term left out is below 1 / 22! = 1e-21
 _C2 = tuple(1.0 / math.factorial(2 * j + 2) for j in range(_SERIES_TERMS))
 _C3 = tuple(1.0 / math.factorial(2 * j + 3) for j in range(_SERIES_TERMS))
 
 # asinh(sqrt p) / sqrt p = sum_k (-1)^k (2k)! / (4^k k!^2 (2k+1)) p^k, |p| < 1
-_LOG_RADIUS = 0.02
+_LOG_RADIUS = 0.02  # size of p below which `log_ratio` is evaluated by this series
 _LOG_SERIES = tuple(
     (-1) ** k * math.factorial(2 * k) / (4**k * math.factorial(k) ** 2 * (2 * k + 1)) for k in range(10)
 )

@@ -14,7 +14,7 @@ from trivgeo.errors import DomainError, ShapeError
 
 __all__ = ["augment"]
 
-_MAX_DRAWS = 20
+_MAX_DRAWS = 20  # largest number of elements that are drawn for a field
 
 
 def augment(

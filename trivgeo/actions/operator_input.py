@@ -17,7 +17,7 @@ from trivgeo.groups.action import JetAction
 
 __all__ = ["OperatorAction", "OperatorInput", "interpolate"]
 
-_TIME_TOLERANCE = 1e-6
+_TIME_TOLERANCE = 1e-6  # relative difference below which times of an initial condition are one
 
 
 class OperatorInput(NamedTuple):

@@ -28,8 +28,8 @@ GroupT = TypeVar("GroupT", bound=LieGroup)
 Key = tuple[Any, ...]
 Operation = Callable[..., Tensor]
 
-_MIN_BATCH = 1000  # elements, below which a call of compiled code, 0.1 ms, costs about what it saves
-_MAX_OPERATORS = 2500  # of torch, of one operation, above which compiling takes minutes
+_MIN_BATCH = 1000  # number of elements below which a call of compiled code, 0.1 ms, costs about what it saves
+_MAX_OPERATORS = 2500  # number of torch operators of an operation above which compiling takes minutes
 _PRECISIONS = (torch.float64, torch.float32)
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 

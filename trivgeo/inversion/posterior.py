@@ -130,11 +130,11 @@ def nan_where_infinite(energy: Tensor, g: Tensor) -> Tensor:
     return energy + (rows_like(undefined, g) * g).flatten(energy.ndim).sum(-1)
 
 
-_MOST_ROWS = 8192
+_MAX_ROWS = 8192
 """Number of pairs of an element and a datum at once, where none is asked for."""
-_LEAST_ROWS = 64
+_MIN_ROWS = 64
 """Number of pairs below which nothing is compiled."""
-_LEAST_SHARE = 0.25
+_MIN_SHARE = 0.25
 """Share of the rows of a graph below which evaluation is eager: a graph computes all of its rows."""
 _ENERGY_TOLERANCE, _GRADIENT_TOLERANCE = 0.02, 0.3
 """Largest relative distance, in L2, of compiled from eager results. Networks in half precision are that far apart."""
@@ -178,11 +178,11 @@ class CompiledGradient(Described):
         """
         group = self.evaluate.action.group
         shape = group.batch_shape(g)
-        number, most = shape.numel(), bound or _MOST_ROWS
+        number, most = shape.numel(), bound or _MAX_ROWS
         if min(most, number) > 2 * self._rows or self._rows > most:
             self._rows = min(most, number)
-        few = number < max(_LEAST_ROWS, _LEAST_SHARE * self._rows)
-        if self.reason or few or self._rows < _LEAST_ROWS or is_traced():
+        few = number < max(_MIN_ROWS, _MIN_SHARE * self._rows)
+        if self.reason or few or self._rows < _MIN_ROWS or is_traced():
             return in_blocks(self._eager, group, g, data, bound)
         found = self._blocks(g.reshape(-1, *group.element_shape), data, shape[1:].numel())
         return in_blocks(self._eager, group, g, data, bound) if found is None else found.unflatten(0, shape)
