@@ -37,13 +37,15 @@ from .training import NamedExport
 # lines of the parser's messages that repeat the configuration, or say what else it could have been
 _ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
 
-_OF_TESTS = re.compile(r"Subcommand '\w+' does not accept option '(verbose)'")
-
-
+# an option that only configurations of tests have
+_TEST_OPTION = re.compile(r"Subcommand '\w+' does not accept option '(verbose)'")
+# dotted paths in the text of a configuration
 _CLASS_PATH = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(\.\w+)+")
 
-_FOUND_BY_FIT = ("last", "best")
+# values of `ckpt_path` for which Lightning finds a file in a training
+_CHECKPOINT_ALIASES = ("last", "best")
 
+# arguments of models that are linked to those of the data
 _TAKEN_FROM_DATA = ("equation", "inputs")
 
 TRAINER_DEFAULTS = {
@@ -80,7 +82,7 @@ class TasksParser(LightningArgumentParser):
             super().error(message, ex)
         lines = [line.split(" Got value: ", 1)[0] for line in message.splitlines()]
         kept = [line for line in lines if line.strip() and not line.strip().startswith(_ECHOES)]
-        kept += [f"{name!r} is of configurations for trivgeo test" for name in _OF_TESTS.findall(message)]
+        kept += [f"{name!r} is of configurations for trivgeo test" for name in _TEST_OPTION.findall(message)]
         sys.stderr.write("error: " + "\n".join(kept) + "\n")
         sys.exit(2)
 
@@ -140,7 +142,7 @@ class TasksCLI(LightningCLI):
                 raise ConfigurationError(
                     f"seed_everything: expected an integer in [0, 2^32), got {config.seed_everything}"
                 )
-            check_checkpoint(config, _FOUND_BY_FIT if subcommand == "fit" else ())
+            check_checkpoint(config, _CHECKPOINT_ALIASES if subcommand == "fit" else ())
 
     def before_instantiate_classes(self) -> None:
         """See `check_callables` and `import_modules`; a model that takes something from the data needs some."""
@@ -306,8 +308,6 @@ def _without_known_noise() -> Iterator[None]:
             # lightning 2.6 calls names that jsonargparse 4.53 deprecates, also by way of `TasksParser`
             deprecating = r"(lightning\.pytorch|(trivgeo\.)?tasks)\.cli"
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=deprecating)
-            # jsonargparse 4.53 looks for every class at the first level, where it may have had an old name
-            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"jsonargparse\.")
             # batches are made in the main process on purpose: that costs less than sending them from a worker
             warnings.filterwarnings("ignore", message=".*does not have many workers", category=PossibleUserWarning)
             # a resumed run writes to its own version_* folder

@@ -26,7 +26,7 @@ CONFIGS = Path(__file__).parent / "configs"
 
 _BASE = "base"
 _OPTIONS = ("--config", "-c")
-_MOST_SETTINGS = 100_000  # of one file
+_MAX_SETTINGS = 100_000  # number of settings of a file
 
 
 def find(name: str | Path) -> Path:
@@ -100,9 +100,9 @@ def _parsed(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _count(node, {}) > _MOST_SETTINGS:
+        if _count(node, {}) > _MAX_SETTINGS:
             raise ConfigurationError(
-                f"configuration: expected at most {_MOST_SETTINGS} settings, got aliases of aliases that stand for more"
+                f"configuration: expected at most {_MAX_SETTINGS} settings, got aliases of aliases that stand for more"
             )
         return loader.construct_document(node)
     finally:

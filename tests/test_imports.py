@@ -4,6 +4,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 BASE = {
     "_applications",
     "_autocast",
+    "_compile",
     "_devices",
     "_torch",
     "checks",
@@ -36,6 +38,7 @@ ALLOWED = {
     "_applications": set(),
     "_torch": set(),
     "_autocast": {"_torch"},
+    "_compile": {"_torch"},
     "_devices": {"_torch"},
     "_numerics": {"_autocast", "errors"},
     "_random": {"errors"},
@@ -177,6 +180,12 @@ def circles(imports: Mapping[str, set[str]]) -> list[set[str]]:
     """The sets of modules that import each other, through any number of others."""
     graph = networkx.DiGraph((module, other) for module, others in imports.items() for other in others)
     return sorted((set(c) for c in networkx.strongly_connected_components(graph) if len(c) > 1), key=sorted)
+
+
+def test_no_file_name_stands_twice() -> None:
+    """A reader finds a module by its name, except the bases and the results of packages."""
+    names = [p.name for p in modules("trivgeo") if p.name not in ("__init__.py", "base.py", "result.py")]
+    assert [name for name, number in Counter(names).items() if number > 1] == []
 
 
 def test_no_circle_of_modules() -> None:

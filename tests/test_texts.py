@@ -78,7 +78,7 @@ OBJECTS = [
     ),
     *(ExponentialEuler(), GeometricHeun(skip_zero=True), Resampling(), ScoreMonitor(), MOTION),
     *(KineticLangevinSDE(GROUP, spread), solve(MOTION, GROUP.identity(2), uniform_grid(2), generator=SAMPLE)),
-    *(pde.KdV(), pde.GaussianField(1.0, 1.0, 2.0, 8, 1.0)),
+    *(pde.Vorticity(0.1), pde.GaussianField(1.0, 1.0, 2.0, 8, 1.0)),
 ]
 
 

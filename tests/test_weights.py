@@ -21,7 +21,7 @@ from trivgeo.generative.model import FittedPath
 from trivgeo.generative.paths import DiffusionPath
 from trivgeo.groups import SO, Torus
 from trivgeo.inversion import LearnedInverter
-from trivgeo.networks import AllocationError, bounded_allocation, check_destination, content_hash, read_file, write_file
+from trivgeo.networks import AllocationError, BoundedAllocation, check_destination, content_hash, read_file, write_file
 
 Load = Callable[[Path], object]
 
@@ -137,20 +137,20 @@ def test_headers_of_larger_networks(tmp_path: Path) -> None:
 
 
 def test_bounds_count_what_is_created() -> None:
-    with bounded_allocation(8000, 10):
+    with BoundedAllocation(8000, 10):
         half = torch.zeros(500, dtype=torch.float64) + 1
         half.new_zeros(500)
-    with pytest.raises(AllocationError, match="zeros"), bounded_allocation(8000, 10):
+    with pytest.raises(AllocationError, match="zeros"), BoundedAllocation(8000, 10):
         [torch.zeros(size, dtype=torch.float64) for size in (500, 501)]
     for create in (torch.empty, torch.ones, torch.rand, torch.randn):
-        with pytest.raises(AllocationError), bounded_allocation(2**30, 10):
+        with pytest.raises(AllocationError), BoundedAllocation(2**30, 10):
             create(10**6, 10**6)  # of terabytes: there is no such tensor, not even for a moment
-    with pytest.raises(AllocationError), bounded_allocation(2**30, 10):
+    with pytest.raises(AllocationError), BoundedAllocation(2**30, 10):
         torch.nn.Linear(10**6, 10**6)
-    with pytest.raises(AllocationError), bounded_allocation(2**30, 10):
+    with pytest.raises(AllocationError), BoundedAllocation(2**30, 10):
         torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(6))
     generator = torch.Generator().manual_seed(0)
-    with bounded_allocation(2**20, 10):  # what is drawn is what is drawn without a bound
+    with BoundedAllocation(2**20, 10):  # what is drawn is what is drawn without a bound
         drawn = torch.randn(3, generator=generator)
     assert torch.equal(drawn, torch.randn(3, generator=torch.Generator().manual_seed(0)))
 

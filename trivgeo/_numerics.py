@@ -46,13 +46,13 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SERIES_RADIUS = 1.0
+_SERIES_RADIUS = 1.0  # size of q below which Stumpff functions are evaluated by their series
 _SERIES_TERMS = 10  # the first term left out is below 1 / 22! = 1e-21
 _C2 = tuple(1.0 / math.factorial(2 * j + 2) for j in range(_SERIES_TERMS))
 _C3 = tuple(1.0 / math.factorial(2 * j + 3) for j in range(_SERIES_TERMS))
 
 # asinh(sqrt p) / sqrt p = sum_k (-1)^k (2k)! / (4^k k!^2 (2k+1)) p^k, |p| < 1
-_LOG_RADIUS = 0.02
+_LOG_RADIUS = 0.02  # size of p below which `log_ratio` is evaluated by this series
 _LOG_SERIES = tuple(
     (-1) ** k * math.factorial(2 * k) / (4**k * math.factorial(k) ** 2 * (2 * k + 1)) for k in range(10)
 )
@@ -170,8 +170,8 @@ def half_power(x: Tensor, n: int) -> Tensor:
 def log_abs_det(matrix: Tensor) -> Tensor:
     """``log |det matrix|`` of ``[*batch, n, n]``, minus infinity where singular.
 
-    ``torch.linalg.det`` and ``slogdet`` return wrong values under ``vmap(jacfwd)`` with an outer batch (torch
-    2.13); closed forms up to n = 3 and the diagonal of ``lu_factor_ex`` beyond do not.
+    ``torch.linalg.det`` and ``slogdet`` are wrong under ``vmap(jacfwd)`` with an outer batch (see `trivgeo._torch`);
+    closed forms up to n = 3 and the diagonal of ``lu_factor_ex`` beyond are not.
     """
     if matrix.shape[-1] > 3:
         lu, _, _ = torch.linalg.lu_factor_ex(matrix)
@@ -204,8 +204,8 @@ _forward_mode = threading.RLock()
 def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """``f`` and its derivative along tangents, by ``torch.func.jvp``, one thread at a time.
 
-    The level of forward mode is one for the whole process: of concurrent calls most raise, and some are wrong (torch
-    2.13). The lock covers the library's own; those that a user's threads make around it are theirs.
+    The level of forward mode is one for the whole process: concurrent calls raise or are wrong (see `trivgeo._torch`).
+    The lock covers the library's own; those that a user's threads make around it are theirs.
     """
     if torch.compiler.is_compiling():  # which takes no lock
         return torch.func.jvp(f, points, tangents)[:2]
@@ -225,7 +225,7 @@ def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
 def in_single(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
     """``f`` without autocast, in float32 where an argument has half that precision, in which the result comes back.
 
-    Torch's linear algebra refuses such numbers, or is wrong: ``matrix_exp`` of 0.1 in bfloat16 is 1e30 (torch 2.13).
+    Torch's linear algebra refuses such numbers, or is wrong, as ``matrix_exp`` of bfloat16 is (see `trivgeo._torch`).
     """
     dtype = arguments[0].dtype
     if dtype not in (torch.bfloat16, torch.float16):
@@ -236,8 +236,8 @@ def in_single(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
 def dense_exp(matrix: Tensor) -> Tensor:
     """``torch.linalg.matrix_exp`` of ``[*batch, k, k]``, right also for a single matrix.
 
-    For one matrix torch 2.13 takes a polynomial with a wrong coefficient at some norms: off by 1e-10 in float64 near
-    0.04, by 1e-5 in float32 near 0.5 (pytorch#196592). For several it does not.
+    For one matrix torch takes a polynomial with a wrong coefficient at some norms: off by 1e-10 in float64 near
+    0.04, by 1e-5 in float32 near 0.5 (see `trivgeo._torch`). For several it does not.
     """
     # the derivative of forward mode must lie in memory like the value, or torch raises; a copy of both does
     matrix = matrix.clone(memory_format=torch.contiguous_format)
@@ -277,7 +277,7 @@ def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
         f: the function, of ``x`` and the other arguments.
         x: where, ``[*batch, n]``.
         *others: arguments that are held fixed. They are given tangents of zero rather than closed over: where tensors
-            with and without tangents meet, torch 2.13 leaves its kernels for Python, which costs small batches most.
+            with and without tangents meet, torch leaves its kernels for Python, which costs small batches most.
 
     Returns:
         ``[*batch, m, n]``, NaN where the function is: there torch has zeros.

@@ -27,6 +27,7 @@ __all__ = [
     "uniform",
 ]
 
+# SplitMix64: stride of the counter, factors of the mixing (as signed integers), and bits of a uniform number
 _STRIDE = 0x9E3779B97F4A7C15 - 2**64
 _FACTORS = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 _BITS = 52

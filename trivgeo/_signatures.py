@@ -34,7 +34,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _RAW = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, RuntimeError, AssertionError)
 _SPECIAL = ("__init__", "__call__")
-_CONVERTIBLE = (np.ndarray, np.floating, list, tuple)
+_SEQUENCES = (list, tuple)  # not named tuples, which are data of several parts
+_ARRAYS = (np.ndarray, np.floating)
 
 
 def check_calls(package: str, names: Iterable[str], *, but: Collection[str] = ()) -> None:
@@ -107,7 +108,7 @@ def checked(function: F) -> F:
     def call(*arguments: Any, **named: Any) -> Any:
         if is_traced():
             return function(*arguments, **named)
-        if any(isinstance(value, _CONVERTIBLE) for value in (*arguments, *named.values())):
+        if any(type(value) in _SEQUENCES or isinstance(value, _ARRAYS) for value in (*arguments, *named.values())):
             with contextlib.suppress(TrivgeoError):  # the function has better words for what does not fit
                 values, named = fitted(arguments, named)
                 arguments = tuple(values)
@@ -161,7 +162,7 @@ class _Rule:
             ShapeError: it is a tensor of another shape.
         """
         assert self.fits is not None
-        if self.tensors and isinstance(value, _CONVERTIBLE) and not self.fits(value):
+        if self.tensors and isinstance(value, (*_SEQUENCES, *_ARRAYS)) and not self.fits(value):
             value = check_tensor(self.name, value)
         if isinstance(value, Tensor) and self.tensors:
             if not any(_has_dtype(value, hint) for hint in self.tensors):

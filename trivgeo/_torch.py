@@ -1,6 +1,29 @@
-"""The only module that touches names of torch that are not public; a test lists them.
+"""What the library knows of torch besides its public names: private names, and faults that it works around.
 
-Each entry says what happens where a version of torch lacks the name.
+This is the only module that touches names of torch that are not public; a test lists them. Each function says what
+happens where a version of torch lacks the name.
+
+Faults of torch 2.13, the work-arounds, and the test in ``tests/test_torch_faults.py`` that fails where a fault is gone:
+
+- ``solve``, ``det`` and ``slogdet`` are wrong under ``vmap(vmap(jacfwd))``: closed forms, ``inv_ex`` and
+  ``lu_factor_ex`` (`_numerics.log_abs_det`, `groups.linalg`, `LieGroup._exp_with_score`).
+  test_determinants_and_solutions_under_a_batch_of_forward_jacobians
+- ``matrix_exp`` of one matrix is off by 1e-10 (pytorch#196592): two are evaluated (`_numerics.dense_exp`).
+  test_exponential_of_one_matrix
+- ``matrix_exp`` of bfloat16 is wrong: it is evaluated in float32 (`_numerics.in_single`).
+  test_exponential_in_half_precision
+- Forward mode of a float32 tensor without dimensions returns float64: `EagerEvaluator` makes it a batch of one.
+  test_derivative_of_a_tensor_without_dimensions
+- Forward mode has one level for all threads: calls wait for each other (`_numerics.jvp`).
+  test_forward_mode_in_two_threads
+- Forward mode refuses entries that share memory: arguments are copied (`_numerics.jvp_columns`).
+  test_forward_mode_of_entries_that_share_memory
+- ``grid_sample`` has no derivative in forward mode: four pixels are read (`actions.image.sample_images`).
+  test_forward_mode_of_interpolated_images
+- ``torch.utils.checkpoint`` refuses ``torch.func`` inside: own checkpoints (`sde.solvers.time_loop.checkpointed`).
+  test_checkpoints_around_derivatives
+- Of torch 2.8: ``rfftn`` on MKL refuses expanded batches (`pde.FourierModes.to_modes`), and ``torch.compile`` does not
+  know a union of types in ``isinstance`` (`actions.ImageWarp.__call__`). test_oldest_torch
 """
 
 from __future__ import annotations

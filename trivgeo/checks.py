@@ -30,7 +30,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_LONGEST_TEXT = 120  # letters of a value in a message
+_LONGEST_TEXT = 120  # largest number of letters of a value in a message
 
 
 def check_arguments(name: str, function: Callable[..., Any], *arguments: str, keywords: Sequence[str] = ()) -> None:

@@ -29,7 +29,7 @@ __all__ = [
     "require_sympy",
 ]
 
-_USUAL_VARIABLES = ("x", "y", "z", "t")  # of an unknown whose derivatives are all misspelt
+_USUAL_VARIABLES = ("x", "y", "z", "t")  # guess for an unknown whose derivatives are all misspelt
 _DERIVATIVES = {"D", "Dx", "Dy", "Dz", "Dt", "Derivative", "Diff", "derivative", "grad", "div", "curl", "rot"}
 _LAPLACIANS = {"lap", "Lap", "laplace", "Laplace", "laplacian", "Laplacian", "Delta"}
 _INTEGRALS = {"int", "Int", "integral", "Integral", "integrate", "sum", "Sum"}
@@ -319,13 +319,13 @@ FUNCTIONS = {
 } | {"ln": "log", "abs": "Abs", "arcsin": "asin", "arccos": "acos", "arctan": "atan"}  # fmt: skip
 """The functions that text may call, and their names in SymPy."""
 
-_MAX_CHARACTERS = 4000  # characters
+_MAX_CHARACTERS = 4000
 _MAX_DEPTH = 200  # operations inside each other
 _MAX_EXPONENT = 64  # size of numbers in exponents
 _MAX_FUNCTION_ARGUMENT = 1000  # size of numbers in functions
 _MAX_BITS = 4096  # size of exact numbers
-_MAX_TERMS = 2_000  # of a sum when all is multiplied out
-_MAX_ORDER = 10  # of derivatives
+_MAX_TERMS = 2_000  # number of terms when all is multiplied out
+_MAX_ORDER = 10  # number of derivatives of an unknown
 _RESERVED_NAMES = {"diff", "nan", "inf", "oo", "zoo"}  # whoever writes them means no constant of the equation
 
 # A floating-point number of more digits is the result of a division if a fraction is next to it.

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -49,8 +49,16 @@ class AllocationError(Exception):
     """More memory was asked for than is allowed."""
 
 
-class _AllocationCount(TorchFunctionMode):
-    """Counts tensors that are created, and their bytes, and raises beyond a bound of either."""
+class BoundedAllocation(TorchFunctionMode):
+    """Context in which torch's factories raise before they create more or larger tensors; results do not count.
+
+    Args:
+        num_bytes: largest size of all tensors together.
+        num_tensors: largest number of tensors.
+
+    Raises:
+        AllocationError: (inside) more is asked for.
+    """
 
     def __init__(self, num_bytes: int, num_tensors: int) -> None:
         super().__init__()
@@ -61,53 +69,22 @@ class _AllocationCount(TorchFunctionMode):
     ) -> Any:
         given = kwargs or {}
         if func in _FACTORIES:
-            self._bytes -= _num_bytes(func, args, given)
+            kept = {name: x for name, x in given.items() if name not in ("generator", "out", "pin_memory")}
+            with suppress(RuntimeError, TypeError, ValueError):  # bad arguments: the call itself says so
+                self._bytes -= func(*args, **{**kept, "device": "meta"}).nbytes  # any size costs nothing there
             self._tensors -= 1
             if self._bytes < 0 or self._tensors < 0:
                 raise AllocationError(f"{func.__name__}{tuple(args)}")
         return func(*args, **given)
 
 
-def _num_bytes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Size of a tensor that is not created yet; zero where the arguments are none."""
-    kept = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "pin_memory")}
-    try:
-        created: Tensor = function(*args, **{**kept, "device": "meta"})  # there a tensor of any size costs nothing
-    except (RuntimeError, TypeError, ValueError):
-        return 0  # the call itself raises, with its own message
-    return created.nbytes
-
-
-@contextmanager
-def bounded_allocation(num_bytes: int, num_tensors: int) -> Iterator[None]:
-    """Raise before more or larger tensors are created inside.
-
-    What the factories of torch create is counted, not what is computed.
-
-    Args:
-        num_bytes: of all tensors.
-        num_tensors: how many.
-
-    Raises:
-        AllocationError: more is asked for.
-    """
-    with _AllocationCount(num_bytes, num_tensors):
-        yield
-
-
-_CHECK = "checksum"  # of the header
-# a network may create tables beside its weights: so many times their number and size, and that of so many more
-_LARGER, _FREE_TENSORS, _FREE_BYTES = 8, 100, 2**24
-_DTYPES = {
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-    torch.bool,
-}
+_CHECKSUM = "checksum"  # key of the header
+_TABLE_FACTOR, _FREE_TENSORS, _FREE_BYTES = 8, 100, 2**24
+"""A network may create tables beside its weights: its tensors may be this many times as many and as large as those of
+the file with these added.
+"""
+_FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+_DTYPES = _FLOATS | {torch.int64, torch.int32, torch.uint8, torch.bool}
 
 
 class Network(nn.Module, ABC):
@@ -216,7 +193,9 @@ class NetworkFile:
         """
         size = sum(tensor.nbytes for tensor in self.tensors.values())
         try:
-            with bounded_allocation(_LARGER * (size + _FREE_BYTES), _LARGER * (len(self.tensors) + _FREE_TENSORS)):
+            with BoundedAllocation(
+                _TABLE_FACTOR * (size + _FREE_BYTES), _TABLE_FACTOR * (len(self.tensors) + _FREE_TENSORS)
+            ):
                 yield
         except AllocationError as error:
             raise CheckpointError(
@@ -314,7 +293,7 @@ def write_file(
         states |= {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in states.items()}
     with beside(path) as temporary:
-        save_file(tensors, temporary, metadata={**header, _CHECK: content_hash(header, tensors)})
+        save_file(tensors, temporary, metadata={**header, _CHECKSUM: content_hash(header, tensors)})
         temporary.replace(path)
 
 
@@ -373,7 +352,7 @@ def read_file(path: str | Path, *, has_checksum: bool = False) -> NetworkFile:
     if strange := {x.dtype for x in tensors.values()} - _DTYPES:
         raise CheckpointError(f"{path}: expected tensors of the usual dtypes, got {', '.join(map(str, strange))}")
     tensors = check_weights(path, tensors)
-    written = header.pop(_CHECK, None)
+    written = header.pop(_CHECKSUM, None)
     if written is None and has_checksum:
         raise CheckpointError(f"{path}: expected a file with its checksum, got a file without its checksum")
     if written is not None and written != content_hash(header, tensors):

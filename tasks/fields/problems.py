@@ -10,7 +10,7 @@ from trivgeo.actions import Field, FieldAction, Grid
 from trivgeo.checks import check_count, check_positive
 from trivgeo.groups import KdVSymmetry, from_generators
 from trivgeo.inversion.energies import DataEnergy, FieldBox, FieldComponents, FieldSpectrum
-from trivgeo.pde import Burgers, GaussianField, KdV, KuramotoSivashinsky, SpectralEquation, Vorticity, solve
+from trivgeo.pde import GaussianField, SpectralEquation, Vorticity, solve
 
 from ..seeds import generator_of
 
@@ -115,7 +115,8 @@ def kdv(points: int = 32) -> FieldProblem:
     """Korteweg-de Vries on a circle of length 16 for 4 units of time; scaling, later starts, boosts, translations."""
     action = FieldAction(KdVSymmetry(scale=[0.2, 1.0, 0.5, 2.0]))
     law = GaussianField(0.2, 0.5, 6.0, 8, 16.0)
-    return FieldProblem(KdV(), action, law, [(0.0, 16.0)], 4.0, points, spectrum)
+    equation = SpectralEquation.from_equation("u_t + u*u_x + u_xxx = 0")
+    return FieldProblem(equation, action, law, [(0.0, 16.0)], 4.0, points, spectrum)
 
 
 def kuramoto_sivashinsky(points: int = 32) -> FieldProblem:
@@ -123,7 +124,8 @@ def kuramoto_sivashinsky(points: int = 32) -> FieldProblem:
     fields = {"T": _later, "C": _boost, "X": _translation}
     action = FieldAction(from_generators(fields, variables=3, scale=[1.0, 0.5, 2.0]))
     law = GaussianField(0.4, 0.5, 6.0, 8, 22.0)
-    return FieldProblem(KuramotoSivashinsky(), action, law, [(0.0, 22.0)], 4.0, points, spectrum)
+    equation = SpectralEquation.from_equation("u_t + u*u_x + u_xx + u_xxxx = 0")
+    return FieldProblem(equation, action, law, [(0.0, 22.0)], 4.0, points, spectrum)
 
 
 def burgers(points: int = 64) -> FieldProblem:
@@ -131,7 +133,8 @@ def burgers(points: int = 64) -> FieldProblem:
     fields = {"S": _diffusive_scaling, "T": _later, "C": _boost, "X": _translation}
     action = FieldAction(from_generators(fields, variables=3, scale=[0.2, 1.0, 0.5, 2.0]))
     law = GaussianField(3.0, 0.8, 6.0, 8, 8.0)
-    return FieldProblem(Burgers(0.1), action, law, [(0.0, 8.0)], 4.0, points, spectrum)
+    equation = SpectralEquation.from_equation("u_t + u*u_x = 0.1*u_xx")
+    return FieldProblem(equation, action, law, [(0.0, 8.0)], 4.0, points, spectrum)
 
 
 def vorticity(points: int = 32) -> FieldProblem:

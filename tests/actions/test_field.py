@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 
 from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements, seeded
+from tests.pde.equations import KDV, KURAMOTO_SIVASHINSKY, burgers
 from trivgeo.actions import Field, FieldAction, Grid, augment, resample
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SO, BurgersSymmetry, HeatSymmetry, KdVSymmetry, LieGroup, from_generators
-from trivgeo.pde import Burgers, GaussianField, KdV, KuramotoSivashinsky, SpectralEquation, Vorticity, solve
+from trivgeo.pde import GaussianField, SpectralEquation, Vorticity, solve
 
 F64 = torch.float64
 
@@ -187,9 +188,9 @@ class TestMovedGrids:
 
 
 SOLVED: list[tuple[SpectralEquation, LieGroup, GaussianField]] = [
-    (KdV(), KdVSymmetry(), GaussianField(0.2, 0.5, 6.0, 6, 16.0)),
-    (KuramotoSivashinsky(), GALILEI, GaussianField(0.2, 0.5, 6.0, 6, 22.0)),
-    (Burgers(0.3), GALILEI, GaussianField(0.2, 0.5, 6.0, 6, 16.0)),
+    (KDV, KdVSymmetry(), GaussianField(0.2, 0.5, 6.0, 6, 16.0)),
+    (KURAMOTO_SIVASHINSKY, GALILEI, GaussianField(0.2, 0.5, 6.0, 6, 22.0)),
+    (burgers(0.3), GALILEI, GaussianField(0.2, 0.5, 6.0, 6, 16.0)),
 ]
 
 
@@ -661,7 +662,7 @@ class TestBadInput:
 
     def test_laws_that_draw_something_else(self) -> None:
         action, block = FieldAction(KdVSymmetry()), random_block()
-        with pytest.raises(ShapeError, match="law: expected elements"):
+        with pytest.raises(ShapeError, match="transformations: expected elements"):
             augment(block, action, lambda count, generator: torch.ones(count, 3))
-        with pytest.raises(ShapeError, match=r"law: expected 2 elements, got \[5\]"):
+        with pytest.raises(ShapeError, match=r"transformations: expected 2 elements, got \[5\]"):
             augment(block, action, lambda count, generator: torch.zeros(5, 4))

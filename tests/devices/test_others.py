@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tests.devices.test_inversion import TRIANGLE, Distance, images, shapes
 from tests.helpers import random_elements, seeded
+from tests.pde.equations import KDV
 from trivgeo._torch import pytree
 from trivgeo.actions import Field, FieldAction, ImageWarp
 from trivgeo.generative import GroupDiffusion, base_distributions
@@ -19,7 +20,7 @@ from trivgeo.geoopt import GroupManifold
 from trivgeo.groups import SE, SO, Affine, KdVSymmetry, Similarity, Torus
 from trivgeo.inversion import Inverter
 from trivgeo.inversion.stages import Descend, InDoublePrecision, KeepLower, Replicate
-from trivgeo.pde import KdV, solve
+from trivgeo.pde import solve
 from trivgeo.registration import register
 
 
@@ -34,7 +35,7 @@ def test_simulation(device: torch.device) -> None:
     def found(place: torch.device | str) -> Field:
         x = torch.arange(16.0, dtype=torch.float64, device=place)
         initial = Field.on_box((0.4 * x).cos()[None, None], [(0.0, 16.0)])
-        return solve(KdV(), initial, [0.0, 0.1], 0.05)
+        return solve(KDV, initial, [0.0, 0.1], 0.05)
 
     as_on_the_cpu(found, device)
 

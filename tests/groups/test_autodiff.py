@@ -73,7 +73,7 @@ def test_second_derivatives(operation: Function, point: Tensor) -> None:
 def test_under_vmap(case: GroupCase, operation: Function) -> None:
     """geoopt#221, pypose#319: under vmap with no context manager, and with jacobians inside, against a loop.
 
-    torch 2.13 returns wrong values for solve, det and slogdet under vmap(jacfwd) with an outer batch.
+    Torch itself is wrong there for solve, det and slogdet, see tests/test_torch_faults.py.
     """
     v = random_vectors(case.group, 2, 3, std=case.std)
     for f in (operation, jacfwd(operation), jacrev(operation), hessian(weighted(operation))):

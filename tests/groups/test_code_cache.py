@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from tests.helpers import seeded
-from trivgeo.groups import SL, compilation, compile_group
+from trivgeo import _compile
+from trivgeo.groups import SL, compile_group
 
 
 class Cache:
@@ -23,7 +24,7 @@ class Cache:
         self.broken = {str(folder / name) for name in broken}
         self.seen: list[str] = []
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
         self.seen.append(os.environ["TORCHINDUCTOR_CACHE_DIR"])
         if self.seen[-1] not in self.broken:
             return function
@@ -37,7 +38,7 @@ def test_code_is_compiled_anew(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     """In a folder below the broken one, also where code loads and is wrong."""
     cache = tmp_path / name
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
-    monkeypatch.setattr(compilation, "fuse", compiler := Cache(tmp_path, name))
+    monkeypatch.setattr(_compile, "fuse", compiler := Cache(tmp_path, name))
     group = compile_group(SL(2), threshold=2)
     v = torch.randn(4, 3, generator=seeded(0))
     with pytest.warns(RuntimeWarning, match=r"a file in its cache .* seems to be broken .* Delete the folder") as seen:
@@ -58,13 +59,13 @@ def test_a_spare_folder_that_is_broken_is_emptied(tmp_path: Path, monkeypatch: p
     (tmp_path / "trivgeo_spare" / "ab").mkdir(parents=True)
     (tmp_path / "trivgeo_spare" / "ab" / "code.py").write_text("")
 
-    def compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compiler(function: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
         folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
         if folder == tmp_path or (folder / "ab").exists():
             raise SyntaxError("unexpected end")
         return function
 
-    monkeypatch.setattr(compilation, "fuse", compiler)
+    monkeypatch.setattr(_compile, "fuse", compiler)
     group = compile_group(SL(2), threshold=2)
     with pytest.warns(RuntimeWarning, match="SyntaxError: unexpected end"):
         group.exp(torch.zeros(4, 3))
@@ -73,7 +74,7 @@ def test_a_spare_folder_that_is_broken_is_emptied(tmp_path: Path, monkeypatch: p
 
 def test_what_no_cache_is_the_reason_of_is_said_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compilation, "fuse", compiler := Cache(tmp_path, ".", "trivgeo_spare"))
+    monkeypatch.setattr(_compile, "fuse", compiler := Cache(tmp_path, ".", "trivgeo_spare"))
     group = compile_group(SL(2), threshold=2)
     with pytest.warns(RuntimeWarning, match="exp in torch.float32: eager, since compilation failed: ImportError"):
         group.exp(torch.zeros(4, 3))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers import assert_relative, random_vectors, seeded
+from trivgeo import _compile
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import (
     SE,
@@ -29,16 +30,14 @@ from trivgeo.groups import (
     Projective,
     Torus,
     Translation,
-    compilation,
     compile_group,
 )
-from trivgeo.groups import compilation as _code_cache
 from trivgeo.groups.linalg import matrix_functions
 from trivgeo.groups.matrix import restore_determinant, unit_determinant
 from trivgeo.groups.rotations import rotation_from_euler, rotation_to_euler, rotation_to_quaternion
 
 
-def traced_only(function: Callable[..., Any]) -> Callable[..., Any]:
+def traced_only(function: Callable[..., Any], dynamic: bool | None = None) -> Callable[..., Any]:
     """Trace like `compile_group`, and run the graph by Python, without a compiler."""
     return torch.compile(function, fullgraph=True, backend="eager")
 
@@ -50,7 +49,7 @@ def shares_memory(a: Tensor, b: Tensor) -> bool:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations are traced, but not compiled to machine code."""
-    monkeypatch.setattr(compilation, "fuse", traced_only)
+    monkeypatch.setattr(_compile, "fuse", traced_only)
 
 
 def spread_frames(values: list[float]) -> Tensor:
@@ -239,17 +238,17 @@ class TestSwitch:
             compile_group(SO(3), threshold=1)
 
 
-def refuse(function: Callable[..., Any]) -> Callable[..., Any]:
+def refuse(function: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
     raise RuntimeError("no C++ compiler found")
 
 
-def differ(function: Callable[..., Any]) -> Callable[..., Any]:
+def differ(function: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
     return lambda *x: function(*x) + 1e-3
 
 
 @pytest.mark.parametrize(("broken", "said"), [(refuse, "no C\\+\\+ compiler found"), (differ, "result differed")])
 def test_a_broken_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch, broken: Any, said: str) -> None:
-    monkeypatch.setattr(compilation, "fuse", broken)
+    monkeypatch.setattr(_compile, "fuse", broken)
     group = compile_group(SL(2), threshold=2)
     v = torch.randn(4, 3, generator=seeded(0))
     with pytest.warns(RuntimeWarning, match=f"exp in torch.float32: eager, since .*{said}") as seen:
@@ -339,7 +338,7 @@ def test_a_hundred_thousand_rigid_motions_are_compiled() -> None:
 
 def test_nothing_is_compiled_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the number of the process alone; of a real one below."""
-    monkeypatch.setattr(_code_cache, "_PROCESS", os.getpid() - 1)
+    monkeypatch.setattr(_compile, "_PROCESS", os.getpid() - 1)
     group = compile_group(SO(3), threshold=2)
     g = SO(3).random(4, generator=seeded(0), dtype=torch.float64)
     with pytest.warns(RuntimeWarning, match="spawn"):

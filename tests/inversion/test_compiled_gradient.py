@@ -84,7 +84,7 @@ def test_what_does_not_compile_stays_eager_and_says_so() -> None:
 
     eager = Inverter(ACTION, energy, [])
     fast = eager.replace(compiled=True)
-    with pytest.warns(RuntimeWarning, match=r"without torch\.compile, since compilation failed"):
+    with pytest.warns(RuntimeWarning, match="energy in torch.float32, derivatives: eager, since compilation failed"):
         found = gradients(fast, moved(40), 4)
     for one, other in zip(found, gradients(eager, moved(40), 4), strict=True):
         torch.testing.assert_close(one, other)
@@ -96,7 +96,7 @@ def test_a_result_that_differs_is_not_taken() -> None:
         return x.square().sum((-2, -1)) * (2.0 if torch.compiler.is_compiling() else 1.0)
 
     eager = Inverter(ACTION, energy, [])
-    with pytest.warns(RuntimeWarning, match="compiled results differ"):
+    with pytest.warns(RuntimeWarning, match="derivatives: eager, since its compiled result differed"):
         found = gradients(eager.replace(compiled=True), moved(40), 4)
     for one, other in zip(found, gradients(eager, moved(40), 4), strict=True):
         torch.testing.assert_close(one, other)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers import assert_relative, randn, random_elements, seeded
+from tests.pde.equations import KDV
 from trivgeo.actions import Field, FieldAction
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import KdVSymmetry
@@ -15,7 +16,7 @@ from trivgeo.inversion import TIED, EquivariantOperator, GradientDescent, Invert
 from trivgeo.inversion.energies import FieldBox, FieldComponents, FieldSpectrum
 from trivgeo.inversion.learned import FieldBackbone
 from trivgeo.inversion.stages import Descend
-from trivgeo.pde import GaussianField, KdV, SpectralEquation, solve
+from trivgeo.pde import GaussianField, SpectralEquation, solve
 from trivgeo.sde import GeometricSchedule
 
 F64 = torch.float64
@@ -36,7 +37,7 @@ def law(count: int, generator: torch.Generator) -> Tensor:
 
 def kdv(values: Tensor) -> Tensor:
     """The solver in place of a network: it knows one box, one start and one time."""
-    return solve(KdV(), Field.on_box(values, [(0.0, LENGTH)]), [HORIZON], 0.02).values[:, :, 0]
+    return solve(KDV, Field.on_box(values, [(0.0, LENGTH)]), [HORIZON], 0.02).values[:, :, 0]
 
 
 def energy(count: int = 200) -> FieldSpectrum:
@@ -116,7 +117,7 @@ class TestOperator:
         g = random_elements(GROUP, 5, std=1.0, seed=1)
         initial = ACTION(g, clean(5, 5))
         times = initial.grid.times + HORIZON * (3 * g[:, :1]).exp()
-        exact = solve(KdV(), initial, times, 0.005)
+        exact = solve(KDV, initial, times, 0.005)
         operator = EquivariantOperator(kdv, _Known(g), [HORIZON])
         assert_relative(operator(initial, initial.grid.at(times)).values, exact.values, 2e-5)
         with pytest.raises(DomainError, match=r"where the network's times .* are moved, for field 0"):
@@ -148,7 +149,7 @@ class TestOperator:
         operator = EquivariantOperator(kdv, _Known(GROUP.identity(3, dtype=F64)), [HORIZON], equation=equation)
         late, share = Field(field.values, field.grid.at([start])), 0.98 * HORIZON
         found = operator(late, late.grid.at([start + share])).values
-        assert_relative(found, solve(KdV(), field, [share], 0.005).values, 0.02)
+        assert_relative(found, solve(KDV, field, [share], 0.005).values, 0.02)
         assert_relative(found, operator(field, field.grid.at([share])).values, 1e-9)
 
     def test_the_initial_field_is_a_node_in_time(self) -> None:
@@ -161,18 +162,18 @@ class TestOperator:
         for share, limit in ((1 - 1e-6, 1e-4), (1 + 1e-6, 1e-4), (1.01, 0.05)):
             times = initial.grid.times + share * span
             found = one(initial, initial.grid.at(times)).values
-            assert_relative(found, solve(KdV(), initial, times, 0.005).values, limit)
+            assert_relative(found, solve(KDV, initial, times, 0.005).values, limit)
         # with four times between: cubic from the start on
 
         def block(values: Tensor) -> Tensor:
             times = [HORIZON * k / 8 for k in range(1, 9)]
-            return solve(KdV(), Field.on_box(values, [(0.0, LENGTH)]), times, 0.02).values
+            return solve(KDV, Field.on_box(values, [(0.0, LENGTH)]), times, 0.02).values
 
         many = EquivariantOperator(block, _Known(g), [HORIZON * k / 8 for k in range(1, 9)])
         for share in (0.06, 0.55, 1.02):
             times = initial.grid.times + share * span
             found = many(initial, initial.grid.at(times)).values
-            assert_relative(found, solve(KdV(), initial, times, 0.005).values, 5e-3)
+            assert_relative(found, solve(KDV, initial, times, 0.005).values, 5e-3)
 
     def test_refused_before_the_network_is_called(self) -> None:
         def never(values: Tensor) -> Tensor:

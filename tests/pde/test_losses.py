@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from tests.helpers import assert_relative, randn
+from tests.pde.equations import KDV
 from trivgeo.actions import Field
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.pde import EvolutionEquation, KdV, SpectralEquation, solve
+from trivgeo.pde import EvolutionEquation, SpectralEquation, solve
 from trivgeo.pde.losses import ConservedQuantities, characteristic, prolongation
 from trivgeo.symmetry import conservation_laws, find_symmetries
 from trivgeo.symmetry.result import ConservationLaws, Symmetries
@@ -112,7 +113,7 @@ class TestConservedQuantities:
         kept = ConservedQuantities([law for law in laws if law.is_periodic])
         x = CIRCLE * torch.arange(32, dtype=F64) / 32
         start = Field.on_box(torch.cos(x) + 0.3 * torch.sin(2 * x)[None, None], [(0.0, CIRCLE)])
-        solution = solve(KdV(), start, [0.0, 0.2, 0.4], 0.002)
+        solution = solve(KDV, start, [0.0, 0.2, 0.4], 0.002)
         assert float(kept.drift(solution).abs().max()) < 1e-5
         decaying = Field(solution.values * torch.tensor([1.0, 0.9, 0.8], dtype=F64)[:, None], solution.grid)
         assert float(kept.drift(decaying)[:, 1:, 1:].abs().min()) > 0.1

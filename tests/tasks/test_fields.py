@@ -20,7 +20,7 @@ from tests.helpers import seeded
 from tests.tasks.helpers import CONFIGS
 from trivgeo.actions import Field, FieldAction, augment
 from trivgeo.groups import from_generators
-from trivgeo.pde import GaussianField, Heat, solve
+from trivgeo.pde import GaussianField, SpectralEquation, solve
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,8 +132,9 @@ def raised(p: Tensor) -> Tensor:
 def heat() -> FieldProblem:
     """On circles of several lengths, and with several means; clean fields have none."""
     group = from_generators({"S": stretched, "V": raised}, variables=3, scale=[0.5, 1.0])
+    equation = SpectralEquation.from_equation("u_t = 0.5*u_xx")
     return FieldProblem(
-        Heat(0.5), FieldAction(group), GaussianField(1.0, 1.0, 4.0, 4, 6.0), [(0.0, 6.0)], 2.0, 16, spectrum
+        equation, FieldAction(group), GaussianField(1.0, 1.0, 4.0, 4, 6.0), [(0.0, 6.0)], 2.0, 16, spectrum
     )
 
 

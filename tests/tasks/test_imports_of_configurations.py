@@ -107,8 +107,9 @@ def test_a_network_is_tested_in_another_process_than_it_was_trained_in(
         ("own linear", "dotted names"),
     ],
 )
-def test_what_is_not_imported(name: str, reason: str, own_module: str) -> None:
+def test_what_is_not_imported(name: str, reason: str, own_module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules of others, and what is none."""
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as of a script, whatever runs the tests
     Path("broken.py").write_text("a module with an error")
     with pytest.raises(ConfigurationError, match=f"^imports: .*{reason}"):
         import_modules([name])

@@ -63,7 +63,7 @@ class TestSolver:
 class TestField:
     def test_covariance_is_the_operator_without_the_mean(self) -> None:
         """Against sigma^2 (-Laplace + tau^2)^-gamma as a power of a dense differentiation matrix."""
-        n, field = 64, GaussianField(sigma=3.0, tau=2.0, gamma=3.0, modes=31, length=4.0)
+        n, field = 64, GaussianField(sigma=3.0, tau=2.0, gamma=3.0, num_modes=31, length=4.0)
         k = 2 * math.pi / 4.0 * torch.fft.fftfreq(n, 1 / n).double()
         laplace = torch.fft.ifft(-(k**2)[:, None] * torch.fft.fft(torch.eye(n, dtype=F64), dim=0), dim=0).real
         values, vectors = torch.linalg.eigh(-(laplace + laplace.mT) / 2 + 4.0 * torch.eye(n, dtype=F64))
@@ -81,9 +81,9 @@ class TestField:
         assert math.isclose(float(field.covariance(torch.zeros((), dtype=F64))), variance, rel_tol=1e-8)
 
     def test_bad_laws_are_refused(self) -> None:
-        for bad in ({"sigma": 0.0}, {"tau": math.nan}, {"modes": 0}, {"length": -1.0}):
+        for bad in ({"sigma": 0.0}, {"tau": math.nan}, {"num_modes": 0}, {"length": -1.0}):
             with pytest.raises(ConfigurationError, match=next(iter(bad))):
-                GaussianField(**{"sigma": 1.0, "tau": 1.0, "gamma": 2.0, "modes": 4, **bad})
+                GaussianField(**{"sigma": 1.0, "tau": 1.0, "gamma": 2.0, "num_modes": 4, **bad})
 
 
 def problems(name: str, **options: Any) -> MixedProblems:

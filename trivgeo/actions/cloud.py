@@ -7,7 +7,7 @@ from typing import Any, final
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo.checks import check_tensor
+from trivgeo.checks import check_tensor, check_type
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 
@@ -34,9 +34,7 @@ class PointCloud(Action):
     """
 
     def __init__(self, group: LieGroup) -> None:
-        if not isinstance(group, LieGroup):
-            raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
-        self.group = group
+        self.group = check_type("group", group, LieGroup)  # type: ignore[type-abstract]
         self.point_action = group.action()
         if len(self.point_action.point_dims) != 1:
             raise ConfigurationError(

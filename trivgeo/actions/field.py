@@ -1,4 +1,6 @@
-"""Fields: functions of space and time sampled on regular grids, which may differ from one time to the next."""
+"""Fields, functions of space and time on regular grids that may differ from one time to the next, the action of point
+symmetries on them, and their interpolation.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._numerics import broadcast_shapes, jvp_columns, log_abs_det
 from trivgeo._text import described
+from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, LieGroup
+from trivgeo.groups.linalg import matrix_functions
 
 __all__ = [
     "Field",
@@ -24,8 +28,11 @@ __all__ = [
     "resample",
 ]
 
-_NODES = 4  # of the cubic interpolation
-_EXTRA = 0.7  # times and places are equal if they differ by eps^0.7
+_NODES = 4  # number of nodes of the cubic interpolation
+_TOLERANCE_EXPONENT = 0.7  # times and places are equal if they differ by eps^0.7
+_PROBE_SIZE = 0.3  # length of the algebra vectors of the elements that a group is tried with
+_PROBE_TOLERANCE = 1e-6  # relative error below which images of points count as affine, periodic or found
+_NEWTON_STEPS = 8
 
 
 class Grid(NamedTuple):
@@ -216,215 +223,6 @@ class Field(NamedTuple):
         return cls(torch.movedim(jets[..., dims + 1 :], -1, -2 - dims), grid)
 
 
-def resample(
-    field: Field,
-    grid: Grid,
-    periodic: Sequence[bool] = (True,),
-    counts: Sequence[int] | None = None,
-    extrapolated: float | None = None,
-) -> Field:
-    """Interpolate a field on another grid; NaN at points outside of the field, or if its times do not increase.
-
-    Along periodic axes by trigonometric interpolation, exact for what the grid resolves; along others and in time by
-    cubic Lagrange interpolation from the four nearest nodes, error O(h^4). A field at fewer than four times is known at
-    these alone, unless ``extrapolated`` is given.
-
-    Args:
-        field: values with their grid.
-        grid: where; its batch broadcasts against that of the field.
-        periodic: whether each axis of the field is.
-        counts: numbers of points of the grid along its axes; default those of the field.
-        extrapolated: the share of the time between the first and the last node up to which times outside are
-            extrapolated; fewer than four nodes are then interpolated by the polynomial through all of them.
-
-    Raises:
-        ShapeError: a number of axes that is not the field's, batches that do not broadcast, or fewer than four points
-            on an axis that is not periodic.
-    """
-    counts = field.counts if counts is None else torch.Size(counts)
-    axes, of_grid, of_counts = len(field.counts), grid.origin.shape[-1] - 1, len(counts)
-    if not axes == of_grid == of_counts:
-        raise ShapeError(f"grid: expected one of {axes} axes of space, got {of_grid} and counts {list(counts)}")
-    try:
-        broadcast_shapes(field.grid.origin.shape[:-2], grid.origin.shape[:-2])
-    except RuntimeError as error:
-        raise ShapeError(
-            f"grid: expected a batch that broadcasts with {list(field.grid.origin.shape[:-2])}, got "
-            f"{list(grid.origin.shape[:-2])}"
-        ) from error
-    points = grid.points(*counts).flatten(-1 - len(counts), -2)
-    values, covered = evaluate(field, points, grid.times, periodic, extrapolated)
-    values = torch.where(covered.unsqueeze(-3), values, math.nan)
-    return Field(values.unflatten(-1, tuple(counts)), grid)
-
-
-def evaluate(
-    field: Field,
-    points: Float[Tensor, "*batch r m n"],
-    times: Float[Tensor, "*batch r"],
-    periodic: Sequence[bool],
-    extrapolated: float | None = None,
-) -> tuple[Float[Tensor, "*out c r m"], Bool[Tensor, "*out r m"]]:
-    """Values at r groups of m points (x, t), each group at one time; finite everywhere, and where they mean something.
-
-    Raises:
-        ShapeError: see `resample`.
-    """
-    counts = field.counts
-    if len(periodic) != len(counts):
-        raise ShapeError(f"periodic: expected one for each of {len(counts)} axes of space, got {list(periodic)}")
-    for axis, count in enumerate(counts):
-        if count < _NODES and not periodic[axis]:
-            raise ShapeError(f"values: expected at least {_NODES} points on axis {axis}, got {count}")
-    nodes, weights, covered = _time_weights(field.grid.times, times, extrapolated)
-    unknown = torch.isnan(field.values)
-    dims = len(counts)
-    coefficients = _time_first(_coefficients(torch.where(unknown, 0.0, field.values), periodic), dims)
-    holes = unknown.any(-2 - dims, keepdim=True)
-    for axis, cyclic in enumerate(periodic):  # one hole spoils a trigonometric series
-        holes = holes.any(axis - dims, keepdim=True) if cyclic else holes
-    holes = _time_first(holes.to(coefficients), dims)
-    total, inside = None, covered.unsqueeze(-1)
-    for k in range(nodes.shape[-1]):
-        index, weight = nodes[..., k], weights[..., k, None]
-        origin, steps = _take(field.grid.origin, index, 1)[..., :-1], _take(field.grid.steps, index, 2)
-        position = matmul(points[..., :-1] - origin.unsqueeze(-2), _inverse(steps))
-        bases, reached = _bases(position, counts, periodic)
-        value = _summed(_take(coefficients, index, dims + 1), bases)
-        hole = _summed(_take(holes, index, dims + 1), _used(bases, periodic))
-        part = weight.unsqueeze(-2) * value
-        total = part if total is None else total + part
-        # nodes that are read by no more than rounding are not asked
-        inside = inside & ((reached & (hole.squeeze(-2) == 0)) | (weight.abs() <= tolerance(weight)))
-    assert total is not None
-    return total.movedim(-2, -3), inside
-
-
-def tolerance(reference: Tensor) -> float:
-    """How far numbers that are meant to be equal may differ, relative to one."""
-    return float(torch.finfo(reference.dtype).eps ** _EXTRA)
-
-
-def _take(x: Tensor, index: Tensor, event: int) -> Tensor:
-    """Slices ``[*batch, r, ...]`` of ``[*batch, s, ...]``, whose last ``event`` dimensions are of one slice."""
-    batch = broadcast_shapes(x.shape[: -event - 1], index.shape[:-1])
-    x, index = x.expand(*batch, *x.shape[-event - 1 :]), index.expand(*batch, -1)
-    return x.gather(len(batch), index[..., *[None] * event].expand(*index.shape, *x.shape[-event:]))
-
-
-def _inverse(steps: Tensor) -> Tensor:
-    """The inverses of matrices ``[*batch, d, d]``."""
-    return 1.0 / steps if steps.shape[-1] == 1 else torch.linalg.inv_ex(steps).inverse
-
-
-def _time_weights(times: Tensor, at: Tensor, extrapolated: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The slices ``[*batch, r, k]`` that a time is interpolated from, their weights, and whether it is covered."""
-    batch = broadcast_shapes(times.shape[:-1], at.shape[:-1])
-    times, at = times.expand(*batch, -1), at.expand(*batch, -1)
-    near = tolerance(times) * (1.0 + times.abs().amax(-1, keepdim=True))
-    count = times.shape[-1] if extrapolated is not None and 1 < times.shape[-1] < _NODES else _NODES
-    if times.shape[-1] < count:
-        distance, index = (at.unsqueeze(-1) - times.unsqueeze(-2)).abs().min(-1)
-        return index.unsqueeze(-1), torch.ones_like(at).unsqueeze(-1), distance <= near
-    beyond = (extrapolated or 0.0) * (times[..., -1:] - times[..., :1])
-    low, high = times[..., :1] - beyond, times[..., -1:] + beyond
-    covered = (at >= low - near) & (at <= high + near)
-    covered = covered & (times.diff(dim=-1) > 0).all(-1, keepdim=True)  # in no other order are four nodes the nearest
-    at = _held(at, torch.minimum(torch.maximum(at, low), high), covered)
-    first = (at.unsqueeze(-1) >= times.unsqueeze(-2)).sum(-1) - 2
-    index = first.clamp(0, times.shape[-1] - count).unsqueeze(-1) + torch.arange(count, device=at.device)
-    return index, _lagrange(at, times.gather(-1, index.flatten(-2)).reshape(index.shape)), covered
-
-
-def _held(at: Tensor, between: Tensor, covered: Tensor) -> Tensor:
-    """Those between the ends; one that is off them by rounding keeps the derivative that it has there."""
-    return torch.where(covered, at + (between - at).detach(), between)
-
-
-def _lagrange(at: Tensor, nodes: Tensor) -> Tensor:
-    """The weights ``[..., k]`` of Lagrange interpolation at ``[...]`` from nodes ``[..., k]``."""
-    weights = []
-    for i in range(nodes.shape[-1]):
-        weight = torch.ones_like(at)
-        for j in range(nodes.shape[-1]):
-            if j != i:
-                weight = weight * ((at - nodes[..., j]) / (nodes[..., i] - nodes[..., j]))
-        weights.append(weight)
-    return torch.stack(weights, -1)
-
-
-def _time_first(values: Tensor, dims: int) -> Tensor:
-    """``[*batch, c, s, *n]`` to ``[*batch, s, c, *n]``."""
-    return values.movedim(-1 - dims, -2 - dims)
-
-
-def _coefficients(values: Tensor, periodic: Sequence[bool]) -> Tensor:
-    """What the basis of each axis multiplies: cosine and sine coefficients, or the values."""
-    for axis, cyclic in enumerate(periodic):
-        if cyclic:
-            dim = axis - len(periodic)
-            modes = torch.fft.rfft(values, dim=dim, norm="forward")
-            values = torch.cat([modes.real, modes.imag], dim)
-    return values
-
-
-def _bases(position: Tensor, counts: Sequence[int], periodic: Sequence[bool]) -> tuple[list[Tensor], Tensor]:
-    """For each axis the basis ``[*batch, r, m, k]`` at places in units of the steps ``[*batch, r, m, d]``.
-
-    And which places are inside.
-    """
-    bases, inside = [], torch.ones_like(position[..., 0], dtype=torch.bool)
-    for axis, (count, cyclic) in enumerate(zip(counts, periodic, strict=True)):
-        at = position[..., axis]
-        if cyclic:
-            bases.append(_trigonometric(at, count))
-        else:
-            near = count * tolerance(at)
-            reached = (at >= -near) & (at <= count - 1 + near)
-            inside = inside & reached
-            bases.append(_cubic(_held(at, at.clamp(0, count - 1), reached), count))
-    return bases, inside
-
-
-def _used(bases: Sequence[Tensor], periodic: Sequence[bool]) -> list[Tensor]:
-    """One where a basis reads a node by more than rounding, zero elsewhere; periodic axes are read as a whole."""
-    return [
-        torch.ones_like(basis[..., :1]) if cyclic else (basis.abs() > tolerance(basis)).to(basis)
-        for basis, cyclic in zip(bases, periodic, strict=True)
-    ]
-
-
-def _summed(value: Tensor, bases: Sequence[Tensor]) -> Tensor:
-    """Coefficients ``[*batch, r, c, *k]`` times bases ``[*batch, r, m, k]``, ``[*batch, r, c, m]``."""
-    last = len(bases) - 1
-    value = matmul(value, bases[last].mT[..., *[None] * last, :, :])
-    for axis in reversed(range(last)):
-        value = (value * bases[axis].mT[..., *[None] * (axis + 1), :, :]).sum(-2)
-    return value
-
-
-def _trigonometric(at: Tensor, count: int) -> Tensor:
-    """Cosines and minus sines of the resolved waves at places in units of the step, ``[..., 2 (n // 2 + 1)]``."""
-    wave = torch.arange(count // 2 + 1, dtype=at.dtype, device=at.device)
-    twice = torch.where((wave == 0) | (2 * wave == count), 1.0, 2.0)
-    angle = (2.0 * math.pi / count) * torch.remainder(at, count).unsqueeze(-1) * wave
-    return torch.cat([twice * angle.cos(), -twice * angle.sin()], -1)
-
-
-def _cubic(at: Tensor, count: int) -> Tensor:
-    """Weights of all n nodes 0, ..., n - 1, four of them not zero, ``[..., n]``."""
-    first = (at.detach().floor() - 1).clamp(0, count - _NODES).unsqueeze(-1)
-    nodes = first + torch.arange(_NODES, dtype=at.dtype, device=at.device)
-    weights = _lagrange(at, nodes)
-    every = torch.arange(count, dtype=at.dtype, device=at.device)
-    return torch.where(nodes.unsqueeze(-1) == every, weights.unsqueeze(-1), 0.0).sum(-2)
-
-
-_PROBE = 0.3  # size of the elements that a group is tried with
-_PROBE_TOLERANCE = 1e-6
-_NEWTON_STEPS = 8
-
-
 class FieldAction(Action):
     r"""The action of point symmetries on fields: an element moves the graph of u to the graph of another function.
 
@@ -458,8 +256,7 @@ class FieldAction(Action):
     """
 
     def __init__(self, group: LieGroup, periodic: Sequence[bool] = (True,), regrid: bool = False) -> None:
-        if not isinstance(group, LieGroup):
-            raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
+        check_type("group", group, LieGroup)  # type: ignore[type-abstract]
         self.group = group
         self.point_action = group.action()
         self.periodic = tuple(bool(p) for p in periodic)
@@ -681,7 +478,7 @@ class FieldAction(Action):
                         edge = edge.narrow(other - d - 2, 0, shape[other] - 1)
                 edges.append(edge[..., columns])
             matrix = torch.stack(edges, -2)
-            return _determinant(matrix).flatten(-1 - d)
+            return matrix_functions(matrix.shape[-1]).determinant(matrix).flatten(-1 - d)
 
         sign = orientation(before) * orientation(after)
         return ~((sign > 0).all(-1) | (sign < 0).all(-1))
@@ -692,7 +489,7 @@ class FieldAction(Action):
         """Whether grids go to grids; raises if that is needed, or if periodic fields are no longer periodic."""
         keeps = self._projectable
         for name, v in zip(self.group.algebra.names, torch.eye(self.group.dim, dtype=torch.float64), strict=True):
-            g = self.group.exp(_PROBE * v / self.group.basis.rows.norm(dim=-1).clamp(min=1.0).max())
+            g = self.group.exp(_PROBE_SIZE * v / self.group.basis.rows.norm(dim=-1).clamp(min=1.0).max())
             self._check_period(name, g)
             if keeps and not self._affine_in_space(g):
                 if not self.regrid:
@@ -729,18 +526,210 @@ class FieldAction(Action):
                 )
 
 
-def _determinant(matrix: Tensor) -> Tensor:
-    """Of small matrices, by the first row; `torch.linalg.det` returns wrong values under some transforms."""
-    n = matrix.shape[-1]
-    if n == 1:
-        return matrix[..., 0, 0]
-    minors = [torch.cat([matrix[..., 1:, :k], matrix[..., 1:, k + 1 :]], -1) for k in range(n)]
-    return sum(
-        ((-1) ** k * matrix[..., 0, k] * _determinant(minors[k]) for k in range(1, n)),
-        start=matrix[..., 0, 0] * _determinant(minors[0]),
-    )
-
-
 def _rows(mask: Tensor, x: Tensor) -> Tensor:
     """A mask of data with dimensions of size one for the rest."""
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+
+
+def resample(
+    field: Field,
+    grid: Grid,
+    periodic: Sequence[bool] = (True,),
+    counts: Sequence[int] | None = None,
+    extrapolated: float | None = None,
+) -> Field:
+    """Interpolate a field on another grid; NaN at points outside of the field, or if its times do not increase.
+
+    Along periodic axes by trigonometric interpolation, exact for what the grid resolves; along others and in time by
+    cubic Lagrange interpolation from the four nearest nodes, error O(h^4). A field at fewer than four times is known at
+    these alone, unless ``extrapolated`` is given.
+
+    Args:
+        field: values with their grid.
+        grid: where; its batch broadcasts against that of the field.
+        periodic: whether each axis of the field is.
+        counts: numbers of points of the grid along its axes; default those of the field.
+        extrapolated: the share of the time between the first and the last node up to which times outside are
+            extrapolated; fewer than four nodes are then interpolated by the polynomial through all of them.
+
+    Raises:
+        ShapeError: a number of axes that is not the field's, batches that do not broadcast, or fewer than four points
+            on an axis that is not periodic.
+    """
+    counts = field.counts if counts is None else torch.Size(counts)
+    axes, of_grid, of_counts = len(field.counts), grid.origin.shape[-1] - 1, len(counts)
+    if not axes == of_grid == of_counts:
+        raise ShapeError(f"grid: expected one of {axes} axes of space, got {of_grid} and counts {list(counts)}")
+    try:
+        broadcast_shapes(field.grid.origin.shape[:-2], grid.origin.shape[:-2])
+    except RuntimeError as error:
+        raise ShapeError(
+            f"grid: expected a batch that broadcasts with {list(field.grid.origin.shape[:-2])}, got "
+            f"{list(grid.origin.shape[:-2])}"
+        ) from error
+    points = grid.points(*counts).flatten(-1 - len(counts), -2)
+    values, covered = evaluate(field, points, grid.times, periodic, extrapolated)
+    values = torch.where(covered.unsqueeze(-3), values, math.nan)
+    return Field(values.unflatten(-1, tuple(counts)), grid)
+
+
+def evaluate(
+    field: Field,
+    points: Float[Tensor, "*batch r m n"],
+    times: Float[Tensor, "*batch r"],
+    periodic: Sequence[bool],
+    extrapolated: float | None = None,
+) -> tuple[Float[Tensor, "*out c r m"], Bool[Tensor, "*out r m"]]:
+    """Values at r groups of m points (x, t), each group at one time; finite everywhere, and where they mean something.
+
+    Raises:
+        ShapeError: see `resample`.
+    """
+    counts = field.counts
+    if len(periodic) != len(counts):
+        raise ShapeError(f"periodic: expected one for each of {len(counts)} axes of space, got {list(periodic)}")
+    for axis, count in enumerate(counts):
+        if count < _NODES and not periodic[axis]:
+            raise ShapeError(f"values: expected at least {_NODES} points on axis {axis}, got {count}")
+    nodes, weights, covered = _time_weights(field.grid.times, times, extrapolated)
+    unknown = torch.isnan(field.values)
+    dims = len(counts)
+    coefficients = _time_first(_coefficients(torch.where(unknown, 0.0, field.values), periodic), dims)
+    holes = unknown.any(-2 - dims, keepdim=True)
+    for axis, cyclic in enumerate(periodic):  # one hole spoils a trigonometric series
+        holes = holes.any(axis - dims, keepdim=True) if cyclic else holes
+    holes = _time_first(holes.to(coefficients), dims)
+    total, inside = None, covered.unsqueeze(-1)
+    for k in range(nodes.shape[-1]):
+        index, weight = nodes[..., k], weights[..., k, None]
+        origin, steps = _take(field.grid.origin, index, 1)[..., :-1], _take(field.grid.steps, index, 2)
+        position = matmul(points[..., :-1] - origin.unsqueeze(-2), _inverse(steps))
+        bases, reached = _bases(position, counts, periodic)
+        value = _summed(_take(coefficients, index, dims + 1), bases)
+        hole = _summed(_take(holes, index, dims + 1), _used(bases, periodic))
+        part = weight.unsqueeze(-2) * value
+        total = part if total is None else total + part
+        # nodes that are read by no more than rounding are not asked
+        inside = inside & ((reached & (hole.squeeze(-2) == 0)) | (weight.abs() <= tolerance(weight)))
+    assert total is not None
+    return total.movedim(-2, -3), inside
+
+
+def tolerance(reference: Tensor) -> float:
+    """How far numbers that are meant to be equal may differ, relative to one."""
+    return float(torch.finfo(reference.dtype).eps ** _TOLERANCE_EXPONENT)
+
+
+def _take(x: Tensor, index: Tensor, event: int) -> Tensor:
+    """Slices ``[*batch, r, ...]`` of ``[*batch, s, ...]``, whose last ``event`` dimensions are of one slice."""
+    batch = broadcast_shapes(x.shape[: -event - 1], index.shape[:-1])
+    x, index = x.expand(*batch, *x.shape[-event - 1 :]), index.expand(*batch, -1)
+    return x.gather(len(batch), index[..., *[None] * event].expand(*index.shape, *x.shape[-event:]))
+
+
+def _inverse(steps: Tensor) -> Tensor:
+    """The inverses of matrices ``[*batch, d, d]``."""
+    return 1.0 / steps if steps.shape[-1] == 1 else torch.linalg.inv_ex(steps).inverse
+
+
+def _time_weights(times: Tensor, at: Tensor, extrapolated: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The slices ``[*batch, r, k]`` that a time is interpolated from, their weights, and whether it is covered."""
+    batch = broadcast_shapes(times.shape[:-1], at.shape[:-1])
+    times, at = times.expand(*batch, -1), at.expand(*batch, -1)
+    near = tolerance(times) * (1.0 + times.abs().amax(-1, keepdim=True))
+    count = times.shape[-1] if extrapolated is not None and 1 < times.shape[-1] < _NODES else _NODES
+    if times.shape[-1] < count:
+        distance, index = (at.unsqueeze(-1) - times.unsqueeze(-2)).abs().min(-1)
+        return index.unsqueeze(-1), torch.ones_like(at).unsqueeze(-1), distance <= near
+    beyond = (extrapolated or 0.0) * (times[..., -1:] - times[..., :1])
+    low, high = times[..., :1] - beyond, times[..., -1:] + beyond
+    covered = (at >= low - near) & (at <= high + near)
+    covered = covered & (times.diff(dim=-1) > 0).all(-1, keepdim=True)  # in no other order are four nodes the nearest
+    at = _held(at, torch.minimum(torch.maximum(at, low), high), covered)
+    first = (at.unsqueeze(-1) >= times.unsqueeze(-2)).sum(-1) - 2
+    index = first.clamp(0, times.shape[-1] - count).unsqueeze(-1) + torch.arange(count, device=at.device)
+    return index, lagrange_weights(at, times.gather(-1, index.flatten(-2)).reshape(index.shape)), covered
+
+
+def _held(at: Tensor, between: Tensor, covered: Tensor) -> Tensor:
+    """Those between the ends; one that is off them by rounding keeps the derivative that it has there."""
+    return torch.where(covered, at + (between - at).detach(), between)
+
+
+def lagrange_weights(at: Tensor, nodes: Tensor) -> Tensor:
+    """The weights ``[..., k]`` of Lagrange interpolation at ``[...]`` from nodes ``[..., k]``."""
+    weights = []
+    for i in range(nodes.shape[-1]):
+        weight = torch.ones_like(at)
+        for j in range(nodes.shape[-1]):
+            if j != i:
+                weight = weight * ((at - nodes[..., j]) / (nodes[..., i] - nodes[..., j]))
+        weights.append(weight)
+    return torch.stack(weights, -1)
+
+
+def _time_first(values: Tensor, dims: int) -> Tensor:
+    """``[*batch, c, s, *n]`` to ``[*batch, s, c, *n]``."""
+    return values.movedim(-1 - dims, -2 - dims)
+
+
+def _coefficients(values: Tensor, periodic: Sequence[bool]) -> Tensor:
+    """What the basis of each axis multiplies: cosine and sine coefficients, or the values."""
+    for axis, cyclic in enumerate(periodic):
+        if cyclic:
+            dim = axis - len(periodic)
+            modes = torch.fft.rfft(values, dim=dim, norm="forward")
+            values = torch.cat([modes.real, modes.imag], dim)
+    return values
+
+
+def _bases(position: Tensor, counts: Sequence[int], periodic: Sequence[bool]) -> tuple[list[Tensor], Tensor]:
+    """For each axis the basis ``[*batch, r, m, k]`` at places in units of the steps ``[*batch, r, m, d]``.
+
+    And which places are inside.
+    """
+    bases, inside = [], torch.ones_like(position[..., 0], dtype=torch.bool)
+    for axis, (count, cyclic) in enumerate(zip(counts, periodic, strict=True)):
+        at = position[..., axis]
+        if cyclic:
+            bases.append(_trigonometric(at, count))
+        else:
+            near = count * tolerance(at)
+            reached = (at >= -near) & (at <= count - 1 + near)
+            inside = inside & reached
+            bases.append(_cubic(_held(at, at.clamp(0, count - 1), reached), count))
+    return bases, inside
+
+
+def _used(bases: Sequence[Tensor], periodic: Sequence[bool]) -> list[Tensor]:
+    """One where a basis reads a node by more than rounding, zero elsewhere; periodic axes are read as a whole."""
+    return [
+        torch.ones_like(basis[..., :1]) if cyclic else (basis.abs() > tolerance(basis)).to(basis)
+        for basis, cyclic in zip(bases, periodic, strict=True)
+    ]
+
+
+def _summed(value: Tensor, bases: Sequence[Tensor]) -> Tensor:
+    """Coefficients ``[*batch, r, c, *k]`` times bases ``[*batch, r, m, k]``, ``[*batch, r, c, m]``."""
+    last = len(bases) - 1
+    value = matmul(value, bases[last].mT[..., *[None] * last, :, :])
+    for axis in reversed(range(last)):
+        value = (value * bases[axis].mT[..., *[None] * (axis + 1), :, :]).sum(-2)
+    return value
+
+
+def _trigonometric(at: Tensor, count: int) -> Tensor:
+    """Cosines and minus sines of the resolved waves at places in units of the step, ``[..., 2 (n // 2 + 1)]``."""
+    wave = torch.arange(count // 2 + 1, dtype=at.dtype, device=at.device)
+    twice = torch.where((wave == 0) | (2 * wave == count), 1.0, 2.0)
+    angle = (2.0 * math.pi / count) * torch.remainder(at, count).unsqueeze(-1) * wave
+    return torch.cat([twice * angle.cos(), -twice * angle.sin()], -1)
+
+
+def _cubic(at: Tensor, count: int) -> Tensor:
+    """Weights of all n nodes 0, ..., n - 1, four of them not zero, ``[..., n]``."""
+    first = (at.detach().floor() - 1).clamp(0, count - _NODES).unsqueeze(-1)
+    nodes = first + torch.arange(_NODES, dtype=at.dtype, device=at.device)
+    weights = lagrange_weights(at, nodes)
+    every = torch.arange(count, dtype=at.dtype, device=at.device)
+    return torch.where(nodes.unsqueeze(-1) == every, weights.unsqueeze(-1), 0.0).sum(-2)

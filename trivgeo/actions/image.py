@@ -1,10 +1,12 @@
-"""The action of transformations of the plane on images."""
+"""The action of transformations of the plane on images: the warp, the coordinates of its frame, interpolation with
+derivatives, and the cost of what leaves the frame.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from torch.nn import functional
 
 from trivgeo._numerics import Constant, broadcast_shapes, is_abstract
 from trivgeo._torch import in_forward_mode
-from trivgeo.checks import check_count, check_tensor, promoted
+from trivgeo.checks import check_count, check_tensor, check_type, promoted
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, LieGroup, PointAction
 from trivgeo.groups.action import ContentGuard
@@ -36,266 +38,23 @@ __all__ = [
 ]
 
 
-def half_sides(height: int, width: int) -> tuple[float, float]:
-    """Return half the width and half the height of a frame of ``height`` by ``width`` pixels; the longer half side
-    is 1.
-    """
-    longer = max(height, width)
-    return width / longer, height / longer
-
-
-def pixel_centres(height: int, width: int, reference: Tensor) -> Float[Tensor, "p 2"]:
-    """Return the centres (x, y) of the pixels of a frame, row by row, ``[height * width, 2]``.
-
-    Args:
-        height: number of rows of pixels.
-        width: number of columns of pixels.
-        reference: gives dtype and device.
-    """
-    longer = max(height, width)
-    x = (2 * torch.arange(width, dtype=reference.dtype, device=reference.device) + (1 - width)) / longer
-    y = (2 * torch.arange(height, dtype=reference.dtype, device=reference.device) + (1 - height)) / longer
-    return torch.stack([x.expand(height, width), y.unsqueeze(-1).expand(height, width)], -1).flatten(0, 1)
-
-
-def frame_corners(height: int, width: int) -> tuple[tuple[float, float], ...]:
-    """Return the corners (x, y) of the frame of ``height`` by ``width`` pixels, at the outer edges of its pixels."""
-    x, y = half_sides(height, width)
-    return (-x, -y), (-x, y), (x, -y), (x, y)
-
-
-def frame_from_pixels(height: int, width: int, reference: Tensor) -> Float[Tensor, "3 3"]:
-    """Return the matrix that maps pixel coordinates (x, y, 1) to coordinates of the frame, ``[3, 3]``.
-
-    Args:
-        height: number of rows of the image.
-        width: number of columns; pixel centres lie at whole numbers.
-        reference: a tensor on the device of the result, which has dtype float64.
-    """
-    longer = max(height, width)
-    rows = [[2 / longer, 0.0, (1 - width) / longer], [0.0, 2 / longer, (1 - height) / longer], [0.0, 0.0, 1.0]]
-    return torch.tensor(rows, dtype=torch.float64, device=reference.device)
-
-
-def check_sides(size: tuple[int, int]) -> tuple[int, int]:
-    """Return ``size`` as height and width.
-
-    Raises:
-        ConfigurationError: ``size`` is no pair of integers of at least one.
-    """
-    if not isinstance(size, Sequence) or isinstance(size, str | bytes) or len(size) != 2:
-        raise ConfigurationError(f"size: expected height and width, got {size!r}")
-    height, width = size
-    return check_count("height", height), check_count("width", width)
-
-
 Interpolation = Literal["bilinear", "bicubic"]
 Padding = Literal["zeros", "border", "reflection"]
 
-_ZEROS = 2
-"""Pixels of zeros on each side of an image."""
-
-
-def sample_images(
-    x: Float[Tensor, "b c h w"], grid: Float[Tensor, "b p q 2"], mode: Interpolation, padding: Padding
-) -> Float[Tensor, "b c p q"]:
-    """Interpolate images at points, as torch's ``grid_sample``, with derivatives in forward mode.
-
-    ``grid_sample`` has no derivative in forward mode. Where one is taken, values come from the four pixels around each
-    point.
-
-    Args:
-        x: images ``[b, c, h, w]``, each on the square [-1, 1]^2.
-        grid: points (x, y) of that square, ``[b, p, q, 2]``.
-        mode: kernel of the interpolation.
-        padding: values outside the image: ``zeros``, ``border`` or ``reflection``.
-
-    Returns:
-        Values ``[b, c, p, q]``.
-
-    Raises:
-        ConfigurationError: a derivative in forward mode of the bicubic kernel.
-    """
-    if torch.compiler.is_compiling() or not in_forward_mode():
-        return functional.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=False)
-    if mode != "bilinear":
-        raise ConfigurationError(f"mode: expected bilinear, which has derivatives in forward mode, got {mode}")
-    return _bilinear(x, grid, padding)
-
-
-def sample_with_slopes(
-    x: Float[Tensor, "b c h w"], position: Float[Tensor, "b p 2"]
-) -> tuple[Float[Tensor, "b c p"], Float[Tensor, "b c p"], Float[Tensor, "b c p"]]:
-    """Interpolate images between four pixels, zero outside, and return the derivatives by x and by y as well.
-
-    Args:
-        x: images.
-        position: points (x, y) in pixels, whose centres are at whole numbers.
-
-    Returns:
-        Values and their two derivatives, ``[b, c, p]``, per pixel.
-    """
-    height, width = x.shape[-2:]
-    flat = functional.pad(x, (_ZEROS,) * 4).flatten(2)
-    # beyond two pixels of zeros nothing changes
-    across = position[..., 0].clamp(-_ZEROS, width)
-    down = position[..., 1].clamp(-_ZEROS, height)
-    left, top = across.floor(), down.floor()
-    right_share, lower_share = (across - left).unsqueeze(1), (down - top).unsqueeze(1)
-    corner = ((top.long() + _ZEROS) * (width + 2 * _ZEROS) + left.long() + _ZEROS).unsqueeze(1)
-    corner = corner.expand(-1, flat.shape[1], -1)
-    upper_left, upper_right = flat.gather(2, corner), flat.gather(2, corner + 1)
-    below = corner + (width + 2 * _ZEROS)
-    lower_left, lower_right = flat.gather(2, below), flat.gather(2, below + 1)
-    upper = upper_left + right_share * (upper_right - upper_left)
-    lower = lower_left + right_share * (lower_right - lower_left)
-    upper_slope, lower_slope = upper_right - upper_left, lower_right - lower_left
-    return upper + lower_share * (lower - upper), upper_slope + lower_share * (lower_slope - upper_slope), lower - upper
-
-
-def _bilinear(x: Tensor, grid: Tensor, padding: Padding) -> Tensor:
-    """The sum over four pixels of value times weight."""
-    height, width = x.shape[-2:]
-    across, down = (_position(grid[..., axis], size, padding) for axis, size in enumerate((width, height)))
-    flat = x.flatten(2)
-    total: Tensor | float = 0.0
-    for row, row_weight in _taps(down, height):
-        for column, column_weight in _taps(across, width):
-            index = (row * width + column).flatten(1).unsqueeze(1).expand(-1, flat.shape[1], -1)
-            value = flat.gather(2, index).unflatten(2, grid.shape[1:3])
-            total = total + value * (row_weight * column_weight).unsqueeze(1)
-    assert isinstance(total, Tensor)
-    return total
-
-
-def _position(coordinate: Tensor, size: int, padding: Padding) -> Tensor:
-    """The coordinate in pixels, whose centres are at whole numbers, after the padding has brought it inside."""
-    position = 0.5 * ((coordinate + 1) * size - 1)
-    if padding == "reflection":
-        beyond = (position + 0.5).abs()
-        turns = (beyond / size).detach().floor()
-        rest = beyond - turns * size
-        position = torch.where(turns % 2 == 0, rest, size - rest) - 0.5
-    return position if padding == "zeros" else position.clamp(0, size - 1)
-
-
-def _taps(position: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
-    """The pixels on both sides of a position, with their weights: zero outside the image."""
-    low = position.detach().floor()
-    part = position - low
-    taps = []
-    for pixel, weight in ((low, 1 - part), (low + 1, part)):
-        inside = (pixel >= 0) & (pixel <= size - 1)
-        taps.append((pixel.clamp(0, size - 1).long(), torch.where(inside, weight, 0.0)))
-    return taps
-
-
-_MOST_CELLS = 16
-"""Largest number of cells of the content along a side of the frame."""
-_WIDTH = 0.1
-"""Distance beyond the edge of the frame, in units of half its longer side, at which content costs log 2."""
-_LEAST_PIXELS = 4.0
-"""Area, in pixels, below which an image has shrunk to nothing."""
-_CORNERS = ((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, 1.0))
-
-
-class ImageContent(NamedTuple):
-    """Distribution of the contrast of images over the frame.
-
-    Attributes:
-        points: centre of the contrast of each cell of the frame, ``[*batch, cells, 2]``.
-        shares: share of the contrast that lies in each cell, ``[*batch, cells]``; zero for an image without any.
-        box: corners of a box of two standard deviations of the contrast each way, ``[*batch, 4, 2]``.
-        pixels: number of pixels that are as large as a square of area one, ``[*batch]``.
-        half_sides: half the width and the height of the frame, ``[*batch, 2]``.
-    """
-
-    points: Float[Tensor, "*batch cells 2"]
-    shares: Float[Tensor, "*batch cells"]
-    box: Float[Tensor, "*batch 4 2"]
-    pixels: Float[Tensor, " *batch"]
-    half_sides: Float[Tensor, "*batch 2"]
-
-
-class ImageGuard(ContentGuard):
-    r"""The cost of the contrast of an image that a warp moves out of its frame, or shrinks to nothing.
-
-    .. math:: \sum_c m_c \sum_{i=1}^{2} \log(1 + \max(|(g.q_c)_i| - s_i, 0)^2 / 0.1^2) + 2 \max(\log(4 / a(g)), 0)
-
-    with m_c the share of the contrast (the squared difference from the background) in a cell, q_c its centre, s_i half
-    the sides of the frame, one for the longer, and a(g) the area in pixels of the box of the content. Zero while the
-    content stays in the frame on more than four pixels, since a cell lies with its centre in the convex hull of its
-    content. Of an image with no contrast nothing is lost.
-
-    Args:
-        point_action: of the group on points of the plane.
-        fill: the background, one number for all channels or one for each.
-    """
-
-    def __init__(self, point_action: PointAction, fill: tuple[float, ...]) -> None:
-        self.point_action = point_action
-        self.fill = fill
-
-    def content(self, x: Float[Tensor, "*batch c h w"]) -> ImageContent:
-        """Return the distribution of the contrast of images ``x``, ``[*batch, c, h, w]``; one record serves all
-        elements.
-        """
-        batch, (height, width) = x.shape[:-3], x.shape[-2:]
-        contrast = (x.detach() - self._background(x)).square().sum(-3)
-        contrast = contrast / contrast.amax((-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
-        across, down = pixel_centres(height, width, x).unflatten(0, (height, width)).unbind(-1)
-        moments = torch.stack([contrast, contrast * across, contrast * down], -3)
-        sizes = min(height, _MOST_CELLS), min(width, _MOST_CELLS)
-        cells = functional.adaptive_avg_pool2d(moments.reshape(-1, 3, height, width), sizes)
-        weight, first = cells[:, 0].flatten(1), cells[:, 1:].flatten(2).mT
-        points = torch.where(weight.unsqueeze(-1) > 0, first / weight.unsqueeze(-1), 0.0)
-        total = weight.sum(-1, keepdim=True)
-        shares = torch.where(total > 0, weight / total, 0.0)
-        middle = (shares.unsqueeze(-1) * points).sum(-2, keepdim=True)
-        pixel = x.new_tensor(2.0 / max(height, width))
-        half = x.new_tensor(half_sides(height, width))
-        spread = (shares.unsqueeze(-1) * (points - middle).square()).sum(-2, keepdim=True) + pixel.square() / 12
-        box = (middle + x.new_tensor(_CORNERS) * spread.sqrt()).clamp(-half, half)
-        pixels = torch.where(total[:, 0] > 0, max(height, width) ** 2 / 4.0, torch.inf)
-        parts = (points, shares, box, pixels, half.expand(points.shape[0], 2))
-        return ImageContent(*(part.reshape(*batch, *part.shape[1:]) for part in parts))
-
-    def departure(self, g: Tensor, content: ImageContent) -> Float[Tensor, "*out"]:
-        """Return the cost of contrast that g moves out of the frame, ``[*batch]``; zero if all stays inside."""
-        beyond = torch.relu(self.point_action(g, content.points).abs() - content.half_sides.unsqueeze(-2)) / _WIDTH
-        outside = 2 * torch.hypot(torch.ones_like(beyond), beyond).log().sum(-1)
-        area = self._area(g, content).clamp(min=torch.finfo(g.dtype).tiny)
-        return (content.shares * outside).sum(-1) + 2 * torch.relu((_LEAST_PIXELS / area).log())
-
-    def kept(self, g: Tensor, content: ImageContent) -> Float[Tensor, "*out"]:
-        """Return the share of the contrast that g leaves in the frame, ``[*batch]``, in [0, 1].
-
-        The share is reduced where the contrast covers less than four pixels after g has acted.
-        """
-        inside = (self.point_action(g, content.points).abs() <= content.half_sides.unsqueeze(-2)).all(-1)
-        lost = (content.shares * (~inside).to(content.shares.dtype)).sum(-1)
-        return (1 - lost) * (self._area(g, content) / _LEAST_PIXELS).clamp(max=1.0)
-
-    def empty(self, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch c h w"]:
-        """Return images that show the background alone, of the shape of ``x``, ``[*batch, c, h, w]``."""
-        return torch.zeros_like(x) + self._background(x)
-
-    def _background(self, x: Tensor) -> Tensor:
-        return x.new_tensor(self.fill).reshape(-1, 1, 1)
-
-    def _area(self, g: Tensor, content: ImageContent) -> Tensor:
-        """The area of the moved box of the content, in pixels."""
-        box = self.point_action(g, content.box)
-        first, second = box[..., 2, :] - box[..., 0, :], box[..., 3, :] - box[..., 1, :]
-        return 0.5 * (first[..., 0] * second[..., 1] - first[..., 1] * second[..., 0]).abs() * content.pixels
-
-
-_MODES = ("bilinear", "bicubic")
-_PADDINGS = ("zeros", "border", "reflection")
-_CHANNELS, _MAX_CHANNELS = (3, 4), 16
-"""Last sizes that are channels, not a width, of images that have more than so many of everything else."""
+_CHANNELS = (3, 4)
+_MAX_CHANNELS = 16
+"""A last size in `_CHANNELS` counts as channels, not a width, if the sizes before it are larger than this."""
 _MATRIX_TOLERANCE = 1e-4
-"""By how much a matrix may differ from one of the group, in units of half the longer side of a frame."""
+"""Largest distance of a matrix from one of the group, in units of half the longer side of a frame."""
+_MARGIN = 2
+"""Pixels of zeros on each side of an image that is sampled with its slopes."""
+_MAX_CELLS = 16
+"""Largest number of cells of the content along a side of the frame."""
+_EDGE_WIDTH = 0.1
+"""Distance beyond the edge of the frame, in units of half its longer side, at which content costs log 2."""
+_MIN_AREA = 4.0
+"""Area, in pixels, below which an image has shrunk to nothing."""
+_BOX_CORNERS = ((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, 1.0))
 
 
 class ImageWarp(Action):
@@ -353,9 +112,8 @@ class ImageWarp(Action):
         fill: float | Sequence[float] = 0.0,
         guarded: bool = True,
     ) -> None:
-        if not isinstance(group, LieGroup):
-            raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
-        for name, value, known in (("mode", mode, _MODES), ("padding", padding, _PADDINGS)):
+        check_type("group", group, LieGroup)  # type: ignore[type-abstract]
+        for name, value, known in (("mode", mode, get_args(Interpolation)), ("padding", padding, get_args(Padding))):
             if value not in known:
                 raise ConfigurationError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
         point_action = group.action()
@@ -399,16 +157,13 @@ class ImageWarp(Action):
         Images keep their dtype; the computation is in the wider one of both. Images that share many transformations
         are read in place: the last batch dimensions in which ``x`` has size one cost no copies of it.
 
-        Args:
-
-
         Returns:
             Images ``[*out, c, h, w]``, or a list of them.
 
         Raises:
             ShapeError: an element or an image has the wrong shape, or the batches do not broadcast.
         """
-        # a tuple of types: torch.compile of 2.8 does not know their union
+        # a tuple of types, not their union: see `trivgeo._torch`
         return self._warp_each(g, x) if isinstance(x, (list, tuple)) else self._warp(g, x)
 
     def _warp_each(self, g: Tensor, images: Sequence[Tensor]) -> list[Float[Tensor, "..."]]:
@@ -634,3 +389,241 @@ def _check_fill(fill: float | Sequence[float], padding: str) -> tuple[float, ...
     if padding != "zeros" and any(value != 0 for value in values):
         raise ConfigurationError(f"fill: expected none with padding {padding!r}, got {fill!r}")
     return tuple(float(value) for value in values)
+
+
+def half_sides(height: int, width: int) -> tuple[float, float]:
+    """Return half the width and half the height of a frame of ``height`` by ``width`` pixels; the longer half side
+    is 1.
+    """
+    longer = max(height, width)
+    return width / longer, height / longer
+
+
+def pixel_centres(height: int, width: int, reference: Tensor) -> Float[Tensor, "p 2"]:
+    """Return the centres (x, y) of the pixels of a frame, row by row, ``[height * width, 2]``.
+
+    Args:
+        height: number of rows of pixels.
+        width: number of columns of pixels.
+        reference: gives dtype and device.
+    """
+    longer = max(height, width)
+    x = (2 * torch.arange(width, dtype=reference.dtype, device=reference.device) + (1 - width)) / longer
+    y = (2 * torch.arange(height, dtype=reference.dtype, device=reference.device) + (1 - height)) / longer
+    return torch.stack([x.expand(height, width), y.unsqueeze(-1).expand(height, width)], -1).flatten(0, 1)
+
+
+def frame_corners(height: int, width: int) -> tuple[tuple[float, float], ...]:
+    """Return the corners (x, y) of the frame of ``height`` by ``width`` pixels, at the outer edges of its pixels."""
+    x, y = half_sides(height, width)
+    return (-x, -y), (-x, y), (x, -y), (x, y)
+
+
+def frame_from_pixels(height: int, width: int, reference: Tensor) -> Float[Tensor, "3 3"]:
+    """Return the matrix that maps pixel coordinates (x, y, 1) to coordinates of the frame, ``[3, 3]``.
+
+    Args:
+        height: number of rows of the image.
+        width: number of columns; pixel centres lie at whole numbers.
+        reference: a tensor on the device of the result, which has dtype float64.
+    """
+    longer = max(height, width)
+    rows = [[2 / longer, 0.0, (1 - width) / longer], [0.0, 2 / longer, (1 - height) / longer], [0.0, 0.0, 1.0]]
+    return torch.tensor(rows, dtype=torch.float64, device=reference.device)
+
+
+def check_sides(size: tuple[int, int]) -> tuple[int, int]:
+    """Return ``size`` as height and width.
+
+    Raises:
+        ConfigurationError: ``size`` is no pair of integers of at least one.
+    """
+    if not isinstance(size, Sequence) or isinstance(size, str | bytes) or len(size) != 2:
+        raise ConfigurationError(f"size: expected height and width, got {size!r}")
+    height, width = size
+    return check_count("height", height), check_count("width", width)
+
+
+def sample_images(
+    x: Float[Tensor, "b c h w"], grid: Float[Tensor, "b p q 2"], mode: Interpolation, padding: Padding
+) -> Float[Tensor, "b c p q"]:
+    """Interpolate images at points, as torch's ``grid_sample``, with derivatives in forward mode.
+
+    ``grid_sample`` has no derivative in forward mode. Where one is taken, values come from the four pixels around each
+    point.
+
+    Args:
+        x: images ``[b, c, h, w]``, each on the square [-1, 1]^2.
+        grid: points (x, y) of that square, ``[b, p, q, 2]``.
+        mode: kernel of the interpolation.
+        padding: values outside the image: ``zeros``, ``border`` or ``reflection``.
+
+    Returns:
+        Values ``[b, c, p, q]``.
+
+    Raises:
+        ConfigurationError: a derivative in forward mode of the bicubic kernel.
+    """
+    if torch.compiler.is_compiling() or not in_forward_mode():
+        return functional.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=False)
+    if mode != "bilinear":
+        raise ConfigurationError(f"mode: expected bilinear, which has derivatives in forward mode, got {mode}")
+    return _bilinear(x, grid, padding)
+
+
+def sample_with_slopes(
+    x: Float[Tensor, "b c h w"], position: Float[Tensor, "b p 2"]
+) -> tuple[Float[Tensor, "b c p"], Float[Tensor, "b c p"], Float[Tensor, "b c p"]]:
+    """Interpolate images between four pixels, zero outside, and return the derivatives by x and by y as well.
+
+    Args:
+        x: images.
+        position: points (x, y) in pixels, whose centres are at whole numbers.
+
+    Returns:
+        Values and their two derivatives, ``[b, c, p]``, per pixel.
+    """
+    height, width = x.shape[-2:]
+    flat = functional.pad(x, (_MARGIN,) * 4).flatten(2)
+    # beyond two pixels of zeros nothing changes
+    across = position[..., 0].clamp(-_MARGIN, width)
+    down = position[..., 1].clamp(-_MARGIN, height)
+    left, top = across.floor(), down.floor()
+    right_share, lower_share = (across - left).unsqueeze(1), (down - top).unsqueeze(1)
+    corner = ((top.long() + _MARGIN) * (width + 2 * _MARGIN) + left.long() + _MARGIN).unsqueeze(1)
+    corner = corner.expand(-1, flat.shape[1], -1)
+    upper_left, upper_right = flat.gather(2, corner), flat.gather(2, corner + 1)
+    below = corner + (width + 2 * _MARGIN)
+    lower_left, lower_right = flat.gather(2, below), flat.gather(2, below + 1)
+    upper = upper_left + right_share * (upper_right - upper_left)
+    lower = lower_left + right_share * (lower_right - lower_left)
+    upper_slope, lower_slope = upper_right - upper_left, lower_right - lower_left
+    return upper + lower_share * (lower - upper), upper_slope + lower_share * (lower_slope - upper_slope), lower - upper
+
+
+def _bilinear(x: Tensor, grid: Tensor, padding: Padding) -> Tensor:
+    """The sum over four pixels of value times weight."""
+    height, width = x.shape[-2:]
+    across, down = (_position(grid[..., axis], size, padding) for axis, size in enumerate((width, height)))
+    flat = x.flatten(2)
+    total: Tensor | float = 0.0
+    for row, row_weight in _taps(down, height):
+        for column, column_weight in _taps(across, width):
+            index = (row * width + column).flatten(1).unsqueeze(1).expand(-1, flat.shape[1], -1)
+            value = flat.gather(2, index).unflatten(2, grid.shape[1:3])
+            total = total + value * (row_weight * column_weight).unsqueeze(1)
+    assert isinstance(total, Tensor)
+    return total
+
+
+def _position(coordinate: Tensor, size: int, padding: Padding) -> Tensor:
+    """The coordinate in pixels, whose centres are at whole numbers, after the padding has brought it inside."""
+    position = 0.5 * ((coordinate + 1) * size - 1)
+    if padding == "reflection":
+        beyond = (position + 0.5).abs()
+        turns = (beyond / size).detach().floor()
+        rest = beyond - turns * size
+        position = torch.where(turns % 2 == 0, rest, size - rest) - 0.5
+    return position if padding == "zeros" else position.clamp(0, size - 1)
+
+
+def _taps(position: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
+    """The pixels on both sides of a position, with their weights: zero outside the image."""
+    low = position.detach().floor()
+    part = position - low
+    taps = []
+    for pixel, weight in ((low, 1 - part), (low + 1, part)):
+        inside = (pixel >= 0) & (pixel <= size - 1)
+        taps.append((pixel.clamp(0, size - 1).long(), torch.where(inside, weight, 0.0)))
+    return taps
+
+
+class ImageContent(NamedTuple):
+    """Distribution of the contrast of images over the frame.
+
+    Attributes:
+        points: centre of the contrast of each cell of the frame, ``[*batch, cells, 2]``.
+        shares: share of the contrast that lies in each cell, ``[*batch, cells]``; zero for an image without any.
+        box: corners of a box of two standard deviations of the contrast each way, ``[*batch, 4, 2]``.
+        pixels: number of pixels that are as large as a square of area one, ``[*batch]``.
+        half_sides: half the width and the height of the frame, ``[*batch, 2]``.
+    """
+
+    points: Float[Tensor, "*batch cells 2"]
+    shares: Float[Tensor, "*batch cells"]
+    box: Float[Tensor, "*batch 4 2"]
+    pixels: Float[Tensor, " *batch"]
+    half_sides: Float[Tensor, "*batch 2"]
+
+
+class ImageGuard(ContentGuard):
+    r"""The cost of the contrast of an image that a warp moves out of its frame, or shrinks to nothing.
+
+    .. math:: \sum_c m_c \sum_{i=1}^{2} \log(1 + \max(|(g.q_c)_i| - s_i, 0)^2 / 0.1^2) + 2 \max(\log(4 / a(g)), 0)
+
+    with m_c the share of the contrast (the squared difference from the background) in a cell, q_c its centre, s_i half
+    the sides of the frame, one for the longer, and a(g) the area in pixels of the box of the content. Zero while the
+    content stays in the frame on more than four pixels, since a cell lies with its centre in the convex hull of its
+    content. Of an image with no contrast nothing is lost.
+
+    Args:
+        point_action: of the group on points of the plane.
+        fill: the background, one number for all channels or one for each.
+    """
+
+    def __init__(self, point_action: PointAction, fill: tuple[float, ...]) -> None:
+        self.point_action = point_action
+        self.fill = fill
+
+    def content(self, x: Float[Tensor, "*batch c h w"]) -> ImageContent:
+        """Return the distribution of the contrast of images ``x``, ``[*batch, c, h, w]``; one record serves all
+        elements.
+        """
+        batch, (height, width) = x.shape[:-3], x.shape[-2:]
+        contrast = (x.detach() - self._background(x)).square().sum(-3)
+        contrast = contrast / contrast.amax((-2, -1), keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+        across, down = pixel_centres(height, width, x).unflatten(0, (height, width)).unbind(-1)
+        moments = torch.stack([contrast, contrast * across, contrast * down], -3)
+        sizes = min(height, _MAX_CELLS), min(width, _MAX_CELLS)
+        cells = functional.adaptive_avg_pool2d(moments.reshape(-1, 3, height, width), sizes)
+        weight, first = cells[:, 0].flatten(1), cells[:, 1:].flatten(2).mT
+        points = torch.where(weight.unsqueeze(-1) > 0, first / weight.unsqueeze(-1), 0.0)
+        total = weight.sum(-1, keepdim=True)
+        shares = torch.where(total > 0, weight / total, 0.0)
+        middle = (shares.unsqueeze(-1) * points).sum(-2, keepdim=True)
+        pixel = x.new_tensor(2.0 / max(height, width))
+        half = x.new_tensor(half_sides(height, width))
+        spread = (shares.unsqueeze(-1) * (points - middle).square()).sum(-2, keepdim=True) + pixel.square() / 12
+        box = (middle + x.new_tensor(_BOX_CORNERS) * spread.sqrt()).clamp(-half, half)
+        pixels = torch.where(total[:, 0] > 0, max(height, width) ** 2 / 4.0, torch.inf)
+        parts = (points, shares, box, pixels, half.expand(points.shape[0], 2))
+        return ImageContent(*(part.reshape(*batch, *part.shape[1:]) for part in parts))
+
+    def departure(self, g: Tensor, content: ImageContent) -> Float[Tensor, "*out"]:
+        """Return the cost of contrast that g moves out of the frame, ``[*batch]``; zero if all stays inside."""
+        beyond = torch.relu(self.point_action(g, content.points).abs() - content.half_sides.unsqueeze(-2)) / _EDGE_WIDTH
+        outside = 2 * torch.hypot(torch.ones_like(beyond), beyond).log().sum(-1)
+        area = self._area(g, content).clamp(min=torch.finfo(g.dtype).tiny)
+        return (content.shares * outside).sum(-1) + 2 * torch.relu((_MIN_AREA / area).log())
+
+    def kept(self, g: Tensor, content: ImageContent) -> Float[Tensor, "*out"]:
+        """Return the share of the contrast that g leaves in the frame, ``[*batch]``, in [0, 1].
+
+        The share is reduced where the contrast covers less than four pixels after g has acted.
+        """
+        inside = (self.point_action(g, content.points).abs() <= content.half_sides.unsqueeze(-2)).all(-1)
+        lost = (content.shares * (~inside).to(content.shares.dtype)).sum(-1)
+        return (1 - lost) * (self._area(g, content) / _MIN_AREA).clamp(max=1.0)
+
+    def empty(self, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch c h w"]:
+        """Return images that show the background alone, of the shape of ``x``, ``[*batch, c, h, w]``."""
+        return torch.zeros_like(x) + self._background(x)
+
+    def _background(self, x: Tensor) -> Tensor:
+        return x.new_tensor(self.fill).reshape(-1, 1, 1)
+
+    def _area(self, g: Tensor, content: ImageContent) -> Tensor:
+        """The area of the moved box of the content, in pixels."""
+        box = self.point_action(g, content.box)
+        first, second = box[..., 2, :] - box[..., 0, :], box[..., 3, :] - box[..., 1, :]
+        return 0.5 * (first[..., 0] * second[..., 1] - first[..., 1] * second[..., 0]).abs() * content.pixels

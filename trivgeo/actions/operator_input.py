@@ -10,13 +10,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._text import described
+from trivgeo.actions.field import lagrange_weights
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, PointAction
 from trivgeo.groups.action import JetAction
 
 __all__ = ["OperatorAction", "OperatorInput", "interpolate"]
 
-_TIME_TOLERANCE = 1e-6
+_TIME_TOLERANCE = 1e-6  # relative difference below which times of an initial condition are one
 
 
 class OperatorInput(NamedTuple):
@@ -143,14 +144,7 @@ def interpolate(
     index = first.unsqueeze(-1) + torch.arange(4, device=x.device)
     flat = index.flatten(-2)
     nodes, values = (z.gather(-1, flat).reshape(index.shape) for z in (x, y))
-    distance = inside.unsqueeze(-1) - nodes
-    value = torch.zeros_like(inside)
-    for i in range(4):
-        weight = torch.ones_like(inside)
-        for j in range(4):
-            if j != i:
-                weight = weight * distance[..., j] / (nodes[..., i] - nodes[..., j])
-        value = value + weight * values[..., i]
+    value = (lagrange_weights(inside, nodes) * values).sum(-1)
     low_slope = (y[..., 1] - y[..., 0]) / (x[..., 1] - x[..., 0])
     high_slope = (y[..., -1] - y[..., -2]) / (x[..., -1] - x[..., -2])
     beyond = target - inside

@@ -156,13 +156,16 @@ class NeighbourDistance(FeatureScore):
         data: number of clean data.
         dim: number of features.
         neighbours: number of them that are averaged.
+
+    Raises:
+        ConfigurationError: a number is not positive.
     """
 
     def __init__(self, data: int, dim: int, neighbours: int) -> None:
         super().__init__()
         self.dim = dim
-        self.neighbours = min(check_count("neighbours", neighbours), data)
-        self.register_buffer("directions", torch.zeros(data, dim))
+        self.neighbours = min(check_count("neighbours", neighbours), check_count("data", data))
+        self.register_buffer("directions", torch.zeros(data, check_count("dim", dim)))
         self.directions: Tensor
 
     @classmethod

@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
-import os
-import shutil
-import sys
-import threading
-import time
-import types
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, final
 
 import torch
@@ -23,8 +12,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
+from trivgeo._compile import Compilation, compile_and_compare, environment
 from trivgeo._numerics import broadcast_shapes, graph_form, is_traced, is_transformed
-from trivgeo._torch import mark_dynamic
 from trivgeo.checks import check_count, check_type
 from trivgeo.groups.group import EAGER, Evaluator, LieGroup
 
@@ -34,99 +23,15 @@ __all__ = [
     "compile_group",
 ]
 
-Result = TypeVar("Result")
-
-_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch reads it at every compilation, and sets it at the first
-_SPARE = "trivgeo_spare"
-_PROCESS = os.getpid()
-"""The process that imported this; its children have this number, too, but not the workers of torch's compiler."""
-
-
-class ForkedProcessError(Exception):
-    """Compiling in a process that was forked: its parent may have started workers of the compiler, which stay there."""
-
-
-class DifferentResultError(Exception):
-    """The first compiled result is not the eager one."""
-
-
-def call_compiled(call: Callable[[], Result]) -> Result:
-    """Return the result of a function that compiles, in a folder of its own where the cache may be broken.
-
-    A file that is cut, emptied or damaged in the cache of `torch.compile` makes compilation fail in every process that
-    reads it. What fails is compiled again with an empty cache, in a folder below the first, for this process and later
-    ones; a warning names both.
-
-    Args:
-        call: the function, which may be called three times.
-
-    Raises:
-        ForkedProcessError: this process was forked from one that imported the library.
-        Exception: what the first call raised, if the others raise, too.
-    """
-    if os.getpid() != _PROCESS:
-        raise ForkedProcessError("torch's compiler may hang here; start processes by spawn or forkserver")
-    try:
-        return call()
-    except Exception as error:  # whatever the compiler raises
-        found = _call_in_spare(call)
-        if found is None:
-            raise
-        first_line, *_ = str(error).strip().splitlines() or [""]
-        cache = os.environ.get(_VARIABLE)
-        warnings.warn(
-            f"torch.compile: a file in its cache {cache} seems to be broken ({type(error).__name__}: "
-            f"{first_line[:200]}); compiled anew in {_SPARE} below it. Delete the folder to be rid of this warning",
-            RuntimeWarning,
-            stacklevel=caller_level(),
-        )
-        return found[0]
-
-
-def _call_in_spare(call: Callable[[], Result]) -> tuple[Result] | None:
-    """The result with the cache of the spare folder, or where that is broken, too, with an empty one."""
-    cache = os.environ.get(_VARIABLE)
-    if cache is None:  # torch has not come that far
-        return None
-    spare = Path(cache) / _SPARE
-    was_there = spare.exists()
-    for _ in range(1 + was_there):
-        try:
-            with _cache_folder(spare):
-                return (call(),)
-        except Exception:  # the cache is not the reason, or the spare folder is as broken
-            shutil.rmtree(spare, ignore_errors=True)
-    return None
-
-
-@contextmanager
-def _cache_folder(folder: Path) -> Iterator[None]:
-    before = os.environ[_VARIABLE]
-    os.environ[_VARIABLE] = str(folder)
-    try:
-        yield
-    finally:
-        os.environ[_VARIABLE] = before
-
-
-def caller_level() -> int:
-    """The level, for warnings of the calling function, of the first frame outside the library."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("trivgeo."):
-        frame, level = frame.f_back, level + 1
-    return level
-
 
 GroupT = TypeVar("GroupT", bound=LieGroup)
 Key = tuple[Any, ...]
 Operation = Callable[..., Tensor]
 
-_MIN_BATCH = 1000  # elements, below which a call of compiled code, 0.1 ms, costs about what it saves
-_MAX_OPERATORS = 2500  # of torch, of one operation, above which compiling takes minutes
+_MIN_BATCH = 1000  # number of elements below which a call of compiled code, 0.1 ms, costs about what it saves
+_MAX_OPERATORS = 2500  # number of torch operators of an operation above which compiling takes minutes
 _PRECISIONS = (torch.float64, torch.float32)
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
-_COMPILING = threading.RLock()  # torch traces one function at a time
-_COUNTER = itertools.count()
 
 
 def compile_group(group: GroupT, threshold: int | None = None) -> GroupT:
@@ -169,30 +74,6 @@ def compile_group(group: GroupT, threshold: int | None = None) -> GroupT:
     return other
 
 
-@dataclass(frozen=True)
-class Compilation:
-    """Outcome of compiling one operation.
-
-    Attributes:
-        operation: its name.
-        dtype: of the elements.
-        derivatives: whether this is the code of its derivatives.
-        seconds: that compilation took, zero if there was none.
-        reason: why the operation stays eager, empty if it is compiled.
-    """
-
-    operation: str
-    dtype: torch.dtype
-    derivatives: bool
-    seconds: float = 0.0
-    reason: str = ""
-
-    def __str__(self) -> str:
-        """One line."""
-        kind = f"{self.operation} in {self.dtype}{', derivatives' if self.derivatives else ''}"
-        return f"{kind}: eager, {self.reason}" if self.reason else f"{kind}: compiled in {self.seconds:.1f} s"
-
-
 @final
 class Compiler(Evaluator):
     """Compiles and evaluates the operations of one group.
@@ -233,7 +114,7 @@ class Compiler(Evaluator):
             batch = broadcast_shapes(batch, arguments[1].shape[: arguments[1].ndim - ranks[1]])
         if math.prod(batch) < (self.threshold or _MIN_BATCH):
             return EAGER(f, ranks, arguments)
-        columns = [_columns(x, rank, batch) for x, rank in zip(arguments, ranks, strict=True)]
+        columns = tuple([_columns(x, rank, batch) for x, rank in zip(arguments, ranks, strict=True)])
         function = self._function(f, columns)
         if function is None:
             return EAGER(f, ranks, arguments)
@@ -244,9 +125,9 @@ class Compiler(Evaluator):
         value = value.movedim(-1, 0)
         return value if len(batch) == 1 else value.unflatten(0, batch)
 
-    def _function(self, f: Operation, columns: Sequence[Tensor]) -> Operation | None:
+    def _function(self, f: Operation, columns: tuple[Tensor, ...]) -> Operation | None:
         """The compiled ``f``, of arguments with the batch as their last dimension; none if it stays eager."""
-        key = (f.__name__, False, *_environment(columns))
+        key = (f.__name__, False, *_setting(columns))
         if key not in self._functions:
             with torch.no_grad():
                 eager = f(*(x.movedim(-1, 0) for x in columns))
@@ -274,7 +155,7 @@ class Compiler(Evaluator):
             needed: for each argument, whether its gradient is asked for.
         """
         function = _gradient(f, needed)
-        key = (f.__name__, tuple(needed), *_environment(columns))
+        key = (f.__name__, tuple(needed), *_setting(columns))
         if key not in self._functions:
             eager = function(cotangent, *columns)
             compiled = self._compile(f, function, (cotangent, *columns), eager, True)
@@ -282,37 +163,20 @@ class Compiler(Evaluator):
         return (self._functions[key] or function)(cotangent, *columns)  # type: ignore[return-value]
 
     def _compile(
-        self, f: Operation, function: Callable[..., Any], columns: Sequence[Tensor], eager: Any, derivatives: bool
+        self, f: Operation, function: Callable[..., Any], columns: tuple[Tensor, ...], eager: Any, derivatives: bool
     ) -> Callable[..., Any] | None:
-        """Compile a function of columns and compare its first result with the eager one."""
-        columns = [x.detach() for x in columns]
-        record = (_name(f), columns[0].dtype, derivatives)
-        start = time.perf_counter()
-
-        def checked() -> Callable[..., Any]:
-            with _COMPILING, torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of torch about itself: what goes wrong raises
-                fast = fuse(with_own_code(function))
-                for x in columns:
-                    mark_dynamic(x, x.ndim - 1)
-                result = fast(*columns)
-            if not _agree(result, eager, _finite_columns(columns)):
-                raise DifferentResultError("the compiled result differs")
-            return fast
-
-        try:
-            fast = call_compiled(checked)
-        except DifferentResultError:
-            reason = "since its compiled result differed"
-        except Exception as error:  # whatever the compiler or its absence raises: the eager call has just succeeded
-            first_line, *_ = str(error).strip().splitlines() or [""]
-            reason = f"since compilation failed: {type(error).__name__}: {first_line}"
-        else:
-            self._report.append(Compilation(*record, seconds=time.perf_counter() - start))
-            return fast
-        self._report.append(Compilation(*record, reason=reason))
-        warnings.warn(f"{self._report[-1]}", RuntimeWarning, stacklevel=caller_level())
-        return None
+        """Compile a function of columns, see `compile_and_compare`."""
+        is_finite = _finite_columns(columns)
+        fast, outcome = compile_and_compare(
+            _name(f),
+            function,
+            columns,
+            lambda result: _agree(result, eager, is_finite),
+            derivatives=derivatives,
+            varying_batch=True,
+        )
+        self._report.append(outcome)
+        return fast
 
 
 class _Differentiable(torch.autograd.Function):
@@ -342,11 +206,6 @@ def _constant_call(function: Operation, columns: Sequence[Tensor]) -> Tensor:
     """Evaluate compiled code without derivatives, always in one state of autograd: for another it is compiled again."""
     with torch.no_grad():
         return function(*(x.detach() for x in columns))
-
-
-def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function of tensors as one graph."""
-    return torch.compile(function, fullgraph=True)
 
 
 def _forward(f: Operation) -> Operation:
@@ -404,16 +263,9 @@ def _columns(x: Tensor, rank: int, batch: Sequence[int]) -> Tensor:
     return torch.stack(flat.unbind(0)).unflatten(0, x.shape[:-1])  # on the CPU faster than a transposed copy
 
 
-def _environment(columns: Sequence[Tensor]) -> Key:
+def _setting(columns: Sequence[Tensor]) -> Key:
     """All that compiled code depends on but the operation and the size of the batch."""
-    first, layouts = columns[0], [x.is_contiguous() for x in columns]
-    return first.dtype, first.device, torch.is_inference_mode_enabled(), torch.get_num_threads(), *layouts
-
-
-def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Copy a function with a code object of its own, on which `torch.compile` counts its compilations."""
-    code = function.__code__.replace(co_name=f"trivgeo_operation_{next(_COUNTER)}")
-    return types.FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
+    return *environment(columns[0]), *(x.is_contiguous() for x in columns)
 
 
 class _OperatorLimitError(Exception):

@@ -52,8 +52,8 @@ class EagerEvaluator(Evaluator):
     def __call__(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
         """Evaluate ``f``; the result shares no memory with an argument.
 
-        Arguments without a batch become a batch of one. Then no entry is a tensor without dimensions: forward mode of
-        torch 2.13 gives the product of such a float32 tensor with a Python number a float64 derivative.
+        Arguments without a batch become a batch of one. Then no entry is a tensor without dimensions: forward mode
+        gives the product of such a float32 tensor with a Python number a float64 derivative (see `trivgeo._torch`).
         """
         if arguments[0].ndim > ranks[0] and arguments[-1].ndim > ranks[-1]:
             value = f(*arguments) if arguments[0].dtype in _FULL_PRECISION else in_single(f, *arguments)
@@ -180,7 +180,7 @@ class LieGroup(ABC):
         if self._natural_algebra.is_abelian:
             return self._exp(v), gradient
         jacobian, pull_back, *_ = torch.func.vjp(lambda u: self._left_jacobian(-u), v)
-        # J^-T y by inv_ex: `solve` of torch 2.13 is wrong under some transforms
+        # J^-T y by inv_ex: torch's `solve` is wrong under some transforms, see `trivgeo._torch`
         inverse = torch.linalg.inv_ex(jacobian)[0]
         (slope,) = pull_back(inverse.mT)  # of log |det J|, whose differential is tr(J^-1 dJ)
         return self._exp(v), (inverse.mT @ (gradient - weight * slope).unsqueeze(-1)).squeeze(-1)

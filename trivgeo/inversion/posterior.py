@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -13,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._autocast import grad_and_aux
+from trivgeo._compile import compile_and_compare, environment
 from trivgeo._numerics import is_traced
 from trivgeo._random import normal
 from trivgeo._text import Described
@@ -21,7 +21,6 @@ from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.groups.action import ContentGuard
-from trivgeo.groups.compilation import DifferentResultError, call_compiled, with_own_code
 from trivgeo.inversion.energies.base import CurvedEnergy, DataEnergy, as_energy
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum, rows_like
 
@@ -131,11 +130,11 @@ def nan_where_infinite(energy: Tensor, g: Tensor) -> Tensor:
     return energy + (rows_like(undefined, g) * g).flatten(energy.ndim).sum(-1)
 
 
-_MOST_ROWS = 8192
+_MAX_ROWS = 8192
 """Number of pairs of an element and a datum at once, where none is asked for."""
-_LEAST_ROWS = 64
+_MIN_ROWS = 64
 """Number of pairs below which nothing is compiled."""
-_LEAST_SHARE = 0.25
+_MIN_SHARE = 0.25
 """Share of the rows of a graph below which evaluation is eager: a graph computes all of its rows."""
 _ENERGY_TOLERANCE, _GRADIENT_TOLERANCE = 0.02, 0.3
 """Largest relative distance, in L2, of compiled from eager results. Networks in half precision are that far apart."""
@@ -159,8 +158,7 @@ class CompiledGradient(Described):
         self.evaluate = evaluate
         self.reason = ""
         self._rows = 0
-        self._checked: set[tuple[int, torch.dtype, torch.device]] = set()
-        self._compiled: Any = None
+        self._functions: dict[tuple[Any, ...], Callable[..., Tensor] | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Code is compiled again by the process that loads this."""
@@ -180,30 +178,19 @@ class CompiledGradient(Described):
         """
         group = self.evaluate.action.group
         shape = group.batch_shape(g)
-        number, most = shape.numel(), bound or _MOST_ROWS
+        number, most = shape.numel(), bound or _MAX_ROWS
         if min(most, number) > 2 * self._rows or self._rows > most:
             self._rows = min(most, number)
-        few = number < max(_LEAST_ROWS, _LEAST_SHARE * self._rows)
-        if self.reason or few or self._rows < _LEAST_ROWS or is_traced():
+        few = number < max(_MIN_ROWS, _MIN_SHARE * self._rows)
+        if self.reason or few or self._rows < _MIN_ROWS or is_traced():
             return in_blocks(self._eager, group, g, data, bound)
         found = self._blocks(g.reshape(-1, *group.element_shape), data, shape[1:].numel())
         return in_blocks(self._eager, group, g, data, bound) if found is None else found.unflatten(0, shape)
 
-    def _function(self) -> Any:
-        evaluate = self.evaluate
-
-        def rows(g: Tensor, data: Any) -> Tensor:
-            return value_and_gradient(evaluate, g, data)
-
-        return rows
-
-    def _to_compile(self) -> Any:
-        # of fixed sizes: with symbolic ones torch lays convolutions out as they are given, which is slower
-        return torch.compile(with_own_code(self._function()), fullgraph=True, dynamic=False)
-
     def _eager(self, g: Tensor, data: tuple[Any, Any, Any]) -> Tensor:
         return value_and_gradient(self.evaluate, g, data)
 
+    @torch.no_grad()
     def _blocks(self, elements: Tensor, data: tuple[Any, Any, Any], chains: int) -> Tensor | None:
         """Results of compiled code for all elements, each datum with so many of them; none where it fails."""
         original, prepared, content = data
@@ -214,38 +201,27 @@ class CompiledGradient(Described):
             place = torch.arange(start, start + self._rows, device=elements.device).clamp(max=len(elements) - 1)
             block, datum = elements[place], place // chains
             rows = pytree.tree_map(lambda leaf, datum=datum: leaf[datum], read)
-            part = self._checked_block(block, rows)
-            if part is None:
+            function = self._function(block, rows)
+            if function is None:
                 return None
-            found.append(part)
+            found.append(function(block, rows))
         return torch.cat(found)[: len(elements)]
 
-    def _checked_block(self, block: Tensor, rows: Any) -> Tensor | None:
-        key = (len(block), block.dtype, block.device)
-
-        def evaluated() -> Tensor:
-            compiled, self._compiled = self._compiled or self._to_compile(), None
-            found: Tensor = compiled(block, rows)
-            if not _agree(found, self._eager(block, rows)):
-                raise DifferentResultError("compiled results differ")
-            self._compiled = compiled
-            return found
-
-        try:
-            found = self._compiled(block, rows) if key in self._checked else call_compiled(evaluated)
-        except DifferentResultError:
-            self._stay_eager("compiled results differ")
-            return None
-        except Exception as error:  # whatever the compiler raises; what the energy itself raises, it raises again
-            first_line, *_ = str(error).strip().splitlines() or [""]
-            self._stay_eager(f"compilation failed: {type(error).__name__}: {first_line}")
-            return None
-        self._checked.add(key)
-        return found
-
-    def _stay_eager(self, reason: str) -> None:
-        self.reason = reason
-        warnings.warn(f"energy: evaluated without torch.compile, since {reason}", RuntimeWarning, stacklevel=2)
+    def _function(self, block: Tensor, data: Any) -> Callable[..., Tensor] | None:
+        """Compiled code for blocks of this size, none if evaluation stays eager."""
+        key = (len(block), *environment(block))
+        if key not in self._functions:
+            evaluate = self.evaluate
+            eager = value_and_gradient(evaluate, block, data)
+            self._functions[key], outcome = compile_and_compare(
+                "energy",
+                lambda g, data: value_and_gradient(evaluate, g, data),
+                (block, data),
+                lambda found: _agree(found, eager),
+                derivatives=True,
+            )
+            self.reason = outcome.reason
+        return self._functions[key]
 
 
 def _agree(found: Tensor, eager: Tensor) -> bool:

@@ -8,17 +8,13 @@ from trivgeo.pde.evolution import EvolutionEquation
 from trivgeo.pde.random_fields import FourierSeries, GaussianField
 from trivgeo.pde.solver import solve
 from trivgeo.pde.spectral import FourierModes, SpectralEquation
-from trivgeo.pde.vorticity import Burgers, Heat, KdV, KuramotoSivashinsky, Vorticity
+from trivgeo.pde.vorticity import Vorticity
 
 __all__ = [
-    "Burgers",
     "EvolutionEquation",
     "FourierModes",
     "FourierSeries",
     "GaussianField",
-    "Heat",
-    "KdV",
-    "KuramotoSivashinsky",
     "SpectralEquation",
     "Vorticity",
     "solve",

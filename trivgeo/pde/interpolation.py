@@ -13,7 +13,7 @@ from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
 __all__ = ["interpolate_solution", "interpolation_error"]
 
-_QUARTERS = (0.25, 0.75)  # where residuals are taken: in the middle those of smooth solutions vanish
+_RESIDUAL_SHARES = (0.25, 0.75)  # shares of a piece at which residuals are taken; in its middle they vanish
 
 
 def interpolate_solution(
@@ -77,10 +77,10 @@ def interpolation_error(
         return torch.zeros_like(times)
     known = torch.as_tensor(nodes, dtype=times.dtype, device=times.device)
     gaps = known.diff()
-    inside = torch.cat([known[:-1] + share * gaps for share in _QUARTERS]).expand(len(values), -1)
+    inside = torch.cat([known[:-1] + share * gaps for share in _RESIDUAL_SHARES]).expand(len(values), -1)
     first, s = pieces.place(inside)
     off = pieces.modes.to_values(pieces.residual(*pieces.at(first, s))).flatten(2).square().mean(-1)
-    rest = off.unflatten(1, (len(_QUARTERS), -1)).mean(1).sqrt() * gaps  # [b, s - 1]
+    rest = off.unflatten(1, (len(_RESIDUAL_SHARES), -1)).mean(1).sqrt() * gaps  # [b, s - 1]
     size = values.movedim(2, 1).flatten(2).square().mean(-1).sqrt()[:, :-1]
     first, s = pieces.place(times)
     share = s.flatten(1)

@@ -13,7 +13,7 @@ from trivgeo.actions import Field
 from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.expressions import require_sympy
-from trivgeo.pde.evolution import EvolutionEquation, JetFunction
+from trivgeo.pde.evolution import EvolutionEquation, JetFunction, check_parameters
 from trivgeo.pde.spectral import FourierModes
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class ConservedQuantities:
                     f"time have, got {law.density}: `is_periodic` tells"
                 )
         self._densities = JetFunction([law.density for law in self._laws], self._system)
-        self._densities.check_parameters(self._parameters)
+        check_parameters(self._densities.parameters, self._parameters)
 
     def __repr__(self) -> str:
         return f"ConservedQuantities({[str(law.density) for law in self._laws]})"

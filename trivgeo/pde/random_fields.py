@@ -29,7 +29,7 @@ class GaussianField:
         sigma: amplitude.
         tau: inverse correlation length.
         gamma: decay; realisations have fewer than gamma - 1/2 square-integrable derivatives.
-        modes: m, the number of wave numbers.
+        num_modes: m, the number of wave numbers.
         length: the period.
 
     Raises:
@@ -39,34 +39,34 @@ class GaussianField:
     sigma: float
     tau: float
     gamma: float
-    modes: int
+    num_modes: int
     length: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         for name in ("sigma", "tau", "gamma", "length"):
             check_positive(name, getattr(self, name))
-        check_count("modes", self.modes)
+        check_count("num_modes", self.num_modes)
 
     def deviations(self) -> Float[Tensor, " m"]:
         """Standard deviations of the coefficients of cos and sin, float64."""
-        wave = 2.0 * math.pi / self.length * torch.arange(1, self.modes + 1, dtype=torch.float64)
+        wave = 2.0 * math.pi / self.length * torch.arange(1, self.num_modes + 1, dtype=torch.float64)
         return math.sqrt(2.0 / self.length) * self.sigma * (wave**2 + self.tau**2) ** (-self.gamma / 2)
 
-    def sample(self, count: int, generator: torch.Generator) -> FourierSeries:
+    def sample(self, num_samples: int, generator: torch.Generator) -> FourierSeries:
         """Draw independent fields on the torus, in float64.
 
         Args:
-            count: number of fields.
+            num_samples: number of fields.
             generator: random numbers.
         """
-        check_count("count", count, 0)
+        check_count("num_samples", num_samples, 0)
         deviations = self.deviations()
-        return FourierSeries(deviations * normal((count, 2, self.modes), deviations, generator), self.length)
+        return FourierSeries(deviations * normal((num_samples, 2, self.num_modes), deviations, generator), self.length)
 
     def covariance(self, distance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """Return the covariance of two values at a ``distance``, the same everywhere, ``[*batch]``."""
-        wave = 2.0 * math.pi / self.length * torch.arange(1, self.modes + 1, dtype=torch.float64)
+        wave = 2.0 * math.pi / self.length * torch.arange(1, self.num_modes + 1, dtype=torch.float64)
         return torch.cos(distance.unsqueeze(-1) * wave) @ self.deviations() ** 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Sequence
 
@@ -17,9 +18,9 @@ from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
 __all__ = ["solve"]
 
-_CONTOUR = 32  # points of the circle by which the coefficients are averaged
+_CONTOUR_POINTS = 32  # number of points of the circle over which the coefficients are means
 _BAR_AFTER = 2.0  # seconds after which a progress bar appears
-_LEAST_POINTS = 8
+_MIN_POINTS = 8  # smallest number of points along an axis
 
 
 def solve(
@@ -52,9 +53,9 @@ def solve(
     """
     check_positive("max_step", max_step)
     counts, given = initial.counts, initial.grid.times.shape[-1]
-    if given != 1 or min(counts) < _LEAST_POINTS:
+    if given != 1 or min(counts) < _MIN_POINTS:
         raise ShapeError(
-            f"initial: expected one time and at least {_LEAST_POINTS} points an axis, got {given} times and "
+            f"initial: expected one time and at least {_MIN_POINTS} points an axis, got {given} times and "
             f"{list(counts)} points"
         )
     grid = initial.grid.at(times)
@@ -114,14 +115,14 @@ class _ETDRK4:
         z = (step * linear).to(torch.complex128)
         q = torch.zeros_like(z)
         sums = [q, q.clone(), q.clone(), q.clone()]
-        for k in range(_CONTOUR):
-            at = z + complex(math.cos(2 * math.pi * (k + 0.5) / _CONTOUR), math.sin(2 * math.pi * (k + 0.5) / _CONTOUR))
+        for k in range(_CONTOUR_POINTS):
+            at = z + cmath.rect(1.0, 2 * math.pi * (k + 0.5) / _CONTOUR_POINTS)
             e, half, cube = at.exp(), (0.5 * at).exp(), at**3
             sums[0] += (half - 1) / at
             sums[1] += (-4 - at + e * (4 - 3 * at + at**2)) / cube
             sums[2] += (2 + at + e * (at - 2)) / cube
             sums[3] += (-4 - 3 * at - at**2 + e * (4 - at)) / cube
-        self._q, self._f1, self._f2, self._f3 = ((step * total / _CONTOUR).to(kind) for total in sums)
+        self._q, self._f1, self._f2, self._f3 = ((step * total / _CONTOUR_POINTS).to(kind) for total in sums)
         self._half, self._full = (0.5 * z).exp().to(kind), z.exp().to(kind)
 
     def __call__(self, u: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Evolution equations with point symmetries, for the solver."""
+"""The vorticity equation, which is not local: its velocity is an integral of the unknown."""
 
 from __future__ import annotations
 
@@ -8,62 +8,7 @@ from torch import Tensor
 from trivgeo.checks import check_positive
 from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
-__all__ = ["Burgers", "Heat", "KdV", "KuramotoSivashinsky", "Vorticity"]
-
-
-class _Advected(SpectralEquation):
-    """u_t + u u_x = L u in one dimension."""
-
-    def nonlinear(self, modes: FourierModes, u: Complex[Tensor, "*batch c k"]) -> Tensor:
-        return -0.5j * modes.along(0) * modes.to_modes(modes.to_values(u).square())
-
-
-class KdV(_Advected):
-    """The Korteweg-de Vries equation u_t + u u_x + u_xxx = 0; its group is `KdVSymmetry`."""
-
-    def linear(self, modes: FourierModes) -> Tensor:
-        return 1j * modes.along(0) ** 3
-
-
-class KuramotoSivashinsky(_Advected):
-    """The Kuramoto-Sivashinsky equation u_t + u u_x + u_xx + u_xxxx = 0: chaotic on circles that are long enough."""
-
-    def linear(self, modes: FourierModes) -> Tensor:
-        return modes.squared - modes.squared**2
-
-
-class Burgers(_Advected):
-    """Burgers' equation u_t + u u_x = nu u_xx; its group is `BurgersSymmetry`.
-
-    Args:
-        nu: viscosity.
-
-    Raises:
-        ConfigurationError: it is not positive.
-    """
-
-    def __init__(self, nu: float) -> None:
-        self.nu = check_positive("nu", nu)
-
-    def linear(self, modes: FourierModes) -> Tensor:
-        return -self.nu * modes.squared
-
-
-class Heat(SpectralEquation):
-    """The heat equation u_t = nu Laplace u in any number of dimensions; in one its group is `HeatSymmetry`.
-
-    Args:
-        nu: diffusivity.
-
-    Raises:
-        ConfigurationError: it is not positive.
-    """
-
-    def __init__(self, nu: float) -> None:
-        self.nu = check_positive("nu", nu)
-
-    def linear(self, modes: FourierModes) -> Tensor:
-        return -self.nu * modes.squared
+__all__ = ["Vorticity"]
 
 
 class Vorticity(SpectralEquation):

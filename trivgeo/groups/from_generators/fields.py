@@ -315,7 +315,7 @@ class CompiledExpressions:
         if len(tensors) < len(values):
             zero = torch.zeros_like(sum(arguments[1:], start=arguments[0]))
             tensors = [value if isinstance(value, Tensor) else zero + float(value) for value in values]
-        return tuple(torch.broadcast_tensors(*tensors))
+        return tuple(torch.broadcast_tensors(*tensors)) if len(tensors) > 1 else tuple(tensors)
 
 
 def _with_floats(expression: Any) -> Any:

@@ -1,7 +1,7 @@
 r"""Functions of batches of small matrices, by size: a module with closed forms for each that has some.
 
 Everything works under every transform of ``torch.func`` and in ``torch.compile``: nothing here uses ``solve``,
-``det`` or ``slogdet``, which return wrong values under ``vmap(jacfwd)`` (torch 2.13), and nothing raises because
+``det`` or ``slogdet``, which are wrong under ``vmap(jacfwd)`` (see `trivgeo._torch`), and nothing raises because
 of one bad matrix in a batch.
 """
 

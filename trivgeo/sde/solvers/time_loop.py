@@ -35,9 +35,9 @@ Segment = Callable[[Any, int, int], Any]
 def checkpointed(run: Segment, generator: torch.Generator | None) -> Segment:
     """Return ``run`` with gradient checkpointing: the backward pass runs it again from its start, with the same noise.
 
-    ``run`` may call ``torch.func`` inside, as trivialized gradients do. `torch.utils.checkpoint.checkpoint` may not,
-    since torch 2.13 refuses its saved-tensor hooks there. Leaf tensors other than the state that ``run`` depends on are
-    found in its graph, and get their gradients too. Differentiable once.
+    ``run`` may call ``torch.func`` inside, as trivialized gradients do. `torch.utils.checkpoint.checkpoint` may not
+    (see `trivgeo._torch`). Leaf tensors other than the state that ``run`` depends on are found in its graph, and get
+    their gradients too. Differentiable once.
 
     Args:
         run: a function of (state, first, last) to a state, a tree of tensors.
