@@ -113,10 +113,11 @@ def _check_hooks(group: LieGroup) -> None:
         _check_dtype(group, name, found)
         _called(group, f"{name} under torch.func.vmap", torch.func.vmap(getattr(group, name)), arguments)
 
-    unit = _called(group, "identity", lambda: group.identity(2, dtype=torch.float64), ())
-    if not isinstance(unit, Tensor) or unit.shape != (2, *element):
-        raise AlgebraError(f"{group!r}: expected a tensor {[2, *element]} of identity(2), got {unit!r}")
-    _check_dtype(group, "identity", unit)
+    one = _called(group, "_identity", lambda: group._identity(torch.float64, None), ())
+    if not isinstance(one, Tensor) or one.shape != element:
+        raise AlgebraError(f"{group!r}: expected a tensor {list(element)} of _identity, got {one!r}")
+    _check_dtype(group, "_identity", one)
+    unit = one.expand(2, *element).clone()
     check("_compose", (unit, unit), *element)
     check("_inverse", (unit,), *element)
     check("_exp", (torch.zeros(2, dim, dtype=torch.float64),), *element)

@@ -157,11 +157,8 @@ class InhomogeneousGroup(LieGroup):
         g = torch.where(good[..., None, None], matrix[..., :-1, :], torch.nan)
         return where_member(self.linear, g[..., :-1], g)
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        n = self.size
-        return torch.eye(n, n + 1, dtype=dtype, device=device).expand(*batch, n, n + 1).clone()
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return torch.eye(self.size, self.size + 1, dtype=dtype, device=device)
 
     def _project(self, g: Tensor) -> Tensor:
         a, b = self._split(g)

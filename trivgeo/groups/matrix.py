@@ -64,11 +64,8 @@ class MatrixGroup(LieGroup):
         """Name and size."""
         return f"{type(self).__name__}({self.size})"
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        k = self.size
-        return torch.eye(k, dtype=dtype, device=device).expand(*batch, k, k).clone()
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return torch.eye(self.size, dtype=dtype, device=device)
 
     def hat(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch k k"]:
         """Return the matrix of algebra vectors v, ``[*batch, k, k]``."""

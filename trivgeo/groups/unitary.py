@@ -142,12 +142,9 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
             raise ShapeError(f"matrix: expected [*batch, {self.size}, {self.size}], got {list(matrix.shape)}")
         return torch.stack([matrix.real, matrix.imag], -1)
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        n = self.size
-        eye = torch.eye(n, dtype=dtype, device=device)
-        return torch.stack([eye, torch.zeros_like(eye)], -1).expand(*batch, n, n, 2).clone()
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        eye = torch.eye(self.size, dtype=dtype, device=device)
+        return torch.stack([eye, torch.zeros_like(eye)], -1)
 
     def hat(self, v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n n 2"]:
         """Return the skew-Hermitian matrix of algebra vectors v, ``[*batch, n, n, 2]``."""
@@ -212,7 +209,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         square, volume = matrix.detach().square().sum((-3, -2, -1)), torch.hypot(*det)
         member = are_isometries(square, volume, 3) & self._has_phase(torch.atan2(det[1], det[0]).unsqueeze(-1))
         # others are replaced at once, so that their gradients are not NaN times zero
-        eye = self.identity(dtype=matrix.dtype, device=matrix.device)
+        eye = self._identity(matrix.dtype, matrix.device)
         matrix = torch.where(member[..., None, None, None], matrix, eye)
         det = torch.where(member, det[0], 1.0), torch.where(member, det[1], 0.0)
         log, gap = unitary_log(matrix, det, self._last)

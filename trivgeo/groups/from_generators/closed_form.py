@@ -265,7 +265,7 @@ class TransportedFibre:
         back, forth = elements.exp((origin - there) @ shifts), elements.exp((here - origin) @ shifts)
         stabilizer = elements.core._compose(elements.core._compose(back, g), forth)
         # where g has no image, its values must not make the gradients of others NaN
-        stabilizer = torch.where(defined, stabilizer, elements.core.identity(dtype=x.dtype, device=x.device))
+        stabilizer = torch.where(defined, stabilizer, elements.core._identity(x.dtype, x.device))
         u = torch.where(defined, x[..., self.coordinates], 0.0) - (here - origin) @ slopes
         image = transported.move(elements.log(stabilizer), u) + (there - origin) @ slopes
         image = torch.where(defined, image, math.nan)

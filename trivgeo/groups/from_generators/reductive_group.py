@@ -200,11 +200,9 @@ class ReductiveGroup(LieGroup):
         """Return the vector of ``matrix``, the inverse of `matrix_of`; a projection for other matrices."""
         return matrix.flatten(-2) @ self._dual.matching(matrix)
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        matrix = torch.eye(self.size, dtype=dtype, device=device).expand(*batch, -1, -1)
-        return self._join(matrix, torch.zeros(*batch, self.covers + self.torus_dim, dtype=dtype, device=device))
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        coordinates = torch.zeros(self.covers + self.torus_dim, dtype=dtype, device=device)
+        return self._join(torch.eye(self.size, dtype=dtype, device=device), coordinates)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         (a, s), (b, t) = self.parts(g), self.parts(h)
