@@ -138,9 +138,21 @@ def nearest_isometry(g: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def random_isometry(n: int, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Orthogonal matrices of the uniform law, by signed QR of a normal matrix (Stewart 1980)."""
-    q, r = torch.linalg.qr(normal((*batch, n, n), reference, generator))
-    return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
+    """Orthogonal matrices distributed by Haar measure, of a normal matrix (Stewart 1980)."""
+    return orthonormalized(normal((*batch, n, n), reference, generator))[0]
+
+
+def orthonormalized(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The columns of x ``[*batch, n, k]``, real or complex, made orthonormal in their order (Gram and Schmidt).
+
+    By QR, whose columns have arbitrary phases; the right ones make the diagonal of R positive.
+
+    Returns:
+        The columns, and the distance of each column of x from the span of those before.
+    """
+    q, r = torch.linalg.qr(x)
+    diagonal = r.diagonal(dim1=-2, dim2=-1)
+    return q * torch.where(diagonal == 0, 1.0, diagonal.sgn()).unsqueeze(-2), diagonal.abs()
 
 
 def log_sphere_area(n: int) -> float:
@@ -222,7 +234,7 @@ class _FourRotations(_ClosedForms):
 
     def exp(self, v: Tensor) -> Tensor:
         a, b, c, d, e, f = (0.5 * x for x in last_entries(v))
-        p, q = (_quaternion_exp(*u) for u in ((a + f, b - e, c + d), (a - f, b + e, c - d)))
+        p, q = (quaternion_exp(*u) for u in ((a + f, b - e, c + d), (a - f, b + e, c - d)))
         return from_rows(_between([[x * y for y in q] for x in p], _PRODUCT_SIGNS, _ENTRY_SIGNS))
 
     def log(self, rows: Rows) -> Sequence[Tensor]:
@@ -277,7 +289,8 @@ def _signed(sign: int, x: Tensor) -> Tensor:
     return x if sign > 0 else -x
 
 
-def _quaternion_exp(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def quaternion_exp(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The unit quaternion cos r + (sin r / r) u of the vector u = (x, y, z) of length r."""
     square = x * x + y * y + z * z
     c1, c2 = circular_pair(square)
     return 1.0 - square * c2, c1 * x, c1 * y, c1 * z

@@ -20,8 +20,8 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import LieGroup, Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, RotationHeatKernel, has_equal_axes
 from trivgeo.groups.linalg import matrix_functions
-from trivgeo.groups.linalg.any_size import embedded, unitary_exp
-from trivgeo.groups.linalg.circular import angle_factor, circular_pair
+from trivgeo.groups.linalg.any_size import embedded, lu_determinant, unitary_exp
+from trivgeo.groups.linalg.circular import angle_factor
 from trivgeo.groups.linalg.components import flatten_array, from_entries, from_rows, is_small_batch, last_entries
 from trivgeo.groups.linalg.hermitian import (
     complex_product,
@@ -37,7 +37,14 @@ from trivgeo.groups.linalg.hermitian import (
     unitary_log,
 )
 from trivgeo.groups.linalg.spectral_exp import exp_with_score, finite, is_differentiated
-from trivgeo.groups.orthogonal import are_isometries, log_sphere_area, rotation_rows
+from trivgeo.groups.orthogonal import (
+    are_isometries,
+    log_sphere_area,
+    nearest_isometry,
+    orthonormalized,
+    quaternion_exp,
+    rotation_rows,
+)
 
 __all__ = [
     "SU",
@@ -67,7 +74,6 @@ def gell_mann(n: int) -> tuple[Tensor, list[str]]:
     return basis, names
 
 
-_POLAR_STEPS = 12
 _PHASE_DEFECT = 1e-2  # of the determinant, in turns, far above round-off
 _FEW_OF_THREE = 800  # complex 3 x 3 matrices, of which the exponential of torch is faster than a closed form
 _POLYNOMIAL_SIZE = 4
@@ -268,13 +274,10 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return element.to(v.dtype), self._coordinates(score).to(v.dtype)
 
     def _project(self, g: Tensor) -> Tensor:
-        """The nearest unitary matrix, by Newton's iteration; NaN where none is near."""
-        x = embedded(stacked_columns(g))
-        for _ in range(_POLAR_STEPS):
-            x = 0.5 * (x + self._kernel.inverse(x).mT)
-        eye = torch.eye(2 * self.size, dtype=g.dtype, device=g.device)
-        off = (x.mT @ x - eye).detach().abs().amax((-2, -1))[..., None, None, None]
-        return torch.where(off < 1e-3, self._with_determinant(from_columns(x[..., : self.size])), math.nan)
+        """The nearest unitary matrix; NaN where none is near."""
+        x, found = nearest_isometry(embedded(stacked_columns(g)))
+        nearest = self._with_determinant(from_columns(x[..., : self.size]))
+        return torch.where(found[..., None, None, None], nearest, math.nan)
 
     def _with_determinant(self, g: Tensor) -> Tensor:
         """The multiple of a unitary matrix by a phase that is in the group."""
@@ -283,9 +286,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
     def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
         """The unitary factor of a complex normal matrix, with the phases of Mezzadri (2007)."""
         parts = normal((*batch, self.size, self.size, 2), reference.double(), generator)
-        q, r = torch.linalg.qr(torch.complex(*parts.unbind(-1)))
-        diagonal = r.diagonal(dim1=-2, dim2=-1)
-        q = q * (diagonal / diagonal.abs()).unsqueeze(-2)
+        q, _ = orthonormalized(torch.complex(*parts.unbind(-1)))
         return self._with_determinant(torch.stack([q.real, q.imag], -1)).to(reference.dtype)
 
 
@@ -422,7 +423,7 @@ class SU(UnitaryGroup):
         return (turns - turns.round()).abs() < _PHASE_DEFECT
 
     def _with_determinant(self, g: Tensor) -> Tensor:
-        angle = _determinant(torch.complex(*g.unbind(-1))).angle() / self.size
+        angle = lu_determinant(torch.complex(*g.unbind(-1))).angle() / self.size
         return times_phase(g, -angle)
 
 
@@ -447,19 +448,9 @@ def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:
     return torch.where(good[..., None, None, None], torch.stack([log.real, log.imag], -1), math.nan)
 
 
-def _determinant(matrix: Tensor) -> Tensor:
-    lu, pivots, _ = torch.linalg.lu_factor_ex(matrix)
-    swaps = (pivots != torch.arange(1, matrix.shape[-1] + 1, device=pivots.device, dtype=pivots.dtype)).sum(-1)
-    return lu.diagonal(dim1=-2, dim2=-1).prod(-1) * (1 - 2 * (swaps % 2))
-
-
 def _quaternion_exp(v: Tensor) -> Tensor:
-    """cos r I + (sin r / r) X with r = |v|, since X^2 = -r^2 I."""
-    x, y, z = last_entries(v)
-    square = x * x + y * y + z * z
-    c1, c2 = circular_pair(square)
-    w = 1.0 - square * c2
-    x, y, z = c1 * x, c1 * y, c1 * z
+    """The element w I + x X + y Y + z Z of SU(2), see `quaternion_exp`."""
+    w, x, y, z = quaternion_exp(*last_entries(v))
     return from_entries([w, z, y, x, -y, x, w, -z], (2, 2, 2))
 
 
