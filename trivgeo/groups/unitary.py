@@ -1,4 +1,4 @@
-"""The unitary groups."""
+"""The unitary groups U(n) and SU(n), whose complex matrices are stored as pairs of real ones."""
 
 from __future__ import annotations
 
@@ -55,6 +55,13 @@ __all__ = [
 ]
 
 
+_MAX_PHASE_ERROR = 1e-2  # phase of the determinant of an element of SU(n), in turns, far above round-off
+_MIN_GAP = 1e-6  # gap between eigenvalues, in radians, below which a logarithm cannot be cut there
+_POLYNOMIAL_SIZE = 4  # rows of matrices whose compiled exponential is a polynomial
+_SMALL_BATCH_OF_EXP = 800  # complex 3 x 3 matrices, up to which torch's exponential is faster than a closed form
+_SMALL_BATCH_OF_LOG = 300  # the same, up to which a logarithm by eigenvectors is faster
+
+
 def index_pairs(n: int) -> list[tuple[int, int]]:
     """Pairs j < k of indices below n, in order."""
     return [(j, k) for j in range(n) for k in range(j + 1, n)]
@@ -72,13 +79,6 @@ def gell_mann(n: int) -> tuple[Tensor, list[str]]:
         basis[2 * len(pairs) + k - 1] = torch.diag(1j * math.sqrt(2.0 / (k * (k + 1))) * diagonal)
     names = [f"{kind}{j + 1}{k + 1}" for kind in "XY" for j, k in pairs] + [f"Z{k}" for k in range(1, n)]
     return basis, names
-
-
-_PHASE_DEFECT = 1e-2  # of the determinant, in turns, far above round-off
-_FEW_OF_THREE = 800  # complex 3 x 3 matrices, of which the exponential of torch is faster than a closed form
-_POLYNOMIAL_SIZE = 4
-_FEW_LOGARITHMS = 300  # of which that by eigenvectors is faster than a closed form
-_LEAST_GAP = 1e-6  # of eigenvalues, below which a logarithm cannot be cut between them
 
 
 class UnitaryGroup(HarmonicAnalysis, LieGroup):
@@ -178,7 +178,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
     def _exp(self, v: Tensor) -> Tensor:
         # in float64, so that float32 elements are unitary to their last digit
         real, imaginary = self._tangent(v).double().unbind(-1)
-        if self.size == 3 and not is_small_batch(real, _FEW_OF_THREE):
+        if self.size == 3 and not is_small_batch(real, _SMALL_BATCH_OF_EXP):
             real, imaginary = hermitian_exp(imaginary, -real)
         elif self.size == _POLYNOMIAL_SIZE and is_traced():  # eager, it takes as long as the other
             real, imaginary = unitary_exp(imaginary, -real)
@@ -196,14 +196,14 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         by eigenvectors is 25 times as fast as by iteration (n = 8), but eigenvectors have no derivatives where
         eigenvalues meet. For n = 3 there is a closed form.
         """
-        if self.size == 3 and (is_differentiated(g) or not is_small_batch(g[..., 0], _FEW_LOGARITHMS)):
+        if self.size == 3 and (is_differentiated(g) or not is_small_batch(g[..., 0], _SMALL_BATCH_OF_LOG)):
             return self._log_of_three(g)
         delta, gap, member = self._cut(g.detach())
         turned = times_phase(g.double(), -delta)
         if is_differentiated(g):
             log = from_columns(self._kernel.log(embedded(stacked_columns(turned)))[..., : self.size])
         else:
-            log = _eigenvector_log(turned, gap > _LEAST_GAP)
+            log = _eigenvector_log(turned, gap > _MIN_GAP)
         phase = delta[..., None, None] * torch.eye(self.size, dtype=log.dtype, device=g.device)
         v = self._coordinates(log + torch.stack([torch.zeros_like(phase), phase], -1)).to(g.dtype)
         return torch.where(member.unsqueeze(-1), v, math.nan)
@@ -220,7 +220,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         det = torch.where(member, det[0], 1.0), torch.where(member, det[1], 0.0)
         log, gap = unitary_log(matrix, det, self._last)
         v = self._coordinates(log).to(g.dtype)
-        return torch.where((member & (gap > _LEAST_GAP)).unsqueeze(-1), v, math.nan)
+        return torch.where((member & (gap > _MIN_GAP)).unsqueeze(-1), v, math.nan)
 
     def _cut(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The middle of the gap of the spectrum in which the logarithm is cut, less pi, its width, ``[*batch]``.
@@ -245,7 +245,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.ones_like(angles[..., 0], dtype=torch.bool)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """Of g e g^-1 the entries above the diagonal, y + i x for the coordinates x and y, and those on it."""
+        """The entries of g e g^-1 above the diagonal, y + i x for the coordinates x and y, and those on it."""
         if self.size == 1:
             return g.square().sum(-1)
         pairs, z = self._pairs, self._diagonals.matching(g)
@@ -262,7 +262,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.cat([x, y, z @ diagonal], -2)
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
-        """Of the inverse, as the inner product is invariant."""
+        """Ad of the inverse, as the inner product is invariant."""
         columns = embedded(stacked_columns(self._inverse(g))) @ stacked_columns(self._tangent(y))
         return self._coordinates(from_columns(embedded(columns) @ stacked_columns(g)))
 
@@ -336,7 +336,7 @@ class U(UnitaryGroup):
         phase = phase - torch.where(turned, torch.full_like(phase, math.pi).copysign(phase.detach()), 0.0)
         v = torch.cat([_quaternion_log(sign.unsqueeze(-1) * u, sign * w), phase.unsqueeze(-1)], -1)
         square, volume = matrix.detach().square().sum((-3, -2, -1)), torch.hypot(real, imaginary).detach()
-        good = are_isometries(square, volume, 2) & (turned | (2.0 * (math.pi - angle) > _LEAST_GAP))
+        good = are_isometries(square, volume, 2) & (turned | (2.0 * (math.pi - angle) > _MIN_GAP))
         return torch.where(good.unsqueeze(-1), v, math.nan).to(g.dtype)
 
     def _adjoint(self, g: Tensor) -> Tensor:
@@ -396,7 +396,7 @@ class SU(UnitaryGroup):
         if self.size > 2:
             return super()._log(g)
         u, w = self._coordinates(g), 0.5 * real_trace(g)
-        # of a matrix that is no multiple of a unitary one by a real number, a part is lost
+        # u and w do not tell a matrix that is no real multiple of a unitary one
         volume = u.detach().square().sum(-1) + w.detach().square()
         member = are_isometries(g.detach().square().sum((-3, -2, -1)), volume, self.size)
         return torch.where(member.unsqueeze(-1), _quaternion_log(u, w), math.nan)
@@ -420,7 +420,7 @@ class SU(UnitaryGroup):
 
     def _has_phase(self, angles: Tensor) -> Tensor:
         turns = angles.sum(-1) / (2.0 * math.pi)
-        return (turns - turns.round()).abs() < _PHASE_DEFECT
+        return (turns - turns.round()).abs() < _MAX_PHASE_ERROR
 
     def _with_determinant(self, g: Tensor) -> Tensor:
         angle = lu_determinant(torch.complex(*g.unbind(-1))).angle() / self.size

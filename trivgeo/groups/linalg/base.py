@@ -1,4 +1,4 @@
-"""What is computed of batches of matrices of one size."""
+"""The contract of functions of batches of matrices of one size."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MatrixFunctions(ABC):
 
     @abstractmethod
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
-        """The latter alone.
+        r""":math:`\varphi_1(A)` alone.
 
         Args:
             matrix: ``[*batch, k, k]``.
