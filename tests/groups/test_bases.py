@@ -23,7 +23,7 @@ from trivgeo.groups.exact_algebra import RationalAlgebra
 from trivgeo.groups.from_generators.action_map import LocalFlowActionMap
 from trivgeo.groups.from_generators.fields import VectorFields
 from trivgeo.groups.from_generators.flows import IsotropyCorrector
-from trivgeo.groups.from_generators.levi_assembly import loop_directions, simple_ideals
+from trivgeo.groups.from_generators.semisimple_algebra import loop_directions, simple_ideals
 from trivgeo.groups.structure import find_split
 
 Fields = Sequence[Sequence[Any]]

@@ -11,14 +11,13 @@ from torch import Tensor
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra, balanced
 from trivgeo.groups.exact_algebra import RationalAlgebra
-from trivgeo.groups.from_generators.span import evaluation_basis, fit_brackets
+from trivgeo.groups.from_generators.span import evaluation_basis, fit_brackets, without_cancelled
 from trivgeo.groups.from_generators.user_fields import FieldBasis, SampledFields
 from trivgeo.groups.structure import LeviDecomposition, check_split, find_split, rational
 
 __all__ = ["AdaptedAlgebra", "DecomposedFields", "Vectors", "decompose"]
 
-_SMALL_CONSTANT = 1e-11  # of constants beside the largest: ranks cannot be decided in the given lengths of vectors
-_ROUNDING = 1e-13  # of a sum of terms that cancel, relative to their sizes
+_SMALL_CONSTANT = 1e-11  # ratio of two constants below which ranks cannot be decided without other lengths of vectors
 
 Vectors = Sequence[int | str | Sequence[float]]
 """Vectors of an algebra: generators by index or name, or coefficients of the generators."""
@@ -144,7 +143,7 @@ def algebra_in_basis(algebra: LieAlgebra, mixing: Tensor, names: Sequence[str]) 
         return LieAlgebra(c, names)
     mixed = torch.einsum("ai,bj,ijk,kc->abc", mixing, mixing, c, unmix)
     terms = torch.einsum("ai,bj,ijk,kc->abc", *(entry.abs() for entry in (mixing, mixing, c, unmix)))
-    mixed = torch.where(mixed.abs() < _ROUNDING * terms, 0.0, mixed)
+    mixed = without_cancelled(mixed, terms)
     return LieAlgebra(0.5 * (mixed - mixed.transpose(0, 1)), names)
 
 
