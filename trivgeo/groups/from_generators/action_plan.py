@@ -1,4 +1,8 @@
-"""Phase 4 of `from_generators`: how the flows of the fields move each coordinate."""
+"""Phase 4 of `from_generators`: how elements will move each coordinate.
+
+`solve_coordinates` looks for coordinates with closed forms and quadratures, `plan_action` decides: the user's flow, the
+fields' own coordinates, or a chart in which more is solved.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ from trivgeo._numerics import Constant
 from trivgeo.groups.from_generators.action_map import (
     ActionMap,
     ChartActionMap,
-    ClosedFormActionMap,
+    CoordinateActionMap,
     CoordinateSpace,
-    FlowActionMap,
-    LocalFlowActionMap,
+    FactorFlow,
+    LogarithmFlow,
     ProjectiveActionMap,
 )
 from trivgeo.groups.from_generators.chart import Chart, straighten
@@ -282,10 +286,10 @@ class CoordinateFlows:
             return ProjectiveActionMap(self.space, bases[0])
         closed = ClosedForms(bases, tuple(fibre_of(elements, fibre) for fibre in self.fibres))
         if len(closed.coordinates) == self.space.dim:
-            return ClosedFormActionMap(self.space, closed)
+            return CoordinateActionMap(self.space, closed)
         if domain is None:
-            return FlowActionMap(self.space, closed, elements, self.flow)
-        return LocalFlowActionMap(self.space, closed, elements, self.flow, domain)
+            return CoordinateActionMap(self.space, closed, FactorFlow(elements, self.flow))
+        return CoordinateActionMap(self.space, closed, LogarithmFlow(elements, self.flow, domain))
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def decompose(sampled: SampledFields, split: tuple[Vectors, Vectors] | None) -> 
         AlgebraError: the fields are dependent, do not close, or no decomposition was found.
         ConfigurationError: the split does not name generators.
     """
-    basis, names = sampled.parsed.basis, sampled.parsed.generators.names
+    basis, names = sampled.basis, sampled.generators.names
     algebra = LieAlgebra(_constants(sampled), basis.fields.names)
     exact = rational(algebra) if basis.exact is None else basis.exact
     if exact is not None or split is not None or basis.is_simple:
@@ -88,7 +88,7 @@ def decompose(sampled: SampledFields, split: tuple[Vectors, Vectors] | None) -> 
 
 def _constants(sampled: SampledFields) -> Tensor:
     """The structure constants of the group in the basis of the parsed fields, ``[n, n, n]``."""
-    basis, generators = sampled.parsed.basis, sampled.parsed.generators
+    basis, generators = sampled.basis, sampled.generators
     if basis.exact is not None:
         return torch.tensor(basis.exact.floats(), dtype=torch.float64)
     try:
@@ -101,7 +101,7 @@ def _constants(sampled: SampledFields) -> Tensor:
 
 def _candidate_bases(sampled: SampledFields, algebra: LieAlgebra) -> Iterator[FieldBasis]:
     """Bases in which ranks may be decidable: vectors of other lengths, the given one, a well-conditioned one."""
-    basis = sampled.parsed.basis
+    basis = sampled.basis
     size = algebra.structure_constants.abs()
     if bool((size[size > 0] < _SMALL_CONSTANT * size.max()).any()):
         lengths = balanced(algebra, dust=0.0)[1]
@@ -132,7 +132,7 @@ def _levi(
 def _decomposed(
     sampled: SampledFields, basis: FieldBasis, algebra: LieAlgebra, levi: LeviDecomposition
 ) -> DecomposedFields:
-    generators = algebra_in_basis(algebra, basis.mixing, sampled.parsed.generators.names)
+    generators = algebra_in_basis(algebra, basis.mixing, sampled.generators.names)
     return DecomposedFields(generators, AdaptedAlgebra(algebra, levi, basis.mixing), basis, sampled.points)
 
 

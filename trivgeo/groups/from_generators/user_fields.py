@@ -93,16 +93,16 @@ class ParsedFields:
 
 
 @dataclass(frozen=True)
-class SampledFields:
+class SampledFields(ParsedFields):
     """Fields, and where they were evaluated.
 
     Attributes:
-        parsed: the fields.
+        generators: the fields that the user gave.
+        basis: a basis of their span.
         points: sample points, ``[p, m]``.
         sampler: the user's sampler, see `from_generators`.
     """
 
-    parsed: ParsedFields
     points: Tensor
     sampler: Callable[[int], Tensor] | None
 
@@ -272,7 +272,7 @@ def sample_fields(
         _check_terms(expressions.vectors, expressions.symbols, points)
     if flow is not None:
         _check_flow(flow, generators, points[:_NUM_CHECKED_POINTS])
-    return SampledFields(parsed, points, sampler)
+    return SampledFields(parsed.generators, parsed.basis, points, sampler)
 
 
 def _check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], points: Tensor) -> None:
