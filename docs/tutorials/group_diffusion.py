@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trivgeo.generative import GroupDiffusion
 from trivgeo.groups import SE, SO, Torus
-from trivgeo.groups.rotations import sphere_from_rotation, sphere_to_rotation
+from trivgeo.groups.homogeneous import sphere_from_rotation, sphere_to_rotation
 from trivgeo.sde import heat_kernel, probability_flow, solve, uniform_grid
 
 parser = argparse.ArgumentParser(description=__doc__)

@@ -44,10 +44,8 @@ class Circle(HarmonicAnalysis, LieGroup):
     def __init__(self, scale: float | Tensor | None = None) -> None:
         super().__init__(LieAlgebra(torch.zeros(1, 1, 1, dtype=torch.float64), ["R"]), (2,), scale)
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        return unit(torch.zeros(*batch, 1, dtype=dtype, device=device))
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return unit(torch.zeros(1, dtype=dtype, device=device))
 
     @property
     def is_compact(self) -> bool:

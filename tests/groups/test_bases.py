@@ -20,10 +20,10 @@ from tests.helpers import affine_line, assert_relative, rand, randn, random_vect
 from trivgeo.errors import AlgebraError
 from trivgeo.groups import SO, DirectProduct, GeneratedGroup, LieAlgebra, from_generators
 from trivgeo.groups.exact_algebra import RationalAlgebra
-from trivgeo.groups.from_generators.action_map import LocalFlowActionMap
+from trivgeo.groups.from_generators.action_map import CoordinateActionMap, LogarithmFlow
 from trivgeo.groups.from_generators.fields import VectorFields
 from trivgeo.groups.from_generators.flows import IsotropyCorrector
-from trivgeo.groups.from_generators.levi_assembly import loop_directions, simple_ideals
+from trivgeo.groups.from_generators.semisimple_algebra import loop_directions, simple_ideals
 from trivgeo.groups.structure import find_split
 
 Fields = Sequence[Sequence[Any]]
@@ -316,7 +316,8 @@ class TestSeveralCovers:
         ]  # fmt: skip
         for matrix in (torch.eye(8, dtype=torch.float64), mixing(8, 1, 5.0)):
             group = from_generators(mixed(fields, matrix), variables=(t, u))
-            assert isinstance(group._motion, LocalFlowActionMap)
+            assert isinstance(group._motion, CoordinateActionMap)
+            assert isinstance(group._motion.rest, LogarithmFlow)
             assert group.reductive is not None
             assert (group.reductive.size, group.reductive.covers) == (3, 0)
             turn = 2.0 * torch.pi * torch.linalg.inv(matrix)[0]

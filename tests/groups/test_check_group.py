@@ -23,8 +23,8 @@ class AffineLine(LieGroup):
         self.wrong = wrong
         super().__init__(LieAlgebra(c, ("A", "B")), (2,))
 
-    def identity(self, *batch: int, dtype: Any = None, device: Any = None) -> Tensor:
-        return torch.tensor([1.0, 0.0], dtype=dtype, device=device).expand(*batch, 2).clone()
+    def _identity(self, dtype: Any, device: Any) -> Tensor:
+        return torch.tensor([1.0, 0.0], dtype=dtype, device=device)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         found = torch.stack([g[..., 0] * h[..., 0], g[..., 0] * h[..., 1] + g[..., 1]], -1)

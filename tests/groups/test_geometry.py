@@ -15,13 +15,12 @@ from tests.groups.cases import GroupCase
 from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SL, SO, SU, Affine, LieGroup, Similarity, Torus, Translation, U
+from trivgeo.groups.homogeneous import sphere_from_rotation, sphere_to_rotation
 from trivgeo.groups.rotations import (
     rotation_from_euler,
     rotation_from_quaternion,
     rotation_to_euler,
     rotation_to_quaternion,
-    sphere_from_rotation,
-    sphere_to_rotation,
 )
 
 AXES = [

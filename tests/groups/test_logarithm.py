@@ -66,7 +66,7 @@ class TestRowsByThemselves:
         near_axis = 1e-9  # an angle of pi - 1e-5 has lost five digits
         assert_relative(together[good], alone[good], near_axis, event=2)
         assert_relative(logs(matrices.unflatten(0, (3, 2, 3)))[1, 0], together[6:9], near_axis, event=2)
-        monkeypatch.setattr(logarithm, "_ROWS", 5)
+        monkeypatch.setattr(logarithm, "_MAX_CPU_ROWS", 5)
         assert_relative(logs(matrices)[good], alone[good], near_axis, event=2)
         assert logs(matrices[:0]).shape == (0, k, k)
 
@@ -114,7 +114,7 @@ class TestRowsByThemselves:
 
 def test_pade_approximant() -> None:
     """At its radius, of symmetric, skew and nilpotent matrices."""
-    radius = logarithm._RADIUS
+    radius = logarithm._PADE_RADIUS
     z = torch.zeros(3, 4, 4, dtype=torch.float64)
     z[0, 0, 0] = radius
     z[1, 0, 1], z[1, 1, 0] = radius / math.sqrt(2.0), -radius / math.sqrt(2.0)

@@ -20,8 +20,8 @@ class Line(LieGroup):
         c[0, 1, 1], c[1, 0, 1] = 1.0, -1.0
         super().__init__(LieAlgebra(c, ("A", "B")), (2,), scale)
 
-    def identity(self, *batch: int, dtype: torch.dtype | None = None, device: object = None) -> Tensor:
-        return torch.zeros(*batch, 2, dtype=dtype, device=device)
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return torch.zeros(2, dtype=dtype, device=device)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         return torch.stack([g[..., 0] + h[..., 0], g[..., 1] + g[..., 0].exp() * h[..., 1]], -1)

@@ -18,9 +18,9 @@ from trivgeo.groups import SL, SU, GeneratedGroup, HeatSymmetry, from_generators
 from trivgeo.groups.from_generators import OdeSettings
 from trivgeo.groups.from_generators.action_plan import ActionPlan, plan_action
 from trivgeo.groups.from_generators.decomposition import decompose
-from trivgeo.groups.from_generators.levi_assembly import simple_ideals
 from trivgeo.groups.from_generators.polynomial_representation import PolynomialRepresentation
-from trivgeo.groups.from_generators.representation import Monomials, Representation, standard_representation
+from trivgeo.groups.from_generators.representation import Monomials, Representation
+from trivgeo.groups.from_generators.semisimple_algebra import simple_ideals, standard_representation
 from trivgeo.groups.from_generators.user_fields import parse_fields, sample_fields
 from trivgeo.groups.structure import subalgebra
 

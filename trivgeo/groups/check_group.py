@@ -1,10 +1,12 @@
-"""The laws of a group, checked at random elements: for groups that are written by hand."""
+"""The laws of a group: one list, and the check of it at random elements, for groups that are written by hand."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,11 +16,12 @@ from trivgeo.checks import check_count, check_positive, check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.group import LieGroup
 
-__all__ = ["GroupCheck", "check_group"]
+__all__ = ["DIFFERENCE_TOLERANCE", "GroupCheck", "GroupLaws", "Law", "check_group"]
 
-_STEP = 1e-3  # of central differences of order four, in units of the basis
-_DIFFERENCE_TOLERANCE = 1e-5  # relative, for laws that are compared with differences
-_POINTS = 5  # on which an action is checked
+DIFFERENCE_TOLERANCE = 1e-5
+"""Relative error of laws that hold for difference quotients."""
+_STEP = 1e-3  # step of central differences of order four, in units of the basis
+_NUM_POINTS = 5  # points on which an action is checked
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,19 +83,19 @@ def check_group(
     check_positive("tolerance", tolerance)
     _check_hooks(group)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
-    trial = _Trial(group, std, num_samples, generator)
-    found = GroupCheck()
-    for law, left, right, differences in trial.laws():
-        for side in (left, right):
-            _check_dtype(group, f"the operations in the law that {law}", side)
-        error = trial.error(left, right)
-        found.errors[law] = error
-        bound = max(tolerance, _DIFFERENCE_TOLERANCE) if differences else tolerance
+    vectors = std * normal((5, num_samples, group.dim), torch.empty(0, dtype=torch.float64), generator)
+    laws = GroupLaws(group, vectors[:2].unbind(0), [group.exp(x) for x in vectors[2:]])
+    errors = {}
+    for law in itertools.chain(laws.of_operations(), laws.of_action(generator)):
+        for side in (law.left, law.right):
+            _check_dtype(group, f"the operations in the law that {law.statement}", side)
+        errors[law.statement] = error = laws.error(law)
+        bound = max(tolerance, DIFFERENCE_TOLERANCE) if law.by_differences else tolerance
         if not error <= bound:
             raise AlgebraError(
-                f"{group!r}: expected that {law}, got a relative error of {error:.2g}, above {bound:.2g}"
+                f"{group!r}: expected that {law.statement}, got a relative error of {error:.2g}, above {bound:.2g}"
             )
-    return dataclasses.replace(found, num_without_logarithm=trial.num_without_logarithm)
+    return GroupCheck(errors, int((~laws.has_log()).sum()))
 
 
 def _check_hooks(group: LieGroup) -> None:
@@ -113,10 +116,11 @@ def _check_hooks(group: LieGroup) -> None:
         _check_dtype(group, name, found)
         _called(group, f"{name} under torch.func.vmap", torch.func.vmap(getattr(group, name)), arguments)
 
-    unit = _called(group, "identity", lambda: group.identity(2, dtype=torch.float64), ())
-    if not isinstance(unit, Tensor) or unit.shape != (2, *element):
-        raise AlgebraError(f"{group!r}: expected a tensor {[2, *element]} of identity(2), got {unit!r}")
-    _check_dtype(group, "identity", unit)
+    one = _called(group, "_identity", lambda: group._identity(torch.float64, None), ())
+    if not isinstance(one, Tensor) or one.shape != element:
+        raise AlgebraError(f"{group!r}: expected a tensor {list(element)} of _identity, got {one!r}")
+    _check_dtype(group, "_identity", one)
+    unit = one.expand(2, *element).clone()
     check("_compose", (unit, unit), *element)
     check("_inverse", (unit,), *element)
     check("_exp", (torch.zeros(2, dim, dtype=torch.float64),), *element)
@@ -139,25 +143,42 @@ def _called(group: LieGroup, name: str, hook: Callable[..., object], arguments: 
         raise AlgebraError(f"{group!r}: expected results of {name} for two elements, got {error!r}") from error
 
 
-Law = tuple[str, Tensor, Tensor, bool]
-"""What a law says, both sides of its equation, and whether a side is made of differences."""
+class Law(NamedTuple):
+    """An equation that a group must satisfy, at some elements.
+
+    Attributes:
+        statement: what it says.
+        left: one side, ``[*batch, ...]``.
+        right: the other side.
+        by_differences: whether a side is a difference quotient, which has few digits.
+    """
+
+    statement: str
+    left: Tensor
+    right: Tensor
+    by_differences: bool = False
 
 
-class _Trial:
-    """Random elements and vectors, and the laws on them."""
+class GroupLaws:
+    """The laws of a group at given elements: the one list, of `check_group` and of the tests of all groups.
 
-    def __init__(self, group: LieGroup, std: float, count: int, generator: torch.Generator) -> None:
+    Args:
+        group: the group.
+        vectors: vectors u and v, ``[*batch, dim]``.
+        elements: elements f, g and h, ``[*batch, *element_shape]``, of the dtype of the vectors.
+    """
+
+    def __init__(self, group: LieGroup, vectors: Sequence[Tensor], elements: Sequence[Tensor]) -> None:
         self.group = group
-        reference = torch.empty(0, dtype=torch.float64)
-        self.u, self.v, *vectors = (std * normal((count, group.dim), reference, generator) for _ in range(5))
-        self.f, self.g, self.h = (group.exp(x) for x in vectors)
-        self.points = normal((count, _POINTS, 1), reference, generator)
-        self.generator = generator
-        self.num_without_logarithm = 0
+        self.u, self.v = vectors
+        self.f, self.g, self.h = elements
+        self.batch = self.v.shape[:-1]
+        self.e = group.identity(*self.batch, dtype=self.v.dtype, device=self.v.device)
         self.periods = group._periods()
 
-    def error(self, left: Tensor, right: Tensor) -> float:
+    def error(self, law: Law) -> float:
         """The largest relative error of entries, up to periods; infinite for other shapes and numbers not finite."""
+        left, right = law.left, law.right
         if left.shape != right.shape:
             return torch.inf
         gap = left - right
@@ -167,94 +188,100 @@ class _Trial:
         relative = gap.abs() / (1.0 + right.abs())
         return float(relative.max()) if bool(torch.isfinite(relative).all()) else torch.inf
 
-    def laws(self) -> Iterator[Law]:
-        yield from self.products()
-        yield from self.exponentials()
-        yield from self.adjoints()
-        yield from self.jacobians()
-        yield from self.batches()
-        yield from self.actions()
+    def of_operations(self) -> Iterator[Law]:
+        """All laws but those of the action."""
+        yield from self.of_products()
+        yield from self.of_exponentials()
+        yield from self.of_adjoints()
+        yield from self.of_jacobians()
+        yield from self.of_rows()
 
-    def products(self) -> Iterator[Law]:
-        group, (f, g, h) = self.group, (self.f, self.g, self.h)
-        e = group.identity(len(f), dtype=torch.float64)
-        yield "the product is associative", self(self(f, g), h), self(f, self(g, h)), False
-        yield "the identity is neutral on the left", self(e, g), g, False
-        yield "the identity is neutral on the right", self(g, e), g, False
-        yield "the inverse is one on the right", self(g, group.inverse(g)), e, False
-        yield "the inverse is one on the left", self(group.inverse(g), g), e, False
-        yield "projection leaves elements alone", group.project(g), g, False
+    def of_products(self) -> Iterator[Law]:
+        group, f, g, h, e = self.group, self.f, self.g, self.h, self.e
+        yield Law("the product is associative", self(self(f, g), h), self(f, self(g, h)))
+        yield Law("the identity is neutral on the left", self(e, g), g)
+        yield Law("the identity is neutral on the right", self(g, e), g)
+        yield Law("the inverse is one on the right", self(g, group.inverse(g)), e)
+        yield Law("the inverse is one on the left", self(group.inverse(g), g), e)
+        yield Law("projection leaves elements alone", group.project(g), g)
 
-    def exponentials(self) -> Iterator[Law]:
-        group, v = self.group, self.v
-        e = group.identity(len(v), dtype=torch.float64)
-        yield "exp(0) is the identity", group.exp(0.0 * v), e, False
+    def of_exponentials(self) -> Iterator[Law]:
+        group, v, g = self.group, self.v, self.g
+        yield Law("exp(0) is the identity", group.exp(0.0 * v), self.e)
         for s, t in ((0.3, 0.7), (1.0, -0.4)):
-            law = f"exp({s} v) exp({t} v) is exp({s + t:g} v)"
-            yield law, self(group.exp(s * v), group.exp(t * v)), group.exp((s + t) * v), False
+            statement = f"exp({s} v) exp({t} v) is exp({s + t:g} v)"
+            yield Law(statement, self(group.exp(s * v), group.exp(t * v)), group.exp((s + t) * v))
         small = 0.1 * v
-        yield "log(exp(v)) is v near the identity", group.log(group.exp(small)), small, False
-        log = group.log(self.g)
-        known = torch.isfinite(log).all(-1)
-        self.num_without_logarithm = int((~known).sum())
-        yield "exp(log(g)) is g", group.exp(log[known]), self.g[known], False
+        yield Law("log(exp(v)) is v near the identity", group.log(group.exp(small)), small)
+        yield Law("log of the identity is zero", group.log(self.e), 0.0 * v)
+        known = self.has_log().reshape(*self.batch, *[1] * (g.ndim - len(self.batch)))
+        again = group.exp(torch.where(self.has_log().unsqueeze(-1), group.log(g), 0.0))
+        yield Law("exp(log(g)) is g", torch.where(known, again, g), g)
+        yield Law("the inverse of exp(v) is exp(-v)", group.inverse(group.exp(v)), group.exp(-v))
+        yield Law("retract multiplies by an exponential", group.retract(g, v), self(g, group.exp(v)))
+        yield Law("perturb by zero leaves elements alone", group.perturb(g, 0.0 * v), g)
 
-    def adjoints(self) -> Iterator[Law]:
+    def has_log(self) -> Tensor:
+        """Whether the elements g have a logarithm, ``[*batch]``."""
+        return torch.isfinite(self.group.log(self.g)).all(-1)
+
+    def of_adjoints(self) -> Iterator[Law]:
         group, g, h, u, v = self.group, self.g, self.h, self.u, self.v
         ad = group.Ad(g)
-        yield "Ad of a product is the product of the Ad", group.Ad(self(g, h)), ad @ group.Ad(h), False
+        yield Law("Ad of a product is the product of the Ad", group.Ad(self(g, h)), ad @ group.Ad(h))
         moved = (ad @ v.unsqueeze(-1)).squeeze(-1)
         conjugate = self(self(g, group.exp(v)), group.inverse(g))
-        yield "g exp(v) g^-1 is exp(Ad_g v)", conjugate, group.exp(moved), False
+        yield Law("g exp(v) g^-1 is exp(Ad_g v)", conjugate, group.exp(moved))
         y = group.coadjoint(g, u)
-        yield "coadjoint is the transpose of Ad", (y * v).sum(-1), (u * moved).sum(-1), False
+        yield Law("coadjoint is the transpose of Ad", (y * v).sum(-1), (u * moved).sum(-1))
         slope = _difference(lambda s: (group.Ad(group.exp(s * u)) @ v.unsqueeze(-1)).squeeze(-1))
-        yield "the derivative of Ad is the bracket of the algebra", slope, group.algebra.bracket(u, v), True
-        determinant = -torch.linalg.slogdet(ad)[1]
-        yield "the modular function is det Ad(g^-1)", group.log_modular(g), determinant, False
+        yield Law("the derivative of Ad is the bracket of the algebra", slope, group.algebra.bracket(u, v), True)
+        modular = group.log_modular(g)
+        determinant = -torch.linalg.slogdet(ad.double())[1].to(ad.dtype)
+        yield Law("the modular function is det Ad(g^-1)", modular, determinant)
+        product = group.log_modular(self(g, h))
+        yield Law("the modular function of a product is the product", product, modular + group.log_modular(h))
+        trace = (v * group.algebra.trace_ad.to(v)).sum(-1)
+        yield Law("the modular function of exp(v) is exp(-tr ad v)", group.log_modular(group.exp(v)), -trace)
 
-    def jacobians(self) -> Iterator[Law]:
+    def of_jacobians(self) -> Iterator[Law]:
         group, u, v = self.group, self.u, self.v
         back = group.exp(-v)
         left = _difference(lambda s: group.log(self(group.exp(v + s * u), back)))
         applied = (group.left_jacobian(v) @ u.unsqueeze(-1)).squeeze(-1)
-        yield "the left Jacobian is the derivative of exp", applied, left, True
+        yield Law("the left Jacobian is the derivative of exp", applied, left, True)
         right = _difference(lambda s: group.log(self(back, group.exp(v + s * u))))
         applied = (group.right_jacobian(v) @ u.unsqueeze(-1)).squeeze(-1)
-        yield "the right Jacobian is the derivative of exp", applied, right, True
-        perturbed = _difference(lambda s: group.perturb(self.g, s * u))
-        yield (
-            "perturb has the derivative of retract",
-            perturbed,
-            _difference(lambda s: group.retract(self.g, s * u)),
-            True,
-        )
+        yield Law("the right Jacobian is the derivative of exp", applied, right, True)
+        perturbed, retracted = (_difference(lambda s, f=f: f(self.g, s * u)) for f in (group.perturb, group.retract))
+        yield Law("perturb has the derivative of retract", perturbed, retracted, True)
 
-    def batches(self) -> Iterator[Law]:
-        group, g, h, v = self.group, self.g, self.h, self.v
-        rows = torch.stack([self(a, b) for a, b in zip(g, h, strict=True)])
-        yield "rows of a product do not mix", self(g, h), rows, False
-        yield "rows of exp do not mix", group.exp(v), torch.stack([group.exp(x) for x in v]), False
-        yield "rows of Ad do not mix", group.Ad(g), torch.stack([group.Ad(x) for x in g]), False
+    def of_rows(self) -> Iterator[Law]:
+        group = self.group
+        yield Law("rows of a product do not mix", self(self.g, self.h), self._by_rows(self, self.g, self.h))
+        yield Law("rows of exp do not mix", group.exp(self.v), self._by_rows(group.exp, self.v))
+        yield Law("rows of Ad do not mix", group.Ad(self.g), self._by_rows(group.Ad, self.g))
 
-    def actions(self) -> Iterator[Law]:
+    def _by_rows(self, f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+        """The values of ``f``, one row of the batch after the other."""
+        rows = [x.reshape(-1, *x.shape[len(self.batch) :]) for x in arguments]
+        values = torch.stack([f(*row) for row in zip(*rows, strict=True)])
+        return values.reshape(*self.batch, *values.shape[1:])
+
+    def of_action(self, generator: torch.Generator | None) -> Iterator[Law]:
+        """The laws of the standard action, if there is one, at random points."""
         try:
             action = self.group.action()
         except ConfigurationError:
             return
-        reference = self.points
         for dim in action.point_dims:
-            x = 0.3 * normal((len(self.g), _POINTS, dim), reference, self.generator)
+            x = 0.3 * normal((*self.batch, _NUM_POINTS, dim), self.v, generator)
             once = action(self.g, action(self.h, x))
-            known = torch.isfinite(once).flatten(1).all(-1)  # local actions are not defined everywhere
-            yield (
-                "the action of a product is one after the other",
-                action(self(self.g, self.h), x)[known],
-                once[known],
-                False,
-            )
-            e = self.group.identity(len(x), dtype=torch.float64)
-            yield "the identity leaves points alone", action(e, x), x, False
+            product = action(self(self.g, self.h), x)
+            product = torch.where(torch.isfinite(once), product, 0.0)  # local actions are not defined everywhere
+            known = torch.where(torch.isfinite(once), once, 0.0)
+            yield Law("the action of a product is one after the other", product, known)
+            yield Law("the identity leaves points alone", action(self.e, x), x)
 
     def __call__(self, g: Tensor, h: Tensor) -> Tensor:
         return self.group.compose(g, h)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -94,8 +93,7 @@ class LieGroup(ABC):
     :math:`g \leftarrow g \exp v`. The Haar measure :math:`\mu` is the left one, and the modular function is
     :math:`\lambda(g) = \det \mathrm{Ad}(g^{-1})`, :math:`\mu(A g) = \lambda(g) \mu(A)`.
 
-    Subclasses implement the required methods, `identity` and those that begin with an underscore. The public methods
-    are final.
+    Subclasses implement the required methods, which begin with an underscore. The public methods are final.
 
     Args:
         natural_algebra: the algebra in the natural basis.
@@ -122,25 +120,10 @@ class LieGroup(ABC):
         self._evaluator: Evaluator = EAGER
         self._set_scale(scale)
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Check counts and dtype wherever a class makes identities."""
-        super().__init_subclass__(**options)
-        if "identity" in vars(cls):
-            cls.identity = _checked_batch(cls.identity)  # type: ignore[method-assign]
-
     # Required: what a group implements, in the natural basis and without checks of arguments -------------------------
 
     @abstractmethod
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        """Return the neutral element, repeated to ``[*batch, *element_shape]``.
-
-        Args:
-            batch: the batch shape.
-            dtype: of the element; default torch's.
-            device: of the element; default torch's.
-        """
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor: ...
 
     @abstractmethod
     def _compose(self, g: Tensor, h: Tensor) -> Tensor: ...
@@ -266,6 +249,20 @@ class LieGroup(ABC):
         return None if self._evaluator is EAGER else self._evaluator
 
     # Operations, final: they check arguments and convert between the scaled and the natural basis --------------------
+
+    @final
+    def identity(
+        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Tensor:
+        """Return the neutral element, repeated to ``[*batch, *element_shape]``.
+
+        Args:
+            batch: the batch shape.
+            dtype: of the element; default torch's.
+            device: of the element; default torch's.
+        """
+        check_batch(batch, dtype, device)
+        return self._identity(dtype, device).expand(*batch, *self._element_shape).clone()
 
     @final
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
@@ -638,7 +635,7 @@ class LieGroup(ABC):
     @final
     def _perturbed(self, g: Tensor, v: Tensor) -> Tensor:
         tangent = self._tangent(self._basis.to_natural(v))
-        return self._compose(g, self.identity(dtype=g.dtype, device=g.device) + tangent)
+        return self._compose(g, self._identity(g.dtype, g.device) + tangent)
 
     @final
     def _log_character(self, g: Tensor) -> Tensor:
@@ -764,17 +761,3 @@ def check_natural(*factors: LieGroup) -> None:
     for factor in factors:
         if not factor.basis.is_natural:
             raise ConfigurationError(f"{factor!r}: expected a factor in its natural basis; scale the product")
-
-
-def _checked_batch(identity: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(identity)
-    def checked(
-        self: LieGroup,
-        *batch: int,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        check_batch(batch, dtype, device)
-        return identity(self, *batch, dtype=dtype, device=device)
-
-    return checked

@@ -1,8 +1,8 @@
-r"""Points of homogeneous spaces as elements of a group: Stiefel and Grassmann manifolds, positive definite matrices.
+r"""Points of homogeneous spaces as elements of a group: spheres, Stiefel, Grassmann, and positive definite matrices.
 
 A space M is the quotient of a group that moves it, by the subgroup that leaves one point alone. A lift of a point is a
 random element that takes the base point there, uniform among all of them. Lift the data, fit a model on the group, and
-project its samples. For spheres see `trivgeo.groups.rotations.sphere_to_rotation`.
+project its samples.
 
 Densities of models of compact groups are for measures of mass one on group and space:
 :math:`p_M(x) = E[p_G(g)]` over the lifts g of x.
@@ -21,18 +21,46 @@ from trivgeo._random import normal
 from trivgeo._signatures import check_calls
 from trivgeo.checks import check_count, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups.orthogonal import SO, is_proper
+from trivgeo.groups.orthogonal import SO, is_proper, orthonormalized, random_isometry
 
 __all__ = [
     "grassmann_from_rotation",
     "grassmann_to_rotation",
     "spd_from_linear",
     "spd_to_linear",
+    "sphere_from_rotation",
+    "sphere_to_rotation",
     "stiefel_from_rotation",
     "stiefel_to_rotation",
 ]
 
-_MAX_ENTRY_ERROR = 0.01  # of points that are given
+_MAX_ENTRY_ERROR = 0.01  # largest error of an entry of a projector, or of a symmetric matrix over its largest entry
+
+
+def sphere_from_rotation(g: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k"]:
+    """Return the points of the sphere S^n to which rotations g of SO(n + 1) take the pole: their first columns.
+
+    The quotient map SO(n + 1) -> S^n takes Haar measure to the uniform distribution. Sample on the group, then project.
+    """
+    return g[..., 0].clone()
+
+
+def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator | None = None) -> Tensor:
+    """A rotation of SO(n + 1), k = n + 1, that takes the pole to the point x of S^n, uniform among all of them.
+
+    NaN where x has length zero, or is not finite.
+
+    Args:
+        x: points, of any length but zero.
+        generator: of the random rotation about the pole.
+
+    Raises:
+        ShapeError: points of fewer than two coordinates.
+    """
+    x = check_tensor("x", x)
+    if x.ndim < 1 or x.shape[-1] < 2:
+        raise ShapeError(f"x: expected points [*batch, k] with k of at least 2, got {list(x.shape)}")
+    return in_single(lambda x: complete_frame(x.unsqueeze(-1), generator), x)
 
 
 def stiefel_from_rotation(g: Float[Tensor, "*batch n n"], k: int) -> Float[Tensor, "*batch n k"]:
@@ -113,7 +141,7 @@ def grassmann_to_rotation(
         p = torch.where(finite, p, torch.eye(p.shape[-1]).to(p))
         basis = torch.linalg.eigh(0.5 * (p + p.mT).detach())[1][..., -k:]
         near = ((p - basis @ basis.mT).abs() < _MAX_ENTRY_ERROR).all(-1).all(-1)[..., None, None]
-        turn = _orthonormalised(normal((*p.shape[:-2], k, k), p, generator))[0]  # of O(k), by Haar's law
+        turn = random_isometry(k, p.shape[:-2], p, generator)
         return torch.where(finite & near, complete_frame(p @ basis @ turn, generator), torch.nan)
 
     return in_single(lift, projector)
@@ -165,18 +193,11 @@ def complete_frame(x: Tensor, generator: torch.Generator | None) -> Tensor:
     x = torch.where(torch.isfinite(size) & (size > 0), x / size, torch.nan)
     x = x / x.detach().norm(dim=-2, keepdim=True)
     others = normal((*x.shape[:-1], n - k), x, generator)
-    q, sines = _orthonormalised(torch.cat([x, others], -1))
+    q, sines = orthonormalized(torch.cat([x, others], -1))
     independent = (sines[..., :k] > math.sqrt(torch.finfo(q.dtype).eps)).all(-1)
     q = torch.where(independent[..., None, None], q, torch.nan)
     sign = torch.where(is_proper(q.nan_to_num()), 1.0, -1.0).to(q.dtype)
     return torch.cat([q[..., :-1], q[..., -1:] * sign[..., None, None]], -1)
-
-
-def _orthonormalised(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Columns of x ``[*batch, n, k]`` by Gram and Schmidt, and the distance of each from the span of those before."""
-    q, r = torch.linalg.qr(x)
-    diagonal = r.diagonal(dim1=-2, dim2=-1)
-    return q * torch.where(diagonal < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2), diagonal.abs()
 
 
 def _check_square(name: str, x: Tensor, k: int | None = None) -> Tensor:

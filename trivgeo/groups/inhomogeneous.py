@@ -26,6 +26,7 @@ from trivgeo.groups.linalg import (
     sinc,
     transform_points,
 )
+from trivgeo.groups.linalg.circular import COTANGENT_SERIES
 from trivgeo.groups.linalg.components import (
     Rows,
     block_lower,
@@ -46,23 +47,8 @@ from trivgeo.groups.orthogonal import SO, axial_entries, cross_rows, rotation_ro
 
 __all__ = ["SE", "Affine", "InhomogeneousGroup"]
 
-# 1 / x^2 - cot(x / 2) / (2 x) = sum_k |B_2k+2| / (2k + 2)! x^2k
-_COT_RADIUS = 1.0
-COTANGENT_SERIES = (
-    1 / 12,
-    1 / 720,
-    1 / 30240,
-    1 / 1209600,
-    1 / 47900160,
-    691 / 1307674368000,
-    1 / 74724249600,
-    3617 / 10670622842880000,
-    43867 / 5109094217170944000,
-    174611 / 802857662698291200000,
-)
-
-
-_LAST_ROW = 1e-5  # by how much the last row of a homogeneous matrix may be off
+_COTANGENT_RADIUS = 1.0  # largest squared angle of the series of the inverse of phi_1
+_MAX_LAST_ROW_ERROR = 1e-5  # error of an entry of the last row (0, ..., 0, 1) of a homogeneous matrix
 
 
 class InhomogeneousGroup(LieGroup):
@@ -153,15 +139,12 @@ class InhomogeneousGroup(LieGroup):
         if matrix.ndim < 2 or matrix.shape[-2:] != (k, k):
             raise ShapeError(f"matrix: expected [*batch, {k}, {k}], got {list(matrix.shape)}")
         last = torch.eye(k, dtype=matrix.dtype, device=matrix.device)[-1]
-        good = ((matrix[..., -1, :] - last).detach().abs() <= _LAST_ROW).all(-1)
+        good = ((matrix[..., -1, :] - last).detach().abs() <= _MAX_LAST_ROW_ERROR).all(-1)
         g = torch.where(good[..., None, None], matrix[..., :-1, :], torch.nan)
         return where_member(self.linear, g[..., :-1], g)
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        n = self.size
-        return torch.eye(n, n + 1, dtype=dtype, device=device).expand(*batch, n, n + 1).clone()
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return torch.eye(self.size, self.size + 1, dtype=dtype, device=device)
 
     def _project(self, g: Tensor) -> Tensor:
         a, b = self._split(g)
@@ -330,7 +313,7 @@ class _SpaceMotions(_ClosedForms):
         :math:`x \cot(x / 2) = x \sin x / (1 - \cos x)`, of which the rotation knows both.
         """
         square = dot(y, y)
-        small = square < _COT_RADIUS
+        small = square < _COTANGENT_RADIUS
         near = polynomial(torch.where(small, square, 0.0), COTANGENT_SERIES)
         turned = dot(axial_entries(a), y)  # 2 x sin x
         versine = 3.0 - (a[0][0] + a[1][1] + a[2][2])

@@ -19,8 +19,16 @@ from trivgeo.groups.group import LieGroup, Scale
 from trivgeo.groups.linalg import matrix_functions, product, transform_points
 from trivgeo.groups.linalg.components import entry_rows, flatten_array, from_rows, is_small_batch
 
-__all__ = ["GLPlus", "LinearAction", "MatrixGroup"]
-
+__all__ = [
+    "GLPlus",
+    "LinearAction",
+    "MatrixGroup",
+    "conjugation",
+    "matrix_units",
+    "restore_determinant",
+    "unit_determinant",
+    "where_member",
+]
 
 _UNROLLED_CONJUGATION = 4  # rows, up to which products of entries are written out
 _MAX_MEMBER_ERROR = 2e-2  # largest distance to the nearest element, over the largest entry, far above round-off
@@ -61,14 +69,10 @@ class MatrixGroup(LieGroup):
         super().__init__(algebra, (self.size, self.size), scale)
 
     def __repr__(self) -> str:
-        """Name and size."""
         return f"{type(self).__name__}({self.size})"
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        k = self.size
-        return torch.eye(k, dtype=dtype, device=device).expand(*batch, k, k).clone()
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return torch.eye(self.size, dtype=dtype, device=device)
 
     def hat(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch k k"]:
         """Return the matrix of algebra vectors v, ``[*batch, k, k]``."""
@@ -107,7 +111,7 @@ class MatrixGroup(LieGroup):
         return self._coordinates_of_log(self._kernel.log(g))
 
     def _coordinates_of_log(self, log: Tensor) -> Tensor:
-        """Those of a matrix logarithm, NaN where that is not in the algebra."""
+        """The coordinates of a matrix logarithm, NaN where that is not in the algebra."""
         v = self._coordinates(log)
         defect = (self._tangent(v) - log).detach().abs().amax((-2, -1))
         bound = torch.finfo(log.dtype).eps ** (1 / 3)
@@ -117,9 +121,8 @@ class MatrixGroup(LieGroup):
         """Column j: the coordinates of g e_j g^-1."""
         k, n = self.size, self.dim
         batch = g.shape[:-2]
-        moved = (g @ self._side.matching(g)).reshape(*batch, k * n, k) @ self._inverse(
-            g
-        )  # (g e_j g^-1)_il at [(i, j), l]
+        left = (g @ self._side.matching(g)).reshape(*batch, k * n, k)
+        moved = left @ self._inverse(g)  # (g e_j g^-1)_il at [(i, j), l]
         rows = moved.unflatten(-2, (k, n)).transpose(-3, -2).flatten(-2)
         return (rows @ self._dual.matching(g)).mT
 
@@ -276,8 +279,5 @@ def restore_determinant(matrix: Tensor) -> Tensor:
     defect = (det.detach() - 1.0).abs()
     keep, near = defect <= noise, defect < 0.5
     root = torch.where(near, det, 1.0).pow(1.0 / k)
-    root = torch.where(keep, root - (root - 1.0).detach(), root)  # of what is kept one, but with its derivative
+    root = torch.where(keep, root - (root - 1.0).detach(), root)  # one for matrices that are kept, with its derivative
     return torch.where((keep | near)[..., None, None], matrix / root[..., None, None], torch.nan)
-
-
-__all__ += ["conjugation", "matrix_units", "restore_determinant", "unit_determinant", "where_member"]

@@ -44,10 +44,8 @@ class NilpotentGroup(LieGroup):
             raise ConfigurationError(f"expected a nilpotent algebra, got {natural_algebra!r}")
         self.step = step
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        return torch.zeros(*batch, self.dim, dtype=dtype, device=device)
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return torch.zeros(self.dim, dtype=dtype, device=device)
 
     @abstractmethod
     def _compose(self, g: Tensor, h: Tensor) -> Tensor: ...

@@ -24,14 +24,14 @@ from trivgeo.groups.matrix import MatrixGroup
 
 __all__ = ["SO"]
 
-_PLANES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
+_AXIAL_ENTRIES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
 
 _Signs = tuple[tuple[int, int, int, int], ...]
 _ENTRY_SIGNS: _Signs = ((1, 1, 1, 1), (-1, 1, 1, -1), (-1, -1, 1, 1), (-1, 1, -1, 1))  # see `_between`
 _PRODUCT_SIGNS: _Signs = ((1, -1, -1, -1), (1, 1, -1, 1), (1, 1, 1, -1), (1, -1, 1, 1))
 
-_HALF_TURN = 64.0  # rounding errors of an angle of four dimensions, between whose two logarithms these decide
-_NORM_DEFECT, _SHEAR_DEFECT = 1e-2, 1e-4  # see `are_isometries`, far above round-off
+_HALF_TURN_ULPS = 64.0  # distance of an angle from a half turn, below which rounding chooses between two logarithms
+_MAX_NORM_DEFECT, _MAX_SHEAR_DEFECT = 1e-2, 1e-4  # see `are_isometries`, far above round-off
 
 
 @final
@@ -99,7 +99,7 @@ class SO(HarmonicAnalysis, MatrixGroup):
         return second_minors(g, self._first, self._second) if self._closed is None else self._closed.adjoint(g)
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
-        """Of the inverse, as the inner product is invariant."""
+        """Ad of the inverse, as the inner product is invariant."""
         return self._coordinates(g.mT @ self._tangent(y) @ g)
 
     def _exp_with_score(self, v: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,9 +138,21 @@ def nearest_isometry(g: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def random_isometry(n: int, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Orthogonal matrices of the uniform law, by signed QR of a normal matrix (Stewart 1980)."""
-    q, r = torch.linalg.qr(normal((*batch, n, n), reference, generator))
-    return q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
+    """Orthogonal matrices distributed by Haar measure, of a normal matrix (Stewart 1980)."""
+    return orthonormalized(normal((*batch, n, n), reference, generator))[0]
+
+
+def orthonormalized(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The columns of x ``[*batch, n, k]``, real or complex, made orthonormal in their order (Gram and Schmidt).
+
+    By QR, whose columns have arbitrary phases; the right ones make the diagonal of R positive.
+
+    Returns:
+        The columns, and the distance of each column of x from the span of those before.
+    """
+    q, r = torch.linalg.qr(x)
+    diagonal = r.diagonal(dim1=-2, dim2=-1)
+    return q * torch.where(diagonal == 0, 1.0, diagonal.sgn()).unsqueeze(-2), diagonal.abs()
 
 
 def log_sphere_area(n: int) -> float:
@@ -169,7 +181,7 @@ class _ClosedForms(ABC):
 
 
 class _PlaneRotations(_ClosedForms):
-    """By the angle."""
+    """Rotations of the plane, by the angle."""
 
     def tangent(self, v: Tensor) -> Tensor:
         (a,) = last_entries(v)
@@ -188,7 +200,7 @@ class _PlaneRotations(_ClosedForms):
 
 
 class _SpaceRotations(_ClosedForms):
-    """By the rotation vector; Ad is the rotation itself."""
+    """Rotations of space, by the rotation vector; Ad is the rotation itself."""
 
     def tangent(self, v: Tensor) -> Tensor:
         return from_rows(cross_rows(last_entries(v)))
@@ -209,7 +221,7 @@ class _SpaceRotations(_ClosedForms):
 
 
 class _FourRotations(_ClosedForms):
-    r"""By two unit quaternions: the rotation is :math:`x \mapsto p x q` of the quaternion x.
+    r"""Rotations of four dimensions, by two unit quaternions: :math:`x \mapsto p x q` for the quaternion x.
 
     The vectors of their logarithms are the halves of so(4) = so(3) + so(3), and the products :math:`p_i q_j` are
     linear in the rotation (Van Elfrinkhof 1897; Mebius 2005).
@@ -222,7 +234,7 @@ class _FourRotations(_ClosedForms):
 
     def exp(self, v: Tensor) -> Tensor:
         a, b, c, d, e, f = (0.5 * x for x in last_entries(v))
-        p, q = (_quaternion_exp(*u) for u in ((a + f, b - e, c + d), (a - f, b + e, c - d)))
+        p, q = (quaternion_exp(*u) for u in ((a + f, b - e, c + d), (a - f, b + e, c - d)))
         return from_rows(_between([[x * y for y in q] for x in p], _PRODUCT_SIGNS, _ENTRY_SIGNS))
 
     def log(self, rows: Rows) -> Sequence[Tensor]:
@@ -233,7 +245,7 @@ class _FourRotations(_ClosedForms):
         )
         turn = torch.where(alpha + beta > math.pi, -1.0, 1.0).to(alpha.dtype)  # (p, q), (-p, -q) are one rotation
         (a, b, c), (d, e, f) = (_quaternion_log(*(turn * x for x in r)) for r in (p, q))
-        half_turn = (alpha + beta - math.pi).abs() < _HALF_TURN * torch.finfo(alpha.dtype).eps
+        half_turn = (alpha + beta - math.pi).abs() < _HALF_TURN_ULPS * torch.finfo(alpha.dtype).eps
         v = a + d, b + e, c + f, c - f, e - b, a - d
         return [torch.where(half_turn, math.nan, x) for x in v]
 
@@ -277,7 +289,8 @@ def _signed(sign: int, x: Tensor) -> Tensor:
     return x if sign > 0 else -x
 
 
-def _quaternion_exp(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def quaternion_exp(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The unit quaternion cos r + (sin r / r) u of the vector u = (x, y, z) of length r."""
     square = x * x + y * y + z * z
     c1, c2 = circular_pair(square)
     return 1.0 - square * c2, c1 * x, c1 * y, c1 * z
@@ -295,7 +308,7 @@ def are_isometries(square: Tensor, volume: Tensor, n: int) -> Tensor:
     isometries alone: the second defect is a square, of differences of the s, as the first one is of their size.
     """
     mean = square / n
-    return ((mean - 1.0).abs() < _NORM_DEFECT) & (half_power(mean, n) - volume < _SHEAR_DEFECT)
+    return ((mean - 1.0).abs() < _MAX_NORM_DEFECT) & (half_power(mean, n) - volume < _MAX_SHEAR_DEFECT)
 
 
 def where_rotation(g: Tensor, value: Tensor, rank: int = 2) -> Tensor:
@@ -313,6 +326,7 @@ def where_rotation(g: Tensor, value: Tensor, rank: int = 2) -> Tensor:
 
 
 def is_proper(q: Tensor) -> Tensor:
+    """Whether the determinants of matrices ``[*batch, n, n]`` are positive, by signs alone."""
     lu, pivots, _ = torch.linalg.lu_factor_ex(q)
     order = torch.arange(1, q.shape[-1] + 1, device=pivots.device, dtype=pivots.dtype)
     negative = (lu.diagonal(dim1=-2, dim2=-1) < 0).sum(-1) + (pivots != order).sum(-1)
@@ -357,7 +371,7 @@ def rotation_rows(v: Sequence[Tensor], c1: Tensor, c2: Tensor) -> Rows:
 
 def axial_entries(rows: Rows) -> list[Tensor]:
     """Return the axial vector of a 3 x 3 matrix given by its entries: of a rotation, 2 sin x times the axis."""
-    return [rows[i][j] - rows[j][i] for i, j in _PLANES]
+    return [rows[i][j] - rows[j][i] for i, j in _AXIAL_ENTRIES]
 
 
 def quaternion(r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -112,11 +112,10 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         """``f`` of each run's group and parts."""
         return [f(group, *rest) for (group, _), *rest in zip(self._runs, *parts, strict=True)]
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
         """Return the neutral elements of all factors, one after another, repeated to ``[*batch, *element_shape]``."""
-        return self._join(group.identity(*batch, count, dtype=dtype, device=device) for group, count in self._runs)
+        units = ((group._identity(dtype, device), count) for group, count in self._runs)
+        return self._join(unit.expand(count, *unit.shape) for unit, count in units)
 
     def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
         if not self.is_compact:

@@ -1,4 +1,4 @@
-"""Rotations of space by quaternions and by Euler angles, and the sphere as a quotient of the rotations.
+"""Rotations of space by quaternions and by Euler angles.
 
 Rotation vectors (axis times angle) are algebra vectors: ``SO(3).exp(v)`` and ``SO(3).log(r)``. Homogeneous matrices of
 rigid motions are ``SE(3).homogeneous(g)`` and ``SE(3).from_homogeneous(matrix)``.
@@ -13,11 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._autocast import matmul
-from trivgeo._numerics import in_single
 from trivgeo._signatures import check_calls
 from trivgeo.checks import check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups.homogeneous import complete_frame
 from trivgeo.groups.orthogonal import SO, quaternion, where_rotation
 
 __all__ = [
@@ -25,13 +23,10 @@ __all__ = [
     "rotation_from_quaternion",
     "rotation_to_euler",
     "rotation_to_quaternion",
-    "sphere_from_rotation",
-    "sphere_to_rotation",
 ]
 
 _ROTATIONS = SO(3)
-_LOCK = 8.0
-"""Distance in radians from gimbal lock within which the third angle is set to zero, in units of the rounding of one."""
+_GIMBAL_LOCK_ULPS = 8.0  # distance in radians from gimbal lock within which the third angle is set to zero
 
 
 def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
@@ -130,7 +125,7 @@ def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Floa
         a, b, c, d = a - c, b + d, c + a, d - b
     middle = 2.0 * torch.atan2(torch.hypot(c, d), torch.hypot(a, b))
     half_sum, half_difference = torch.atan2(b, a), torch.atan2(d, c)
-    lock = _LOCK * torch.finfo(r.dtype).eps
+    lock = _GIMBAL_LOCK_ULPS * torch.finfo(r.dtype).eps
     low, high = middle <= lock, middle >= math.pi - lock
     # locked: only the sum, or the difference, of the outer angles is known, and the third of the caller is zero
     first, last = half_sum - half_difference, half_sum + half_difference
@@ -145,32 +140,6 @@ def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Floa
     turn = 2.0 * math.pi
     first, last = (x - turn * torch.round(x / turn) for x in (first, last))
     return torch.stack([first, middle, last] if fixed else [last, middle, first], -1)
-
-
-def sphere_from_rotation(g: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k"]:
-    """Return the points of the sphere S^n to which rotations g of SO(n + 1) take the pole: their first columns.
-
-    The quotient map SO(n + 1) -> S^n takes the Haar law to the uniform one. Sample on the group, then project.
-    """
-    return g[..., 0].clone()
-
-
-def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator | None = None) -> Tensor:
-    """A rotation of SO(n + 1), k = n + 1, that takes the pole to the point x of S^n, uniform among all of them.
-
-    NaN where x has length zero, or is not finite.
-
-    Args:
-        x: points, of any length but zero.
-        generator: of the random rotation about the pole.
-
-    Raises:
-        ShapeError: points of fewer than two coordinates.
-    """
-    x = check_tensor("x", x)
-    if x.ndim < 1 or x.shape[-1] < 2:
-        raise ShapeError(f"x: expected points [*batch, k] with k of at least 2, got {list(x.shape)}")
-    return in_single(lambda x: complete_frame(x.unsqueeze(-1), generator), x)
 
 
 def _check_axes(axes: str) -> tuple[tuple[int, int, int], bool]:

@@ -261,14 +261,8 @@ class SemidirectProduct(LieGroup):
         batch = broadcast_shapes(flat.shape[:-1], n.shape[:-1])
         return concatenate([flat.expand(*batch, -1), n.expand(*batch, -1)])
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        """Return the neutral elements of H and N, one after the other, repeated to ``[*batch, *element_shape]``."""
-        return self._join(
-            self.complement.identity(*batch, dtype=dtype, device=device),
-            self.ideal.identity(*batch, dtype=dtype, device=device),
-        )
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return self._join(self.complement._identity(dtype, device), self.ideal._identity(dtype, device))
 
     def _periods(self) -> Tensor:
         return self._join(self.complement._periods(), self.ideal._periods())

@@ -15,8 +15,9 @@ from trivgeo.checks import check_count, check_tensor, promoted
 from trivgeo.errors import ShapeError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import Scale
-from trivgeo.groups.inhomogeneous import COTANGENT_SERIES, InhomogeneousGroup
+from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 from trivgeo.groups.linalg import circular_pair, confirmed
+from trivgeo.groups.linalg.circular import COTANGENT_SERIES
 from trivgeo.groups.linalg.components import (
     Rows,
     concatenate,
@@ -34,7 +35,7 @@ from trivgeo.groups.orthogonal import SO, where_rotation
 
 __all__ = ["ScaledRotations", "Similarity"]
 
-_BERNOULLI_RADIUS = 1.0  # of |z|^2
+_BERNOULLI_RADIUS = 1.0  # largest |z|^2 of the series of z / (e^z - 1)
 _BERNOULLI = (1.0, *((-1.0) ** k * c for k, c in enumerate(COTANGENT_SERIES)))  # B_2k / (2k)!
 
 
@@ -73,7 +74,7 @@ class ScaledRotations(MatrixGroup):
         return g / s[..., None, None], s
 
     def _square(self, g: Tensor) -> Tensor:
-        """Of the scale; NaN where it has lost digits, or is infinite."""
+        """The square of the scale; NaN where it has lost digits, or is infinite."""
         square, limits = g.square().sum((-2, -1)) / self.size, torch.finfo(g.dtype)
         return torch.where((square > limits.tiny / limits.eps) & (square <= limits.max), square, math.nan)
 
@@ -258,7 +259,8 @@ def _per_phi1_of_plane(turn: Tensor, growth: Tensor, a: Rows) -> tuple[Tensor, T
     return torch.where(near, u - 0.5 * re, far[0]), torch.where(near, w - 0.5 * im, far[1])
 
 
-Coefficients = tuple[Tensor, Tensor, Tensor]  # of I, K, K^2, K the cross matrix of a rotation vector
+Coefficients = tuple[Tensor, Tensor, Tensor]
+"""Numbers that multiply I, K and K^2, K the cross matrix of a rotation vector."""
 
 
 def _applied(coefficients: Coefficients, turn: Sequence[Tensor], z: Sequence[Tensor]) -> list[Tensor]:

@@ -17,7 +17,7 @@ from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
 
 __all__ = ["SL"]
 
-_DETERMINANT_DEFECT = 1e-2  # in units of its largest value at this norm; far above round-off
+_MAX_DETERMINANT_ERROR = 1e-2  # over the largest determinant of a matrix of this norm; far above round-off
 
 
 @final
@@ -64,11 +64,11 @@ class SL(MatrixGroup):
         free = g.detach()
         off = (abs_det(free) - 1.0).abs()
         if self._closed is None:
-            good = off < _DETERMINANT_DEFECT * half_power(free.square().sum((-2, -1)) / self.size, self.size)
+            good = off < _MAX_DETERMINANT_ERROR * half_power(free.square().sum((-2, -1)) / self.size, self.size)
             return torch.where(good.unsqueeze(-1), super()._log(g), math.nan)
         rows = entry_rows(g)
         numbers = [x.detach() for row in rows for x in row]
-        good = off < _DETERMINANT_DEFECT * 0.5 * dot(numbers, numbers)
+        good = off < _MAX_DETERMINANT_ERROR * 0.5 * dot(numbers, numbers)
         return from_entries([torch.where(good, x, math.nan) for x in self._closed.log(rows)])
 
     def _adjoint(self, g: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class SL(MatrixGroup):
 
 
 class _PlaneForms:
-    """Closed forms at n = 2."""
+    """Closed forms of SL(2, R)."""
 
     def tangent(self, v: Tensor) -> Tensor:
         x, y, z = last_entries(v)

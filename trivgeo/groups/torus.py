@@ -56,10 +56,8 @@ class Torus(HarmonicAnalysis, LieGroup):
         g = self.check_elements(g)
         return self._on_elements(self._project, g)
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        return torch.zeros(*batch, self.dim, dtype=dtype, device=device)
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return torch.zeros(self.dim, dtype=dtype, device=device)
 
     @property
     def is_compact(self) -> bool:

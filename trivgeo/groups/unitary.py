@@ -1,4 +1,4 @@
-"""The unitary groups."""
+"""The unitary groups U(n) and SU(n), whose complex matrices are stored as pairs of real ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import LieGroup, Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, RotationHeatKernel, has_equal_axes
 from trivgeo.groups.linalg import matrix_functions
-from trivgeo.groups.linalg.any_size import embedded, unitary_exp
-from trivgeo.groups.linalg.circular import angle_factor, circular_pair
+from trivgeo.groups.linalg.any_size import embedded, lu_determinant, unitary_exp
+from trivgeo.groups.linalg.circular import angle_factor
 from trivgeo.groups.linalg.components import flatten_array, from_entries, from_rows, is_small_batch, last_entries
 from trivgeo.groups.linalg.hermitian import (
     complex_product,
@@ -37,13 +37,27 @@ from trivgeo.groups.linalg.hermitian import (
     unitary_log,
 )
 from trivgeo.groups.linalg.spectral_exp import exp_with_score, finite, is_differentiated
-from trivgeo.groups.orthogonal import are_isometries, log_sphere_area, rotation_rows
+from trivgeo.groups.orthogonal import (
+    are_isometries,
+    log_sphere_area,
+    nearest_isometry,
+    orthonormalized,
+    quaternion_exp,
+    rotation_rows,
+)
 
 __all__ = [
     "SU",
     "U",
     "UnitaryGroup",
 ]
+
+
+_MAX_PHASE_ERROR = 1e-2  # phase of the determinant of an element of SU(n), in turns, far above round-off
+_MIN_GAP = 1e-6  # gap between eigenvalues, in radians, below which a logarithm cannot be cut there
+_POLYNOMIAL_SIZE = 4  # rows of matrices whose compiled exponential is a polynomial
+_SMALL_BATCH_OF_EXP = 800  # complex 3 x 3 matrices, up to which torch's exponential is faster than a closed form
+_SMALL_BATCH_OF_LOG = 300  # the same, up to which a logarithm by eigenvectors is faster
 
 
 def index_pairs(n: int) -> list[tuple[int, int]]:
@@ -63,14 +77,6 @@ def gell_mann(n: int) -> tuple[Tensor, list[str]]:
         basis[2 * len(pairs) + k - 1] = torch.diag(1j * math.sqrt(2.0 / (k * (k + 1))) * diagonal)
     names = [f"{kind}{j + 1}{k + 1}" for kind in "XY" for j, k in pairs] + [f"Z{k}" for k in range(1, n)]
     return basis, names
-
-
-_POLAR_STEPS = 12
-_PHASE_DEFECT = 1e-2  # of the determinant, in turns, far above round-off
-_FEW_OF_THREE = 800  # complex 3 x 3 matrices, of which the exponential of torch is faster than a closed form
-_POLYNOMIAL_SIZE = 4
-_FEW_LOGARITHMS = 300  # of which that by eigenvectors is faster than a closed form
-_LEAST_GAP = 1e-6  # of eigenvalues, below which a logarithm cannot be cut between them
 
 
 class UnitaryGroup(HarmonicAnalysis, LieGroup):
@@ -140,12 +146,9 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
             raise ShapeError(f"matrix: expected [*batch, {self.size}, {self.size}], got {list(matrix.shape)}")
         return torch.stack([matrix.real, matrix.imag], -1)
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        n = self.size
-        eye = torch.eye(n, dtype=dtype, device=device)
-        return torch.stack([eye, torch.zeros_like(eye)], -1).expand(*batch, n, n, 2).clone()
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        eye = torch.eye(self.size, dtype=dtype, device=device)
+        return torch.stack([eye, torch.zeros_like(eye)], -1)
 
     def hat(self, v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n n 2"]:
         """Return the skew-Hermitian matrix of algebra vectors v, ``[*batch, n, n, 2]``."""
@@ -173,7 +176,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
     def _exp(self, v: Tensor) -> Tensor:
         # in float64, so that float32 elements are unitary to their last digit
         real, imaginary = self._tangent(v).double().unbind(-1)
-        if self.size == 3 and not is_small_batch(real, _FEW_OF_THREE):
+        if self.size == 3 and not is_small_batch(real, _SMALL_BATCH_OF_EXP):
             real, imaginary = hermitian_exp(imaginary, -real)
         elif self.size == _POLYNOMIAL_SIZE and is_traced():  # eager, it takes as long as the other
             real, imaginary = unitary_exp(imaginary, -real)
@@ -191,14 +194,14 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         by eigenvectors is 25 times as fast as by iteration (n = 8), but eigenvectors have no derivatives where
         eigenvalues meet. For n = 3 there is a closed form.
         """
-        if self.size == 3 and (is_differentiated(g) or not is_small_batch(g[..., 0], _FEW_LOGARITHMS)):
+        if self.size == 3 and (is_differentiated(g) or not is_small_batch(g[..., 0], _SMALL_BATCH_OF_LOG)):
             return self._log_of_three(g)
         delta, gap, member = self._cut(g.detach())
         turned = times_phase(g.double(), -delta)
         if is_differentiated(g):
             log = from_columns(self._kernel.log(embedded(stacked_columns(turned)))[..., : self.size])
         else:
-            log = _eigenvector_log(turned, gap > _LEAST_GAP)
+            log = _eigenvector_log(turned, gap > _MIN_GAP)
         phase = delta[..., None, None] * torch.eye(self.size, dtype=log.dtype, device=g.device)
         v = self._coordinates(log + torch.stack([torch.zeros_like(phase), phase], -1)).to(g.dtype)
         return torch.where(member.unsqueeze(-1), v, math.nan)
@@ -210,12 +213,12 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         square, volume = matrix.detach().square().sum((-3, -2, -1)), torch.hypot(*det)
         member = are_isometries(square, volume, 3) & self._has_phase(torch.atan2(det[1], det[0]).unsqueeze(-1))
         # others are replaced at once, so that their gradients are not NaN times zero
-        eye = self.identity(dtype=matrix.dtype, device=matrix.device)
+        eye = self._identity(matrix.dtype, matrix.device)
         matrix = torch.where(member[..., None, None, None], matrix, eye)
         det = torch.where(member, det[0], 1.0), torch.where(member, det[1], 0.0)
         log, gap = unitary_log(matrix, det, self._last)
         v = self._coordinates(log).to(g.dtype)
-        return torch.where((member & (gap > _LEAST_GAP)).unsqueeze(-1), v, math.nan)
+        return torch.where((member & (gap > _MIN_GAP)).unsqueeze(-1), v, math.nan)
 
     def _cut(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The middle of the gap of the spectrum in which the logarithm is cut, less pi, its width, ``[*batch]``.
@@ -240,7 +243,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.ones_like(angles[..., 0], dtype=torch.bool)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """Of g e g^-1 the entries above the diagonal, y + i x for the coordinates x and y, and those on it."""
+        """The entries of g e g^-1 above the diagonal, y + i x for the coordinates x and y, and those on it."""
         if self.size == 1:
             return g.square().sum(-1)
         pairs, z = self._pairs, self._diagonals.matching(g)
@@ -257,7 +260,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.cat([x, y, z @ diagonal], -2)
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
-        """Of the inverse, as the inner product is invariant."""
+        """Ad of the inverse, as the inner product is invariant."""
         columns = embedded(stacked_columns(self._inverse(g))) @ stacked_columns(self._tangent(y))
         return self._coordinates(from_columns(embedded(columns) @ stacked_columns(g)))
 
@@ -269,13 +272,10 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return element.to(v.dtype), self._coordinates(score).to(v.dtype)
 
     def _project(self, g: Tensor) -> Tensor:
-        """The nearest unitary matrix, by Newton's iteration; NaN where none is near."""
-        x = embedded(stacked_columns(g))
-        for _ in range(_POLAR_STEPS):
-            x = 0.5 * (x + self._kernel.inverse(x).mT)
-        eye = torch.eye(2 * self.size, dtype=g.dtype, device=g.device)
-        off = (x.mT @ x - eye).detach().abs().amax((-2, -1))[..., None, None, None]
-        return torch.where(off < 1e-3, self._with_determinant(from_columns(x[..., : self.size])), math.nan)
+        """The nearest unitary matrix; NaN where none is near."""
+        x, found = nearest_isometry(embedded(stacked_columns(g)))
+        nearest = self._with_determinant(from_columns(x[..., : self.size]))
+        return torch.where(found[..., None, None, None], nearest, math.nan)
 
     def _with_determinant(self, g: Tensor) -> Tensor:
         """The multiple of a unitary matrix by a phase that is in the group."""
@@ -284,9 +284,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
     def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
         """The unitary factor of a complex normal matrix, with the phases of Mezzadri (2007)."""
         parts = normal((*batch, self.size, self.size, 2), reference.double(), generator)
-        q, r = torch.linalg.qr(torch.complex(*parts.unbind(-1)))
-        diagonal = r.diagonal(dim1=-2, dim2=-1)
-        q = q * (diagonal / diagonal.abs()).unsqueeze(-2)
+        q, _ = orthonormalized(torch.complex(*parts.unbind(-1)))
         return self._with_determinant(torch.stack([q.real, q.imag], -1)).to(reference.dtype)
 
 
@@ -336,7 +334,7 @@ class U(UnitaryGroup):
         phase = phase - torch.where(turned, torch.full_like(phase, math.pi).copysign(phase.detach()), 0.0)
         v = torch.cat([_quaternion_log(sign.unsqueeze(-1) * u, sign * w), phase.unsqueeze(-1)], -1)
         square, volume = matrix.detach().square().sum((-3, -2, -1)), torch.hypot(real, imaginary).detach()
-        good = are_isometries(square, volume, 2) & (turned | (2.0 * (math.pi - angle) > _LEAST_GAP))
+        good = are_isometries(square, volume, 2) & (turned | (2.0 * (math.pi - angle) > _MIN_GAP))
         return torch.where(good.unsqueeze(-1), v, math.nan).to(g.dtype)
 
     def _adjoint(self, g: Tensor) -> Tensor:
@@ -396,7 +394,7 @@ class SU(UnitaryGroup):
         if self.size > 2:
             return super()._log(g)
         u, w = self._coordinates(g), 0.5 * real_trace(g)
-        # of a matrix that is no multiple of a unitary one by a real number, a part is lost
+        # u and w do not tell a matrix that is no real multiple of a unitary one
         volume = u.detach().square().sum(-1) + w.detach().square()
         member = are_isometries(g.detach().square().sum((-3, -2, -1)), volume, self.size)
         return torch.where(member.unsqueeze(-1), _quaternion_log(u, w), math.nan)
@@ -420,10 +418,10 @@ class SU(UnitaryGroup):
 
     def _has_phase(self, angles: Tensor) -> Tensor:
         turns = angles.sum(-1) / (2.0 * math.pi)
-        return (turns - turns.round()).abs() < _PHASE_DEFECT
+        return (turns - turns.round()).abs() < _MAX_PHASE_ERROR
 
     def _with_determinant(self, g: Tensor) -> Tensor:
-        angle = _determinant(torch.complex(*g.unbind(-1))).angle() / self.size
+        angle = lu_determinant(torch.complex(*g.unbind(-1))).angle() / self.size
         return times_phase(g, -angle)
 
 
@@ -448,19 +446,9 @@ def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:
     return torch.where(good[..., None, None, None], torch.stack([log.real, log.imag], -1), math.nan)
 
 
-def _determinant(matrix: Tensor) -> Tensor:
-    lu, pivots, _ = torch.linalg.lu_factor_ex(matrix)
-    swaps = (pivots != torch.arange(1, matrix.shape[-1] + 1, device=pivots.device, dtype=pivots.dtype)).sum(-1)
-    return lu.diagonal(dim1=-2, dim2=-1).prod(-1) * (1 - 2 * (swaps % 2))
-
-
 def _quaternion_exp(v: Tensor) -> Tensor:
-    """cos r I + (sin r / r) X with r = |v|, since X^2 = -r^2 I."""
-    x, y, z = last_entries(v)
-    square = x * x + y * y + z * z
-    c1, c2 = circular_pair(square)
-    w = 1.0 - square * c2
-    x, y, z = c1 * x, c1 * y, c1 * z
+    """The element w I + x X + y Y + z Z of SU(2), see `quaternion_exp`."""
+    w, x, y, z = quaternion_exp(*last_entries(v))
     return from_entries([w, z, y, x, -y, x, w, -z], (2, 2, 2))
 
 

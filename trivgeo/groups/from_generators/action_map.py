@@ -1,4 +1,9 @@
-"""Motions: how elements of a generated group move points. One of five types, decided when the group is made."""
+"""Maps of points by elements of a generated group, and the group's action, which asks one of them.
+
+All coordinates move projectively (`ProjectiveActionMap`); or some have closed forms and the others follow flows of the
+factors or of the logarithm of an element (`CoordinateActionMap`); or one of these moves points in other coordinates
+(`ChartActionMap`). Which one is decided when the group is made.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +29,12 @@ from trivgeo.groups.group import LieGroup
 __all__ = [
     "ActionMap",
     "ChartActionMap",
-    "ClosedFormActionMap",
+    "CoordinateActionMap",
     "CoordinateSpace",
-    "FlowActionMap",
+    "ElementFlow",
+    "FactorFlow",
     "GeneratedAction",
-    "LocalFlowActionMap",
+    "LogarithmFlow",
     "ProjectiveActionMap",
 ]
 
@@ -122,7 +128,6 @@ class ProjectiveActionMap(ActionMap):
 
     @property
     def methods(self) -> Sequence[str]:
-        """Name of the method of each coordinate: "closed form" for all."""
         return ["closed form"] * self.space.dim
 
     @property
@@ -136,92 +141,48 @@ class ProjectiveActionMap(ActionMap):
         return y[..., : x.shape[-1]], x.new_zeros(())
 
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """Return the last homogeneous coordinate of points x, ``[*batch, p, n]``, moved by elements g,
-        ``[*batch, 1, E]``.
-
-        The result is ``[*batch, p]``, or ``None`` if the coordinate is constant.
-        """
+        """Return the last homogeneous coordinate of the moved points; ``None`` if it is constant."""
         return self.transform.apply(g, self.space.complete(x))[1] if self.transform.is_local else None
 
 
 @final
 @dataclass(frozen=True)
-class ClosedFormActionMap(ActionMap):
-    """A motion in closed form: bases that move projectively or conformally, and fibres over them.
-
-    Attributes:
-        space: the coordinates.
-        closed: all of them.
-    """
-
-    space: CoordinateSpace
-    closed: ClosedForms
-
-    @property
-    def methods(self) -> Sequence[str]:
-        """Name of the method of each coordinate: "closed form" for all."""
-        return ["closed form"] * self.space.dim
-
-    @property
-    def base_is_projective(self) -> bool:
-        return base_of_jets_is_projective(self.space, self.closed)
-
-    def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images of points by closed forms of whole elements."""
-        count = x.shape[-1]
-        images = self.closed.images(g, self.space.complete(x), count)
-        return stacked([images.coordinates[c] for c in range(count)]), images.error
-
-    def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """Return the product of the denominators of all bases, for elements g, ``[*batch, 1, E]``, at points x,
-        ``[*batch, p, n]``.
-
-        The result is ``[*batch, p]``, or ``None`` for a global action.
-        """
-        return self.closed.denominator(g, self.space.complete(x), x.shape[-1])
-
-
-class _PartlyClosedActionMap(ActionMap):
-    """Common to motions that follow flows: coordinates with closed forms do not need them.
+class CoordinateActionMap(ActionMap):
+    """A map coordinate by coordinate: closed forms where there are some, flows for the rest.
 
     Attributes:
         space: the coordinates.
         closed: those with closed forms.
-        elements: the elements, as products of exponentials.
-        flow: the flow of one exponential.
+        rest: how the others move; ``None`` if there are none.
     """
 
     space: CoordinateSpace
     closed: ClosedForms
-    elements: FactoredElements
-    flow: VectorFlow
+    rest: ElementFlow | None = None
 
     @property
     def methods(self) -> Sequence[str]:
-        """Those of the flow where there is no closed form."""
-        return ["closed form" if c in self.closed.coordinates else m for c, m in enumerate(self.flow.methods)]
+        """Names of the methods of the flow where there is no closed form."""
+        flows = [""] * self.space.dim if self.rest is None else self.rest.flow.methods
+        return ["closed form" if c in self.closed.coordinates else name for c, name in enumerate(flows)]
 
     @property
     def base_is_projective(self) -> bool:
-        return base_of_jets_is_projective(self.space, self.closed)
+        """True if points are jets (x, t, u), and (x, t) a base that moves projectively."""
+        bases = self.closed.bases
+        return self.space.dim == 3 and any(b.coordinates == [0, 1] and b.lift.form is None for b in bases)
 
-    @abstractmethod
-    def _follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
-        """The images of points ``[*batch, p, m]`` whose coordinates are finite."""
-
-    @final
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Closed forms where they are, else flows."""
         count = x.shape[-1]
         x = self.space.complete(x)
         images = self.closed.images(g, x, count)
         closed = images.coordinates
-        if all(c in closed for c in range(count)):
+        if self.rest is None or all(c in closed for c in range(count)):
             return stacked([closed[c] for c in range(count)]), images.error
         batch = broadcast_shapes(g.shape[:-1], x.shape[:-1])
         x = x.expand(*batch, -1)
         finite = torch.isfinite(x).all(-1)
-        result = self._follow(g, torch.where(finite.unsqueeze(-1), x, 0.0), count)
+        result = self.rest.follow(g, torch.where(finite.unsqueeze(-1), x, 0.0), count)
         valid = (result.alive & finite).unsqueeze(-1)
         y = torch.where(valid, result.end[..., :count], math.nan)
         if closed:
@@ -229,31 +190,42 @@ class _PartlyClosedActionMap(ActionMap):
             y = torch.where(valid, y, math.nan)
         return y, result.error
 
-    @final
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """The product of those of the bases."""
+        """Return the product of the denominators of all bases, ``[*batch, p]``; ``None`` for a global action."""
         return self.closed.denominator(g, self.space.complete(x), x.shape[-1])
 
 
-@final
 @dataclass(frozen=True)
-class FlowActionMap(_PartlyClosedActionMap):
-    """The flows of the factors of an element, one after the other.
+class ElementFlow(ABC):
+    """The map of points by flows of algebra vectors whose exponentials make up an element.
 
     Attributes:
-        space: the coordinates.
-        closed: those with closed forms.
-        elements: the elements, as products of exponentials.
-        flow: the flow of one exponential.
+        elements: the elements.
+        flow: the flow of one vector.
     """
 
-    space: CoordinateSpace
-    closed: ClosedForms
     elements: FactoredElements
     flow: VectorFlow
 
-    def _follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
-        """Factor by factor; where one passes through infinity, along the one-parameter group of the element."""
+    @abstractmethod
+    def follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
+        """Return the images of points.
+
+        Args:
+            g: elements ``[*batch, 1, E]``.
+            x: points ``[*batch, p, m]`` whose coordinates are finite.
+            count: the number of leading coordinates that are wanted.
+        """
+
+
+@final
+class FactorFlow(ElementFlow):
+    """The flows of the factors of an element, one after the other.
+
+    Where one of them passes through infinity, the one-parameter group of the element is followed instead.
+    """
+
+    def follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
         result = follow_all(self.flow, self.elements.factors(g), x, count)
         alive = result.alive
         if not is_abstract(alive) and bool(alive.all()):
@@ -265,25 +237,18 @@ class FlowActionMap(_PartlyClosedActionMap):
 
 @final
 @dataclass(frozen=True)
-class LocalFlowActionMap(_PartlyClosedActionMap):
+class LogarithmFlow(ElementFlow):
     """The flow of the logarithm of an element, as far as the image of a point has one name.
 
     Attributes:
-        space: the coordinates.
-        closed: those with closed forms.
         elements: the elements, with their logarithms.
-        flow: the flow of one exponential.
+        flow: the flow of one vector.
         domain: how far points may move.
     """
 
-    space: CoordinateSpace
-    closed: ClosedForms
-    elements: FactoredElements
-    flow: VectorFlow
     domain: FundamentalDomain
 
-    def _follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
-        """Among the names of one place the one that the element's one-parameter group leads to."""
+    def follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
         result = follow_all(self.flow, [self.elements.log(g)], x, count)
         near = self.domain.contains(x[..., :count].detach(), result.end[..., :count].detach())
         return FlowResult(result.end, result.alive & near, result.error)
@@ -314,7 +279,6 @@ class ChartActionMap(ActionMap):
         return self.inner.base_is_projective and not {0, 1} & set(self.chart.pairs)
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images of points: into the chart, moved there, and back."""
         y, inside = self._to_chart(x)
         moved, error = self.inner.move(g, y)
         inside = inside & torch.isfinite(self.chart.backward(moved.detach())).all(-1, keepdim=True)
@@ -323,11 +287,6 @@ class ChartActionMap(ActionMap):
         return torch.where(inside, image, math.nan), error
 
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """Return the denominator of elements g, ``[*batch, 1, E]``, at points x, ``[*batch, p, n]``, moved into the
-        chart.
-
-        The result is ``[*batch, p]``, or ``None`` for a global action.
-        """
         return self.inner.denominator(g, self._to_chart(x)[0])
 
     def _to_chart(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -339,11 +298,6 @@ class ChartActionMap(ActionMap):
         missed = (self.chart.backward(y) - probe).abs() / (1.0 + probe.abs())
         inside = (torch.isfinite(y) & (missed <= torch.finfo(x.dtype).eps ** 0.5)).all(-1, keepdim=True)
         return self.chart.forward(torch.where(inside, x, known)), inside
-
-
-def base_of_jets_is_projective(space: CoordinateSpace, closed: ClosedForms) -> bool:
-    """Whether points are jets (x, t, u) and (x, t) a base that moves projectively."""
-    return space.dim == 3 and any(base.coordinates == [0, 1] and base.lift.form is None for base in closed.bases)
 
 
 @final

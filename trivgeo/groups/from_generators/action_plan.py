@@ -1,4 +1,8 @@
-"""Phase 4 of `from_generators`: how the flows of the fields move each coordinate."""
+"""Phase 4 of `from_generators`: how elements will move each coordinate.
+
+`solve_coordinates` looks for coordinates with closed forms and quadratures, `plan_action` decides: the user's flow, the
+fields' own coordinates, or a chart in which more is solved.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ from trivgeo._numerics import Constant
 from trivgeo.groups.from_generators.action_map import (
     ActionMap,
     ChartActionMap,
-    ClosedFormActionMap,
+    CoordinateActionMap,
     CoordinateSpace,
-    FlowActionMap,
-    LocalFlowActionMap,
+    FactorFlow,
+    LogarithmFlow,
     ProjectiveActionMap,
 )
 from trivgeo.groups.from_generators.chart import Chart, straighten
@@ -60,8 +64,8 @@ __all__ = [
     "solve_coordinates",
 ]
 
-_FIT_ERROR = 1e-9  # of the affine form of a field, relative to the size of the field
-_VANISHING = 1e-12  # derivatives and coefficients that count as zero, relative to the largest
+_MAX_FIT_ERROR = 1e-9  # residual of the affine form of a field, relative to the size of the field
+_ZERO_TOLERANCE = 1e-12  # derivatives and coefficients that count as zero, relative to the largest
 _MAX_DIM_OF_SUBSETS = 8  # coordinates of which all subsets are tried as bases; of more, leading ones only
 
 
@@ -130,7 +134,7 @@ def independent_prefixes(fields: VectorFields, points: Tensor) -> tuple[int, ...
     _, jacobians = values_and_jacobians(fields, points)
     dependence = jacobians.abs().amax((0, 1))  # [component, coordinate]
     size = max(1.0, float(dependence.max()))
-    return tuple(b for b in range(1, fields.dim) if float(dependence[:b, b:].max()) < _VANISHING * size)
+    return tuple(b for b in range(1, fields.dim) if float(dependence[:b, b:].max()) < _ZERO_TOLERANCE * size)
 
 
 def _bases(points: Tensor, values: Tensor, needs: Sequence[frozenset[int]]) -> list[ProjectiveBase]:
@@ -197,7 +201,7 @@ def _dependencies(jacobians: Tensor) -> list[frozenset[int]]:
     """The coordinates on which the motion of each depends, directly or not, itself included."""
     size = jacobians.abs().amax((0, 1))  # [component, coordinate]
     m = len(size)
-    bound = _VANISHING * max(1.0, float(size.max()))
+    bound = _ZERO_TOLERANCE * max(1.0, float(size.max()))
     needs = [{c} | {d for d in range(m) if float(size[c, d]) > bound} for c in range(m)]
     for _ in range(m):
         needs = [set().union(*(needs[d] for d in n)) for n in needs]
@@ -231,16 +235,18 @@ def _affine_block(fields: VectorFields, points: Tensor, values: Tensor, group: t
     goal = values[..., list(group)]
     size = goal.abs().amax((0, 2)).clamp(min=1e-300)  # of each field
     missed = (matvec(a, points[:, None, list(group)]) + b - goal).abs().amax((0, 2))
-    if bool((missed > _FIT_ERROR * size).any()):
+    if bool((missed > _MAX_FIT_ERROR * size).any()):
         return None
     flat = a.reshape(-1, f, f)
     _, singular, span = torch.linalg.svd(flat.flatten(1), full_matrices=False)
-    span = span[singular > _FIT_ERROR * singular[:1]].unflatten(-1, flat.shape[-2:])
+    span = span[singular > _MAX_FIT_ERROR * singular[:1]].unflatten(-1, flat.shape[-2:])
     products = span.unsqueeze(0) @ span.unsqueeze(1)
-    if span.numel() and float((products - products.transpose(0, 1)).abs().max()) > _FIT_ERROR:
+    if span.numel() and float((products - products.transpose(0, 1)).abs().max()) > _MAX_FIT_ERROR:
         return None
     largest = size.max()
-    return AffineBlock(group, bool(a.abs().max() > _VANISHING * largest), bool(b.abs().max() > _VANISHING * largest))
+    return AffineBlock(
+        group, bool(a.abs().max() > _ZERO_TOLERANCE * largest), bool(b.abs().max() > _ZERO_TOLERANCE * largest)
+    )
 
 
 @dataclass(frozen=True)
@@ -280,10 +286,10 @@ class CoordinateFlows:
             return ProjectiveActionMap(self.space, bases[0])
         closed = ClosedForms(bases, tuple(fibre_of(elements, fibre) for fibre in self.fibres))
         if len(closed.coordinates) == self.space.dim:
-            return ClosedFormActionMap(self.space, closed)
+            return CoordinateActionMap(self.space, closed)
         if domain is None:
-            return FlowActionMap(self.space, closed, elements, self.flow)
-        return LocalFlowActionMap(self.space, closed, elements, self.flow, domain)
+            return CoordinateActionMap(self.space, closed, FactorFlow(elements, self.flow))
+        return CoordinateActionMap(self.space, closed, LogarithmFlow(elements, self.flow, domain))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,20 @@
-"""A Lie group from its infinitesimal generators, in five phases: each hands its record on to the next."""
+"""A Lie group from its infinitesimal generators, in five phases: each hands its record on to the next.
+
+1. `parse_fields` (user_fields.py): what the user gave becomes `VectorFields` (fields.py), the record that all phases
+   ask, in a simple basis of their span (span.py).
+2. `sample_fields` (user_fields.py): points where the fields are finite, and checks of what the user gave there.
+3. `decompose` (decomposition.py): structure constants (span.py) and their Levi decomposition (groups/structure.py).
+4. `plan_action` (action_plan.py): coordinates that move projectively or conformally (projective_coordinates.py), fibres
+   that move on spaces of polynomials (polynomial_representation.py), maybe after a change of coordinates (chart.py);
+   the others follow flows (flows.py).
+5. `build_group` (realization.py) joins the elements and their action map.
+   Elements: `assemble` (levi_assembly.py) makes `FactoredElements` (elements.py) of a semidirect product of a
+   `ReductiveGroup` (reductive_group.py, its algebra in semisimple_algebra.py) and a nilpotent group, by an
+   `IdealAutomorphism` (ideal_automorphism.py).
+   Action: an `ActionMap` (action_map.py) of closed forms (closed_form.py), for which elements become matrices
+   (representation.py), and flows, bounded where places have several names (deck_transformations.py).
+   Both are a `GeneratedGroup` (generated_group.py).
+"""
 
 from __future__ import annotations
 

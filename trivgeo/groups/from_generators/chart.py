@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivgeo.groups.from_generators.fields import compile_expressions, require_sympy, unknown_functions
+from trivgeo.expressions import require_sympy
+from trivgeo.groups.from_generators.fields import compile_expressions, unknown_functions
 
 __all__ = ["Chart", "straighten"]
 
-_MAX_OPERATIONS = 12  # of a function that is integrated and inverted: SymPy may take for ever for larger ones
-_INVERSION_ERROR = 1e-9  # of the inverse of a chart, relative to one plus the coordinate
-_RANK = 1e-9  # singular values below this share of the largest count as zero
+_MAX_OPERATIONS = 12  # operations in a function that is integrated and inverted: SymPy may take for ever for more
+_MAX_INVERSION_ERROR = 1e-9  # error of the inverse of a chart, relative to one plus the coordinate
+_RANK_TOLERANCE = 1e-9  # singular values below this share of the largest count as zero
 Curve = Callable[..., Tensor]
 """A function of one coordinate."""
 
@@ -121,7 +122,7 @@ def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] |
             if unknown_functions([inverse]) or inverse.has(sp.I):
                 continue
             back = compile_expressions([inverse], [new])(images).squeeze(-1)
-            if not bool(((back - values).abs() <= _INVERSION_ERROR * (1.0 + values.abs())).all()):
+            if not bool(((back - values).abs() <= _MAX_INVERSION_ERROR * (1.0 + values.abs())).all()):
                 continue
             moved = [sp.simplify((f / function).subs(z, inverse)) for f in functions]
             if all(_is_quadratic(f, new) for f in moved):
@@ -144,7 +145,7 @@ def _span_is_small(functions: set[Any], z: Any, values: Tensor) -> bool:
     """Whether functions span at most three dimensions, as 1, y and y^2 do."""
     table = compile_expressions(sorted(functions, key=str), [z])(values)
     singular = torch.linalg.svdvals(table / table.norm(dim=0).clamp(min=1e-300))
-    return len(singular) <= 3 or bool(singular[3] < _RANK * singular[0])
+    return len(singular) <= 3 or bool(singular[3] < _RANK_TOLERANCE * singular[0])
 
 
 def _is_quadratic(function: Any, z: Any) -> bool:

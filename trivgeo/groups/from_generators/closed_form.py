@@ -1,6 +1,9 @@
-"""Coordinates of images in closed form: homogeneous coordinates, and fibres over them.
+"""Images of points in closed form: bases that move by themselves, and fibres over them.
 
-The closed form of a whole element does not care where the flow of one of its factors passes through infinity.
+Elements are matrices on the homogeneous coordinates of a base (`HomogeneousTransform`). Fibres move linearly on a space
+of polynomials (`PolynomialFibre`), or affinely at one point of the base, to which elements carry the others
+(`TransportedFibre`). The closed form of a whole element does not care where the flow of one of its factors passes
+through infinity.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from trivgeo.groups.from_generators.fields import VectorFields
 from trivgeo.groups.from_generators.polynomial_representation import PolynomialRepresentation
 from trivgeo.groups.from_generators.projective_coordinates import ProjectiveBase
 from trivgeo.groups.from_generators.representation import Monomials, Representation
-from trivgeo.groups.linalg import matrix_functions, matvec, transform_points
+from trivgeo.groups.linalg import largest_exponent, matrix_functions, matvec, transform_points
 
 __all__ = [
     "ClosedForms",
@@ -31,88 +34,9 @@ __all__ = [
     "find_transported",
 ]
 
-_FIT_ERROR = 1e-10  # of constant and affine fields, relative to the size of their terms
+_MAX_FIT_ERROR = 1e-10  # residual of constant and affine fields, relative to the size of their terms
 _MAX_FIBRE_DIM = 6
-_MAX_EXPONENT_SHARE = 0.9  # of the largest exponent that the floating-point numbers have
-
-
-@dataclass(frozen=True)
-class TransportedCoordinates:
-    """Coordinates u over x.
-
-    Attributes:
-        base: the positions of x.
-        fibre: the positions of u.
-        origin: o, in the order of ``base``.
-        shifts: vectors whose fields are the T, ``[len(base), n]``.
-        slopes: the s, ``[len(base), r]``.
-        linear: the matrices A of the fields at o, ``[n, r, r]``.
-        shift: b of the fields at o, ``[n, r]``.
-    """
-
-    base: tuple[int, ...]
-    fibre: tuple[int, ...]
-    origin: Constant
-    shifts: Constant
-    slopes: Constant
-    linear: Constant
-    shift: Constant
-
-    def move(self, w: Tensor, u: Tensor) -> Tensor:
-        """Return the images of coordinates u at the point o under ``exp(w)``, ``[*batch, r]``; NaN where they
-        overflow.
-
-        Args:
-            w: algebra vectors ``[*batch, n]``.
-            u: coordinates ``[*batch, r]``.
-        """
-        matrix = torch.einsum("...i,iab->...ab", w, self.linear.matching(w))
-        bound = _MAX_EXPONENT_SHARE * math.log(torch.finfo(w.dtype).max)
-        fits = (matrix.detach().abs().sum((-2, -1)) < bound).unsqueeze(-1)
-        matrix, w = torch.where(fits.unsqueeze(-1), matrix, 0.0), torch.where(fits, w, 0.0)
-        both = matrix_functions(len(self.fibre)).affine_exp(matrix, w @ self.shift.matching(w))
-        return torch.where(fits, matvec(both[..., :-1], u) + both[..., -1], math.nan)
-
-
-def find_transported(fields: VectorFields, points: Tensor, base: tuple[int, ...]) -> TransportedCoordinates | None:
-    """The coordinates other than ``base``, if all move affinely, and the group shifts those of the base.
-
-    Args:
-        fields: the fields.
-        points: sample points, ``[p, m]``.
-        base: positions of coordinates that move in closed form independently of the others.
-
-    Returns:
-        ``None`` if there are none, or they do not move so.
-    """
-    m = fields.dim
-    fibre = tuple(c for c in range(m) if c not in base)
-    if not base or not fibre or len(fibre) > _MAX_FIBRE_DIM:
-        return None
-    values = fields(points)
-    # unknowns: combinations of the fields that shift x, and the constants that they have in u
-    table = torch.cat([values, -torch.eye(m, dtype=torch.float64)[list(fibre)].expand(len(points), -1, m)], 1)
-    table = table.transpose(0, 1).flatten(1)
-    units = torch.eye(m, dtype=torch.float64)[list(base)].repeat(1, len(points))
-    found = torch.linalg.lstsq(table.T, units.T, driver="gelsd").solution.T
-    if bool(((found @ table - units).abs() > _FIT_ERROR * (1.0 + found.abs() @ table.abs())).any()):
-        return None
-    found = torch.where(found.abs() < _FIT_ERROR * found.abs().amax(-1, keepdim=True), 0.0, found)
-    shifts, slopes = found.split([len(fields), len(fibre)], -1)
-    at_zero = points.clone()
-    at_zero[:, list(fibre)] = 0.0
-    shift, linear = fields(at_zero)[..., list(fibre)], fields.slopes(at_zero)[..., list(fibre), :][..., list(fibre)]
-    affine = matvec(linear, points[:, None, list(fibre)]) + shift
-    goal = values[..., list(fibre)]
-    known = torch.isfinite(affine).all() and torch.isfinite(linear).all()
-    if not bool(known) or bool(((affine - goal).abs() > _FIT_ERROR * (1.0 + goal.abs().amax((0, 2))[:, None])).any()):
-        return None
-    origin = points[0][list(base)]
-    here = linear[0], shift[0]
-    return TransportedCoordinates(base, fibre, *map(Constant, (origin, shifts, slopes, *here)))
-
-
-_MAX_POINTS_BY_COLUMN = 8  # of one element; more points are multiplied by its matrix in one product
+_MAX_POINTS_BY_COLUMN = 8  # points of one element; more are multiplied by its matrix in one product
 
 
 @dataclass(frozen=True)
@@ -218,7 +142,7 @@ class PolynomialFibre:
         if self._generators is None:
             return u + formal
         size = formal.detach().abs().sum(-1, keepdim=True)
-        fits = size < _MAX_EXPONENT_SHARE * math.log(torch.finfo(formal.dtype).max)
+        fits = size < largest_exponent(formal.dtype)
         formal = torch.where(fits, formal, 0.0)
         if u.shape[-1] == 1:
             image = formal.exp() * u
@@ -226,6 +150,83 @@ class PolynomialFibre:
             matrix = torch.einsum("...j,jab->...ab", formal, self._generators.matching(formal))
             image = matvec(matrix_functions(u.shape[-1]).exp(matrix), u)
         return torch.where(fits, image, math.nan)
+
+
+@dataclass(frozen=True)
+class TransportedCoordinates:
+    """Coordinates u over x.
+
+    Attributes:
+        base: the positions of x.
+        fibre: the positions of u.
+        origin: o, in the order of ``base``.
+        shifts: vectors whose fields are the T, ``[len(base), n]``.
+        slopes: the s, ``[len(base), r]``.
+        linear: the matrices A of the fields at o, ``[n, r, r]``.
+        shift: b of the fields at o, ``[n, r]``.
+    """
+
+    base: tuple[int, ...]
+    fibre: tuple[int, ...]
+    origin: Constant
+    shifts: Constant
+    slopes: Constant
+    linear: Constant
+    shift: Constant
+
+    def move(self, w: Tensor, u: Tensor) -> Tensor:
+        """Return the images of coordinates u at the point o under ``exp(w)``, ``[*batch, r]``; NaN where they
+        overflow.
+
+        Args:
+            w: algebra vectors ``[*batch, n]``.
+            u: coordinates ``[*batch, r]``.
+        """
+        matrix = torch.einsum("...i,iab->...ab", w, self.linear.matching(w))
+        fits = (matrix.detach().abs().sum((-2, -1)) < largest_exponent(w.dtype)).unsqueeze(-1)
+        matrix, w = torch.where(fits.unsqueeze(-1), matrix, 0.0), torch.where(fits, w, 0.0)
+        both = matrix_functions(len(self.fibre)).affine_exp(matrix, w @ self.shift.matching(w))
+        return torch.where(fits, matvec(both[..., :-1], u) + both[..., -1], math.nan)
+
+
+def find_transported(fields: VectorFields, points: Tensor, base: tuple[int, ...]) -> TransportedCoordinates | None:
+    """The coordinates other than ``base``, if all move affinely, and the group shifts those of the base.
+
+    Args:
+        fields: the fields.
+        points: sample points, ``[p, m]``.
+        base: positions of coordinates that move in closed form independently of the others.
+
+    Returns:
+        ``None`` if there are none, or they do not move so.
+    """
+    m = fields.dim
+    fibre = tuple(c for c in range(m) if c not in base)
+    if not base or not fibre or len(fibre) > _MAX_FIBRE_DIM:
+        return None
+    values = fields(points)
+    # unknowns: combinations of the fields that shift x, and the constants that they have in u
+    table = torch.cat([values, -torch.eye(m, dtype=torch.float64)[list(fibre)].expand(len(points), -1, m)], 1)
+    table = table.transpose(0, 1).flatten(1)
+    units = torch.eye(m, dtype=torch.float64)[list(base)].repeat(1, len(points))
+    found = torch.linalg.lstsq(table.T, units.T, driver="gelsd").solution.T
+    if bool(((found @ table - units).abs() > _MAX_FIT_ERROR * (1.0 + found.abs() @ table.abs())).any()):
+        return None
+    found = torch.where(found.abs() < _MAX_FIT_ERROR * found.abs().amax(-1, keepdim=True), 0.0, found)
+    shifts, slopes = found.split([len(fields), len(fibre)], -1)
+    at_zero = points.clone()
+    at_zero[:, list(fibre)] = 0.0
+    shift, linear = fields(at_zero)[..., list(fibre)], fields.slopes(at_zero)[..., list(fibre), :][..., list(fibre)]
+    affine = matvec(linear, points[:, None, list(fibre)]) + shift
+    goal = values[..., list(fibre)]
+    known = torch.isfinite(affine).all() and torch.isfinite(linear).all()
+    if not bool(known) or bool(
+        ((affine - goal).abs() > _MAX_FIT_ERROR * (1.0 + goal.abs().amax((0, 2))[:, None])).any()
+    ):
+        return None
+    origin = points[0][list(base)]
+    here = linear[0], shift[0]
+    return TransportedCoordinates(base, fibre, *map(Constant, (origin, shifts, slopes, *here)))
 
 
 class TransportedFibre:
@@ -265,7 +266,7 @@ class TransportedFibre:
         back, forth = elements.exp((origin - there) @ shifts), elements.exp((here - origin) @ shifts)
         stabilizer = elements.core._compose(elements.core._compose(back, g), forth)
         # where g has no image, its values must not make the gradients of others NaN
-        stabilizer = torch.where(defined, stabilizer, elements.core.identity(dtype=x.dtype, device=x.device))
+        stabilizer = torch.where(defined, stabilizer, elements.core._identity(x.dtype, x.device))
         u = torch.where(defined, x[..., self.coordinates], 0.0) - (here - origin) @ slopes
         image = transported.move(elements.log(stabilizer), u) + (there - origin) @ slopes
         image = torch.where(defined, image, math.nan)

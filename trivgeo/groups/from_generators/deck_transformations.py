@@ -24,21 +24,21 @@ from trivgeo.groups.from_generators.flows import IsotropyCorrector
 __all__ = ["FundamentalDomain", "find_fundamental_domain", "find_isotropy_domain"]
 
 _MAX_SHIFT = 20.0  # longest shift of a coordinate that is searched
-_GRID_SIZE = 1000  # shifts that are tried before the best are refined
+_NUM_GRID_SHIFTS = 1000  # shifts that are tried before the best are refined
 _NUM_SECTIONS = 60  # golden sections that refine a shift
-_FIELD_ERROR = 1e-6  # of fields that a map leaves as they are, relative to their size
-_GRID_ERROR = 0.2  # the same for shifts of the grid that are refined
+_MAX_FIELD_ERROR = 1e-6  # change of fields by a map that leaves them as they are, relative to their size
+_MAX_GRID_ERROR = 0.2  # the same for shifts of the grid that are refined
 _NUM_POINTS = 4  # sample points
 _NUM_PATHS = 6  # paths between two points that are tried
-_STEPS_PER_PIECE = 400  # of a path of two straight pieces
-_MAX_GROWTH = 30.0  # of fields along a path that avoids their poles
-_MIN_DISTANCE = 1e-4  # between names of one place
-_NUM_STARTS = 300  # of searches for names, for each of two distributions of starts
-_NUM_ROUNDS = 4  # of Newton's method from each start
-_MAX_START_SHIFT = 8.0  # of starts, from the point
-_MAX_START_LOG_FACTOR = 4.0  # of starts, for the logarithm of each coordinate
+_STEPS_PER_PIECE = 400  # steps along each of the two straight pieces of a path
+_MAX_GROWTH = 30.0  # growth of fields along a path that avoids their poles
+_MIN_DISTANCE = 1e-4  # distance between names of one place
+_NUM_STARTS = 300  # starts of searches for names, for each of two distributions
+_NUM_ROUNDS = 4  # rounds of Newton's method from each start
+_MAX_START_SHIFT = 8.0  # distance of starts from the point, in each coordinate
+_MAX_START_LOG_FACTOR = 4.0  # logarithm of the ratio of starts to the point, in each coordinate
 _MAX_DIM_OF_ALL_SIGNS = 4  # with more coordinates, changes of more than one sign are not tried
-_GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
+_GOLDEN_RATIO = 0.5 * (math.sqrt(5.0) - 1.0)
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ def find_fundamental_domain(fields: VectorFields, points: Tensor) -> Fundamental
     for signs in _sign_patterns(m):
         unmoved = _difference(fields, points, signs, torch.zeros(m, dtype=torch.float64))
         flipped = (signs < 0).nonzero().flatten().tolist()
-        if flipped and unmoved < _FIELD_ERROR and _is_branch(fields, points, signs):
+        if flipped and unmoved < _MAX_FIELD_ERROR and _is_branch(fields, points, signs):
             signed[flipped[0]] = 1.0
         for c in range(m):
-            if c in flipped or (unmoved < _FIELD_ERROR and _is_constant(fields, points, signs, c)):
+            if c in flipped or (unmoved < _MAX_FIELD_ERROR and _is_constant(fields, points, signs, c)):
                 continue
             for length in _deck_shifts(fields, points, signs, c):
                 moved = points * signs
@@ -124,7 +124,7 @@ def find_isotropy_domain(
     names = torch.cat([points + _MAX_START_SHIFT * turns[0], points * (_MAX_START_LOG_FACTOR * turns[1]).exp()])
     for _ in range(_NUM_ROUNDS):
         names, _, error = isotropy.correct(rest, points, names, m)
-    found = (error < _MIN_DISTANCE * (1.0 + names.abs().amax(-1))) & (isotropy.misses(points, names) < _FIELD_ERROR)
+    found = (error < _MIN_DISTANCE * (1.0 + names.abs().amax(-1))) & (isotropy.misses(points, names) < _MAX_FIELD_ERROR)
     other = found & torch.isfinite(names).all(-1) & ((names - points).abs().amax(-1) > _MIN_DISTANCE)
     known: dict[tuple[int, ...], bool] = {}
     for k, p in other.nonzero().tolist() if connected else []:
@@ -137,7 +137,9 @@ def find_isotropy_domain(
     moves = torch.stack([(names - points).abs(), (names / points).abs().log().abs()])  # [2, k, p, m]
     far = other[..., None] & (moves > _MIN_DISTANCE)
     shortest = torch.where(far, moves, math.inf).amin(1)
-    constant = (shortest.amax(1) - shortest.amin(1)) <= _FIELD_ERROR * shortest.amax(1)  # false where all are infinite
+    constant = (shortest.amax(1) - shortest.amin(1)) <= _MAX_FIELD_ERROR * shortest.amax(
+        1
+    )  # false where all are infinite
     separates = (far & constant[:, None, None]).flatten(1, 2)  # [shift or factor, k * p, m]
     separates_all = separates[:, other.flatten()].all(1)
     reach, scaled = torch.full((m,), math.inf, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
@@ -179,25 +181,25 @@ def _shifts_of(m: int, c: int, lengths: Tensor) -> Tensor:
 
 def _is_constant(fields: VectorFields, points: Tensor, signs: Tensor, c: int) -> bool:
     lengths = torch.tensor([0.123, 1.047, 2.31], dtype=torch.float64)
-    return bool((_differences(fields, points, signs, _shifts_of(fields.dim, c, lengths)) < _FIELD_ERROR).all())
+    return bool((_differences(fields, points, signs, _shifts_of(fields.dim, c, lengths)) < _MAX_FIELD_ERROR).all())
 
 
 def _deck_shifts(fields: VectorFields, points: Tensor, signs: Tensor, c: int) -> list[float]:
     """Lengths of shifts of one coordinate that leave the fields as they are, the shortest first."""
     m = fields.dim
-    grid = torch.linspace(0.0, _MAX_SHIFT, _GRID_SIZE + 1, dtype=torch.float64)
+    grid = torch.linspace(0.0, _MAX_SHIFT, _NUM_GRID_SHIFTS + 1, dtype=torch.float64)
     missed = _differences(fields, points, signs, _shifts_of(m, c, grid))
-    lowest = (missed[1:-1] <= missed[:-2]) & (missed[1:-1] < missed[2:]) & (missed[1:-1] < _GRID_ERROR)
+    lowest = (missed[1:-1] <= missed[:-2]) & (missed[1:-1] < missed[2:]) & (missed[1:-1] < _MAX_GRID_ERROR)
     found = []
     for index in (lowest.nonzero().flatten() + 1).tolist():
         low, high = float(grid[index - 1]), float(grid[index + 1])
         for _ in range(_NUM_SECTIONS):
-            a, b = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+            a, b = high - _GOLDEN_RATIO * (high - low), low + _GOLDEN_RATIO * (high - low)
             both = _differences(fields, points, signs, _shifts_of(m, c, torch.tensor([a, b], dtype=torch.float64)))
             low, high = (low, b) if float(both[0]) < float(both[1]) else (a, high)
         length = 0.5 * (low + high)
         shift = _shifts_of(m, c, torch.tensor([length], dtype=torch.float64))
-        if float(_differences(fields, points, signs, shift)[0]) < _FIELD_ERROR:
+        if float(_differences(fields, points, signs, shift)[0]) < _MAX_FIELD_ERROR:
             found.append(length)
     return found
 

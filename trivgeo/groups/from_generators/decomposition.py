@@ -11,14 +11,13 @@ from torch import Tensor
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra, balanced
 from trivgeo.groups.exact_algebra import RationalAlgebra
-from trivgeo.groups.from_generators.span import evaluation_basis, fit_brackets
+from trivgeo.groups.from_generators.span import evaluation_basis, fit_brackets, without_cancelled
 from trivgeo.groups.from_generators.user_fields import FieldBasis, SampledFields
 from trivgeo.groups.structure import LeviDecomposition, check_split, find_split, rational
 
 __all__ = ["AdaptedAlgebra", "DecomposedFields", "Vectors", "decompose"]
 
-_SMALL_CONSTANT = 1e-11  # of constants beside the largest: ranks cannot be decided in the given lengths of vectors
-_ROUNDING = 1e-13  # of a sum of terms that cancel, relative to their sizes
+_SMALL_CONSTANT = 1e-11  # ratio of two constants below which ranks cannot be decided without other lengths of vectors
 
 Vectors = Sequence[int | str | Sequence[float]]
 """Vectors of an algebra: generators by index or name, or coefficients of the generators."""
@@ -70,7 +69,7 @@ def decompose(sampled: SampledFields, split: tuple[Vectors, Vectors] | None) -> 
         AlgebraError: the fields are dependent, do not close, or no decomposition was found.
         ConfigurationError: the split does not name generators.
     """
-    basis, names = sampled.parsed.basis, sampled.parsed.generators.names
+    basis, names = sampled.basis, sampled.generators.names
     algebra = LieAlgebra(_constants(sampled), basis.fields.names)
     exact = rational(algebra) if basis.exact is None else basis.exact
     if exact is not None or split is not None or basis.is_simple:
@@ -89,7 +88,7 @@ def decompose(sampled: SampledFields, split: tuple[Vectors, Vectors] | None) -> 
 
 def _constants(sampled: SampledFields) -> Tensor:
     """The structure constants of the group in the basis of the parsed fields, ``[n, n, n]``."""
-    basis, generators = sampled.parsed.basis, sampled.parsed.generators
+    basis, generators = sampled.basis, sampled.generators
     if basis.exact is not None:
         return torch.tensor(basis.exact.floats(), dtype=torch.float64)
     try:
@@ -102,7 +101,7 @@ def _constants(sampled: SampledFields) -> Tensor:
 
 def _candidate_bases(sampled: SampledFields, algebra: LieAlgebra) -> Iterator[FieldBasis]:
     """Bases in which ranks may be decidable: vectors of other lengths, the given one, a well-conditioned one."""
-    basis = sampled.parsed.basis
+    basis = sampled.basis
     size = algebra.structure_constants.abs()
     if bool((size[size > 0] < _SMALL_CONSTANT * size.max()).any()):
         lengths = balanced(algebra, dust=0.0)[1]
@@ -133,7 +132,7 @@ def _levi(
 def _decomposed(
     sampled: SampledFields, basis: FieldBasis, algebra: LieAlgebra, levi: LeviDecomposition
 ) -> DecomposedFields:
-    generators = algebra_in_basis(algebra, basis.mixing, sampled.parsed.generators.names)
+    generators = algebra_in_basis(algebra, basis.mixing, sampled.generators.names)
     return DecomposedFields(generators, AdaptedAlgebra(algebra, levi, basis.mixing), basis, sampled.points)
 
 
@@ -144,7 +143,7 @@ def algebra_in_basis(algebra: LieAlgebra, mixing: Tensor, names: Sequence[str]) 
         return LieAlgebra(c, names)
     mixed = torch.einsum("ai,bj,ijk,kc->abc", mixing, mixing, c, unmix)
     terms = torch.einsum("ai,bj,ijk,kc->abc", *(entry.abs() for entry in (mixing, mixing, c, unmix)))
-    mixed = torch.where(mixed.abs() < _ROUNDING * terms, 0.0, mixed)
+    mixed = without_cancelled(mixed, terms)
     return LieAlgebra(0.5 * (mixed - mixed.transpose(0, 1)), names)
 
 

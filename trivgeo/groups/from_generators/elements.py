@@ -14,7 +14,7 @@ from trivgeo.groups.semidirect import SemidirectProduct
 
 __all__ = ["CoreEmbedding", "FactoredElements"]
 
-_ROUNDING = 1e-12  # entries of a derivation's part in the ideal that count as zero
+_ZERO_TOLERANCE = 1e-12  # entries of a derivation's part in the ideal that count as zero
 
 CoreGroup = ReductiveGroup | NilpotentGroup | SemidirectProduct
 
@@ -63,7 +63,7 @@ class FactoredElements:
         self._reductive_dim = 0 if self.reductive is None else self.reductive.dim
         # a torus of derivations has vectors with a part in the ideal
         ideal_part = (embedding.torus @ embedding.inclusion)[:, self._reductive_dim :]
-        self._torus_in_ideal = Constant(ideal_part) if bool((ideal_part.abs() > _ROUNDING).any()) else None
+        self._torus_in_ideal = Constant(ideal_part) if bool((ideal_part.abs() > _ZERO_TOLERANCE).any()) else None
 
     @property
     def basis(self) -> Tensor:

@@ -1,8 +1,12 @@
-"""Flows of single algebra vectors: the user's, or closed forms, quadratures and integration put together."""
+"""Flows of single algebra vectors: the user's (`GivenFlow`), or put together of parts (`NumericalFlow`).
+
+The parts: coordinates that move by themselves have closed forms, and those that move affinely over them quadratures
+(`TriangularFlow`, `QuadratureRule`). Others are integrated (`extrapolated_flow`), and the end of an integrated flow is
+corrected by Newton's method where the fields that vanish at a point determine it (`IsotropyCorrector`).
+"""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +21,7 @@ from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.from_generators.fields import VectorFields, values_and_jacobians
 from trivgeo.groups.from_generators.projective_coordinates import ProjectiveBase
-from trivgeo.groups.linalg import matrix_functions, matvec
+from trivgeo.groups.linalg import largest_exponent, matrix_functions, matvec
 
 __all__ = [
     "AffineBlock",
@@ -35,395 +39,20 @@ __all__ = [
 ]
 
 _NUM_NEWTON_STEPS = 4
-_RANK = 1e-5  # smallest singular value, relative to the largest, of a matrix of full rank
-_MIN_SHARE_OF_POINTS = 0.9  # sample points that have to be determined
-
-
-class IsotropyCorrector:
-    """Corrections of images of points, from the fields that vanish there.
-
-    Attributes:
-        counts: numbers of leading coordinates that can be corrected.
-
-    Args:
-        fields: the fields.
-        algebra: the algebra of the fields, with the sign of the group.
-        points: sample points, ``[p, m]``.
-        counts: numbers of leading coordinates that move independently of the others.
-    """
-
-    def __init__(self, fields: VectorFields, algebra: LieAlgebra, points: Tensor, counts: Sequence[int]) -> None:
-        self._fields, self._algebra = fields, algebra
-        self.counts = frozenset(count for count in counts if self._determines(points, count))
-
-    def _determines(self, points: Tensor, count: int) -> bool:
-        """Whether the fields that vanish at a point determine its ``count`` leading coordinates."""
-        if count >= len(self._fields):
-            return False
-        values, jacobians = (each[:, :, :count] for each in values_and_jacobians(self._fields, points))
-        singular = torch.linalg.svdvals(values)
-        transitive = singular[:, -1] > _RANK * singular[:, 0]
-        if float(transitive.double().mean()) < _MIN_SHARE_OF_POINTS:
-            return False
-        values, jacobians = values[transitive], jacobians[transitive]  # other points have no frame
-        slopes = jacobians[..., :count].flatten(1, 2)
-        missed = _orthogonal_part(slopes.unflatten(1, (-1, count)).flatten(2), _frame(values))
-        missed = missed.unflatten(-1, (count, count)).flatten(1, 2)
-        rank = torch.linalg.svdvals(missed)
-        unique = rank[:, -1] > _RANK * torch.linalg.svdvals(slopes)[:, 0]
-        return float(unique.double().sum()) >= _MIN_SHARE_OF_POINTS * len(points)
-
-    def correct(self, v: Tensor, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The image of x under the flow of v, from a point y near it.
-
-        Args:
-            v: the algebra vectors, ``[*batch, 1, dim]``.
-            x: the points, ``[*batch, p, m]``.
-            y: points near their images.
-            count: the number of leading coordinates that are corrected; the others stay as they are.
-
-        Returns:
-            The images, their distances from y, and error estimates from the last two steps, ``[*batch, p]``.
-        """
-        dtype = y.dtype
-        v, x, y = v.double(), x.double(), y.double()  # rounding would be enlarged by the condition of the slopes
-        rest = y[..., count:]
-        back = dense_exp(-self._algebra.ad(v)).transpose(-1, -2)
-        target = _frame(back @ self._fields(x)[..., :count])
-
-        start = z = y[..., :count]
-        lengths = []
-        for _ in range(_NUM_NEWTON_STEPS):
-            whole = torch.cat([z, rest], -1)
-            missed = _orthogonal_part(self._fields(whole)[..., :count], target).flatten(-2)
-            slopes = self._fields.slopes(whole)[..., :count, :count].flatten(-2)
-            slopes = _orthogonal_part(slopes, target).unflatten(-1, (count, count)).flatten(-3, -2)
-            step = -_least_squares(slopes, missed)
-            z = z + step
-            lengths.append(step.detach().abs().amax(-1))
-        ratio = lengths[-1] / torch.where(lengths[-2] > 0, lengths[-2], 1.0)
-        error = lengths[-1] * ratio.clamp(max=1.0)  # steps that shrink
-        moved = (z - start).detach().abs().amax(-1)
-        return torch.cat([z, rest], -1).to(dtype), moved.to(dtype), error.to(dtype)
-
-    def misses(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the size at points y of the fields that vanish at points x, relative to the size of all fields there.
-
-        Args:
-            x: points ``[*batch, p, m]``.
-            y: their images, of the same shape.
-
-        Returns:
-            Sizes ``[*batch, p]``.
-        """
-        values = self._fields(y)
-        return _orthogonal_part(values, _frame(self._fields(x))).flatten(-2).norm(dim=-1) / values.flatten(-2).norm(
-            dim=-1
-        )
-
-
-def _frame(columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Columns ``[*batch, n, m]`` scaled to unit length, and the inverse of their Gram matrix."""
-    length = columns.detach().norm(dim=-2, keepdim=True)
-    unit = columns / torch.where(length > 0, length, 1.0)
-    return unit, matrix_functions(unit.shape[-1]).inverse(unit.mT @ unit)
-
-
-def _orthogonal_part(vectors: Tensor, frame: tuple[Tensor, Tensor]) -> Tensor:
-    """The parts of columns ``[*batch, n, k]`` that are orthogonal to a frame."""
-    unit, inverse = frame
-    for _ in range(2):  # the second pass removes the rounding errors of the first
-        vectors = vectors - unit @ (inverse @ (unit.mT @ vectors))
-    return vectors
-
-
-def _least_squares(matrix: Tensor, right: Tensor) -> Tensor:
-    """The shortest x with ``matrix x = right``, ``[*batch, k, m]`` and ``[*batch, k]``."""
-    length = matrix.detach().norm(dim=-2, keepdim=True)
-    length = torch.where(length > 0, length, 1.0)
-    unit = matrix / length
-    solution = matrix_functions(unit.shape[-1]).inverse(unit.mT @ unit) @ (unit.mT @ right.unsqueeze(-1))
-    return (solution / length.mT).squeeze(-1)
-
-
-_MAX_DISPLACEMENT = 4.0  # of a point in one step, relative to one plus its size
-_ROUNDING_ULPS = 4.0  # rounding error of a step, in units of the last place
-_MIDPOINT_STEPS = (2, 4, 6, 8, 10, 12)  # in one step, which is of order 12 when extrapolated
-_FIRST_STEP = 0.25  # of the unit time
-_STEP_SAFETY = 0.8  # of the step that would just meet the tolerance
-_MIN_STEP_FACTOR, _MAX_STEP_FACTOR = 0.2, 4.0  # of the next step
-
-
-def extrapolated_flow(
-    field: Callable[[Tensor], Tensor], x: Tensor, steps: int, tolerance: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The flow of an autonomous field for unit time, of order 12.
-
-    By the explicit midpoint rule, whose error is even in the step, extrapolated to zero (Gragg 1965; Hairer, Norsett,
-    Wanner, Solving ODEs I, section II.9). Every point has steps of its own length.
-
-    A step whose last two extrapolations differ by more than ``tolerance`` times (1 + |x|), or which moves a point by
-    more than a few times its size, is tried again with a shorter one. A point that has not arrived after as many trials
-    as are allowed stops there: a flow that runs off to infinity has no value, and a scheme of fixed steps would return
-    a finite number all the same. Derivatives stay finite at such points.
-
-    Args:
-        field: ``[*batch, m] -> [*batch, m]``.
-        x: the start, ``[*batch, m]``.
-        steps: the number of trials.
-        tolerance: the bound on the error estimate of one step.
-
-    Returns:
-        The points ``[*batch, m]``; a mask of those that are valid ``[*batch]``; the sum of the error estimates of the
-        steps relative to 1 + |x|, ``[*batch]``.
-    """
-    alive = torch.isfinite(x).all(-1)
-    x = torch.where(alive.unsqueeze(-1), x, 0.0)
-    total, left = torch.zeros_like(x[..., 0]).detach(), alive.to(x.dtype)
-    length = _FIRST_STEP * left
-    for _ in range(steps):
-        if not is_abstract(left) and not bool((left > 0).any()):
-            break
-        taken = torch.minimum(length, left)
-        y, relative, inside = _step(field, x, taken.unsqueeze(-1))
-        good = inside & (relative <= tolerance) & (left > 0)
-        x = torch.where(good.unsqueeze(-1), y, x)
-        total = total + torch.where(good, relative + _ROUNDING_ULPS * torch.finfo(x.dtype).eps, 0.0)
-        left = torch.where(good, torch.where(taken < left, left - taken, 0.0), left)
-        factor = _STEP_SAFETY * (tolerance / relative.clamp(min=1e-300)) ** (1.0 / (2 * len(_MIDPOINT_STEPS) - 1))
-        factor = torch.where(inside, factor.clamp(_MIN_STEP_FACTOR, _MAX_STEP_FACTOR), _MIN_STEP_FACTOR)
-        length = torch.where(left > 0, taken * factor, length)
-    return x, alive & (left <= 0), total
-
-
-def _step(field: Callable[[Tensor], Tensor], x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The end of one step of lengths ``[*batch, 1]``, its error estimate, and whether its displacement is bounded."""
-    size = 1.0 + x.detach().abs().amax(-1, keepdim=True)
-    slope = _finite(field(x))
-    near = torch.ones_like(x[..., 0], dtype=torch.bool)
-    table: list[Tensor] = []
-    for count in _MIDPOINT_STEPS:
-        before, y = x, x
-        for part in range(count):
-            step = slope * (h / count) if part == 0 else _finite(field(y)) * (2.0 * h / count)
-            following = before + step
-            inside = ((following - x).detach().abs() <= _MAX_DISPLACEMENT * size).all(-1)
-            near = near & inside
-            before, y = y, torch.where(inside.unsqueeze(-1), following, x)
-        row = [y]
-        for back, value in enumerate(table):
-            ratio = (count / _MIDPOINT_STEPS[len(table) - 1 - back]) ** 2 - 1.0
-            row.append(row[back] + (row[back] - value) / ratio)
-        table = row
-    return table[-1], ((table[-1] - table[-2]).detach().abs() / size).amax(-1), near
-
-
-def _finite(k: Tensor) -> Tensor:
-    """The field, with values that the bound of displacements rejects where it is not finite."""
-    return torch.where(torch.isfinite(k), k, 1e30 if k.dtype == torch.float64 else 1e20)
-
-
-_MAX_EXPONENT_SHARE = 0.9  # of the largest exponent that the floating-point numbers have
-
-
-@dataclass(frozen=True)
-class AffineBlock:
-    """Coordinates u that fields move by u' = A(x) u + b(x) over coordinates x, all A commuting.
-
-    Attributes:
-        coordinates: the positions of u.
-        linear: whether A is not zero.
-        shifted: whether b is not zero.
-    """
-
-    coordinates: tuple[int, ...]
-    linear: bool
-    shifted: bool
-
-
-@dataclass(frozen=True)
-class FlowResult:
-    """Points moved along a flow.
-
-    Attributes:
-        end: the points at the end, ``[*batch, m]``; coordinates that were not solved are left as they were.
-        alive: where the flow exists, ``[*batch]``.
-        error: the estimated error of a coordinate relative to one plus its size, ``[*batch]``.
-    """
-
-    end: Tensor
-    alive: Tensor
-    error: Tensor
-
-
-class TriangularFlow:
-    """The flow of a triangular system: bases first, then affine blocks, each over the coordinates before.
-
-    Args:
-        fields: the fields.
-        bases: coordinates with closed forms.
-        blocks: coordinates by quadrature.
-        nodes: the number of Gauss-Legendre nodes.
-    """
-
-    def __init__(
-        self, fields: VectorFields, bases: Sequence[ProjectiveBase], blocks: Sequence[AffineBlock], nodes: int
-    ) -> None:
-        self._bases, self._blocks = tuple(bases), tuple(blocks)
-        self._fields = fields
-        self._matrices = tuple(Constant(base.matrices) for base in bases)
-        self._rule = QuadratureRule(nodes)
-        kinds = {c: "closed form" for base in bases for c in base.coordinates}
-        kinds |= {c: "quadrature" for block in blocks for c in block.coordinates}
-        self.solved_coordinates = frozenset(kinds)
-        """Positions of the coordinates that need no integrator."""
-        self.methods = [kinds.get(c, "integrated") for c in range(fields.dim)]
-        """How each coordinate is found, see `GeneratedAction.flows`; ``"integrated"`` for those that are left."""
-
-    def flow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
-        """The flow of a field for unit time, for the leading ``count`` coordinates.
-
-        Args:
-            v: the algebra vectors, ``[*batch, dim]``, unscaled.
-            x: the points, ``[*batch, p, m]``.
-            count: how many coordinates are wanted.
-        """
-        rule = self._rule
-        alive = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
-        error = x.new_zeros(x.shape[:-1])
-        # every coordinate along the flow, [*batch, nodes + 1, p]: at the nodes, then at the end
-        path = list(x.unsqueeze(-3).expand(*x.shape[:-2], rule.count + 1, -1, -1).unbind(-1))
-        times = rule.times.matching(x)
-        for base, constant in zip(self._bases, self._matrices, strict=True):
-            if base.coordinates[0] >= count:
-                continue
-            generator = torch.einsum("...i,iab->...ab", v, constant.matching(v)).unsqueeze(-3)
-            powers = matrix_functions(generator.shape[-1]).exp(times[:, None, None] * generator)
-            start = base.lift(x[..., list(base.coordinates)]).mT
-            start = torch.cat([start, torch.ones_like(start[..., :1, :])], -2)
-            moved = (powers.flatten(-3, -2) @ start).unflatten(-2, powers.shape[-3:-1])
-            d = moved[..., -1, :]
-            inside = (d > 0).all(-2)
-            alive = alive & inside
-            d = torch.where(inside.unsqueeze(-2), d, 1.0)
-            for position, c in enumerate(base.coordinates):
-                path[c] = moved[..., position, :] / d
-        for block in self._blocks:
-            if block.coordinates[0] < count:
-                values, good, missed = self._follow(block, v, path)
-                alive, error = alive & good, error + missed
-                for c, whole in zip(block.coordinates, values, strict=True):
-                    path[c] = whole
-        return FlowResult(torch.stack([values[..., -1, :] for values in path], -1), alive, error)
-
-    def _follow(self, block: AffineBlock, v: Tensor, path: Sequence[Tensor]) -> tuple[list[Tensor], Tensor, Tensor]:
-        """The coordinates of a block along the path, ``[*batch, nodes + 1, p]``, where they exist, and their error."""
-        rule, f = self._rule, len(block.coordinates)
-        below = [values[..., :-1, :] for values in path]
-        start = torch.stack([path[c][..., :1, :] for c in block.coordinates], -1)
-        a, b = block_coefficients(self._fields, block, [w[..., None, None] for w in v.unbind(-1)], below)
-        good = torch.stack([torch.isfinite(entry).all(-2) for entry in (*a, *b)]).all(0)
-        error = torch.zeros_like(start[..., 0, :, 0])
-
-        def integrate(entries: Sequence[Tensor]) -> Tensor:
-            nonlocal error
-            results = []
-            for entry in entries:
-                integral, missed = rule.integrate(torch.where(good.unsqueeze(-2), entry, 0.0))
-                results.append(integral)
-                error = error + missed
-            return torch.stack(results, -1)
-
-        if not block.linear:
-            return list((start + integrate(b)).unbind(-1)), good, error
-        integral = integrate(a).unflatten(-1, (f, f))
-        # an exponential that overflows is no value, and would spoil the gradients of others
-        bound = _MAX_EXPONENT_SHARE * math.log(torch.finfo(integral.dtype).max)
-        good = good & (integral.detach().abs().sum(-1) < bound).all(-1).all(-2)
-        integral = torch.where(good[..., None, :, None, None], integral, 0.0)
-        grow = matrix_functions(f).exp(integral)
-        if block.shifted:
-            back = matvec(matrix_functions(f).exp(-integral[..., :-1, :, :, :]), torch.stack(b, -1))
-            start = start + integrate(back.unbind(-1))
-        return list(matvec(grow, start).unbind(-1)), good, error
-
-
-def block_coefficients(
-    fields: VectorFields, block: AffineBlock, v: Sequence[Tensor], x: Sequence[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """The entries of A row by row, and those of b, from the field at u = 0 and at unit vectors u.
-
-    Args:
-        fields: the fields.
-        block: the coordinates u; A or b that it says to be zero are left out.
-        v: the coordinates of an algebra vector, which broadcast against those of x.
-        x: the coordinates of a point.
-    """
-    index = block.coordinates
-
-    def field_at(unit: int | None) -> list[Tensor]:
-        point = list(x)
-        for c in index:
-            point[c] = torch.ones_like(point[c]) if c == unit else torch.zeros_like(point[c])
-        return fields.components(v, point, index)
-
-    b = field_at(None) if block.shifted else []
-    if not block.linear:
-        return [], b
-    columns = [field_at(c) for c in index]
-    if b:
-        columns = [[value - shift for value, shift in zip(column, b, strict=True)] for column in columns]
-    return [column[row] for row in range(len(index)) for column in columns], b
-
-
-class QuadratureRule:
-    """The Gauss-Legendre rule on [0, 1], with the integrals from zero to every node.
-
-    Its variable is slow at both ends, for a flow that exists for unit time may have its pole just outside.
-
-    Args:
-        count: the number of nodes.
-    """
-
-    def __init__(self, count: int) -> None:
-        legendre = np.polynomial.legendre
-        z, w = legendre.leggauss(count)
-        values = legendre.legvander(z, count)  # P_0 .. P_count at the nodes
-        degrees = np.arange(count)
-        analysis = (degrees + 0.5)[:, None] * w * values[:, :count].T  # coefficients of the interpolant
-        lower = np.concatenate([-np.ones((count, 1)), values[:, : count - 1]], 1)  # with P_-1 = -1: from z = -1 on
-        cumulated = 0.5 * ((values[:, 1:] - lower) / (2.0 * degrees + 1.0)) @ analysis
-        self.count = count
-        y = 0.5 * (z + 1.0)
-        time, slope = y * y * (3.0 - 2.0 * y), 6.0 * y * (1.0 - y)
-        self.times = Constant(torch.as_tensor(np.append(time, 1.0)))
-        self._integrals = Constant(torch.as_tensor(np.concatenate([cumulated, 0.5 * w[None]]) * slope))
-        self._analysis = Constant(torch.as_tensor(analysis * slope))
-
-    def integrate(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Integrals from zero to every node and to one, of functions known at the nodes, and an error estimate.
-
-        The last Legendre coefficients of the interpolant fall like :math:`\rho^{-n}` for an analytic function, and the
-        error of the rule like :math:`\rho^{-2 n}`: their square, over the largest coefficient, estimates it.
-
-        Args:
-            values: ``[*batch, nodes, p]``.
-
-        Returns:
-            The integrals ``[*batch, nodes + 1, p]``, and the estimate ``[*batch, p]``.
-        """
-        integrals = self._integrals.matching(values) @ values
-        with torch.no_grad():
-            coefficients = (self._analysis.matching(values) @ values.detach()).abs()
-            largest, last = coefficients.amax(-2), coefficients[..., -2:, :].amax(-2)
-            error = torch.finfo(values.dtype).eps * largest + last.square() / torch.where(largest > 0, largest, 1.0)
-        return integrals, error
-
-
-_STEP_SHARE = 0.01  # of the tolerance: the largest error estimate of one step
-_CORRECTED_STEP_ERROR = 1e-4  # the same where Newton's method corrects the end
-_MAX_CORRECTION = 1e-2  # by Newton's method, relative to one plus the size of the point
+_MIN_SINGULAR_RATIO = 1e-5  # smallest singular value over the largest, of a matrix of full rank
+_MIN_SHARE_OF_POINTS = 0.9  # share of the sample points that vanishing fields have to determine
+_MAX_DISPLACEMENT = 4.0  # distance by which one step moves a point, relative to one plus its size
+_STEP_ROUNDING_ULPS = 4.0  # rounding error of a step, in units of the last place
+_MIDPOINT_STEPS = (2, 4, 6, 8, 10, 12)  # numbers of midpoint steps that are extrapolated to one step of order 12
+_FIRST_STEP = 0.25  # length of the first step, as a share of the unit time
+_STEP_SAFETY = 0.8  # length of the next step over that which would just meet the tolerance
+_MIN_STEP_FACTOR = 0.2  # shortest next step over the last
+_MAX_STEP_FACTOR = 4.0  # longest next step over the last
+_STEP_ERROR_SHARE = 0.01  # largest error estimate of one step over the tolerance
+_CORRECTED_STEP_ERROR = 1e-4  # largest error estimate of one step where Newton's method corrects the end
+_MAX_CORRECTION = 1e-2  # distance by which Newton's method moves a point, relative to one plus its size
 _MIN_TOLERANCE_ULPS = 100.0  # smallest tolerance, in units of the last place
+
 
 Flow = Callable[[Tensor, Tensor], Tensor]
 """A flow for unit time: vectors ``[*batch, dim]`` and points ``[*batch, m]`` to points."""
@@ -451,6 +80,21 @@ class OdeSettings:
         check_count("steps", self.steps)
         check_count("nodes", self.nodes)
         check_fraction("tolerance", check_positive("tolerance", self.tolerance))
+
+
+@dataclass(frozen=True)
+class FlowResult:
+    """Points moved along a flow.
+
+    Attributes:
+        end: the points at the end, ``[*batch, m]``; coordinates that were not solved are left as they were.
+        alive: where the flow exists, ``[*batch]``.
+        error: the estimated error of a coordinate relative to one plus its size, ``[*batch]``.
+    """
+
+    end: Tensor
+    alive: Tensor
+    error: Tensor
 
 
 class VectorFlow(ABC):
@@ -549,7 +193,7 @@ class NumericalFlow(VectorFlow):
             return self.fields.combination(v, y)
 
         corrected = self.isotropy is not None and count in self.isotropy.counts
-        accuracy = max(_CORRECTED_STEP_ERROR, tolerance) if corrected else _STEP_SHARE * tolerance
+        accuracy = max(_CORRECTED_STEP_ERROR, tolerance) if corrected else _STEP_ERROR_SHARE * tolerance
         return FlowResult(*extrapolated_flow(field, x, self.settings.steps, accuracy))
 
 
@@ -574,3 +218,358 @@ def follow_all(flow: VectorFlow, vectors: Sequence[Tensor], x: Tensor, count: in
         alive = alive & result.alive & known.squeeze(-1)
         error = error + result.error
     return FlowResult(x, alive, error)
+
+
+@dataclass(frozen=True)
+class AffineBlock:
+    """Coordinates u that fields move by u' = A(x) u + b(x) over coordinates x, all A commuting.
+
+    Attributes:
+        coordinates: the positions of u.
+        linear: whether A is not zero.
+        shifted: whether b is not zero.
+    """
+
+    coordinates: tuple[int, ...]
+    linear: bool
+    shifted: bool
+
+
+class TriangularFlow:
+    """The flow of a triangular system: bases first, then affine blocks, each over the coordinates before.
+
+    Args:
+        fields: the fields.
+        bases: coordinates with closed forms.
+        blocks: coordinates by quadrature.
+        nodes: the number of Gauss-Legendre nodes.
+    """
+
+    def __init__(
+        self, fields: VectorFields, bases: Sequence[ProjectiveBase], blocks: Sequence[AffineBlock], nodes: int
+    ) -> None:
+        self._bases, self._blocks = tuple(bases), tuple(blocks)
+        self._fields = fields
+        self._matrices = tuple(Constant(base.matrices) for base in bases)
+        self._rule = QuadratureRule(nodes)
+        kinds = {c: "closed form" for base in bases for c in base.coordinates}
+        kinds |= {c: "quadrature" for block in blocks for c in block.coordinates}
+        self.solved_coordinates = frozenset(kinds)
+        """Positions of the coordinates that need no integrator."""
+        self.methods = [kinds.get(c, "integrated") for c in range(fields.dim)]
+        """How each coordinate is found, see `GeneratedAction.flows`; ``"integrated"`` for those that are left."""
+
+    def flow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
+        """The flow of a field for unit time, for the leading ``count`` coordinates.
+
+        Args:
+            v: the algebra vectors, ``[*batch, dim]``, unscaled.
+            x: the points, ``[*batch, p, m]``.
+            count: how many coordinates are wanted.
+        """
+        rule = self._rule
+        alive = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
+        error = x.new_zeros(x.shape[:-1])
+        # every coordinate along the flow, [*batch, nodes + 1, p]: at the nodes, then at the end
+        path = list(x.unsqueeze(-3).expand(*x.shape[:-2], rule.count + 1, -1, -1).unbind(-1))
+        times = rule.times.matching(x)
+        for base, constant in zip(self._bases, self._matrices, strict=True):
+            if base.coordinates[0] >= count:
+                continue
+            generator = torch.einsum("...i,iab->...ab", v, constant.matching(v)).unsqueeze(-3)
+            powers = matrix_functions(generator.shape[-1]).exp(times[:, None, None] * generator)
+            start = base.lift(x[..., list(base.coordinates)]).mT
+            start = torch.cat([start, torch.ones_like(start[..., :1, :])], -2)
+            moved = (powers.flatten(-3, -2) @ start).unflatten(-2, powers.shape[-3:-1])
+            d = moved[..., -1, :]
+            inside = (d > 0).all(-2)
+            alive = alive & inside
+            d = torch.where(inside.unsqueeze(-2), d, 1.0)
+            for position, c in enumerate(base.coordinates):
+                path[c] = moved[..., position, :] / d
+        for block in self._blocks:
+            if block.coordinates[0] < count:
+                values, good, missed = self._follow(block, v, path)
+                alive, error = alive & good, error + missed
+                for c, whole in zip(block.coordinates, values, strict=True):
+                    path[c] = whole
+        return FlowResult(torch.stack([values[..., -1, :] for values in path], -1), alive, error)
+
+    def _follow(self, block: AffineBlock, v: Tensor, path: Sequence[Tensor]) -> tuple[list[Tensor], Tensor, Tensor]:
+        """The coordinates of a block along the path, ``[*batch, nodes + 1, p]``, where they exist, and their error."""
+        rule, f = self._rule, len(block.coordinates)
+        below = [values[..., :-1, :] for values in path]
+        start = torch.stack([path[c][..., :1, :] for c in block.coordinates], -1)
+        a, b = block_coefficients(self._fields, block, [w[..., None, None] for w in v.unbind(-1)], below)
+        good = torch.stack([torch.isfinite(entry).all(-2) for entry in (*a, *b)]).all(0)
+        error = torch.zeros_like(start[..., 0, :, 0])
+
+        def integrate(entries: Sequence[Tensor]) -> Tensor:
+            nonlocal error
+            results = []
+            for entry in entries:
+                integral, missed = rule.integrate(torch.where(good.unsqueeze(-2), entry, 0.0))
+                results.append(integral)
+                error = error + missed
+            return torch.stack(results, -1)
+
+        if not block.linear:
+            return list((start + integrate(b)).unbind(-1)), good, error
+        integral = integrate(a).unflatten(-1, (f, f))
+        # an exponential that overflows is no value, and would spoil the gradients of others
+        bound = largest_exponent(integral.dtype)
+        good = good & (integral.detach().abs().sum(-1) < bound).all(-1).all(-2)
+        integral = torch.where(good[..., None, :, None, None], integral, 0.0)
+        grow = matrix_functions(f).exp(integral)
+        if block.shifted:
+            back = matvec(matrix_functions(f).exp(-integral[..., :-1, :, :, :]), torch.stack(b, -1))
+            start = start + integrate(back.unbind(-1))
+        return list(matvec(grow, start).unbind(-1)), good, error
+
+
+def block_coefficients(
+    fields: VectorFields, block: AffineBlock, v: Sequence[Tensor], x: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The entries of A row by row, and those of b, from the field at u = 0 and at unit vectors u.
+
+    Args:
+        fields: the fields.
+        block: the coordinates u; A or b that it says to be zero are left out.
+        v: the coordinates of an algebra vector, which broadcast against those of x.
+        x: the coordinates of a point.
+    """
+    index = block.coordinates
+
+    def field_at(unit: int | None) -> list[Tensor]:
+        point = list(x)
+        for c in index:
+            point[c] = torch.ones_like(point[c]) if c == unit else torch.zeros_like(point[c])
+        return fields.components(v, point, index)
+
+    b = field_at(None) if block.shifted else []
+    if not block.linear:
+        return [], b
+    columns = [field_at(c) for c in index]
+    if b:
+        columns = [[value - shift for value, shift in zip(column, b, strict=True)] for column in columns]
+    return [column[row] for row in range(len(index)) for column in columns], b
+
+
+class QuadratureRule:
+    """The Gauss-Legendre rule on [0, 1], with the integrals from zero to every node.
+
+    Its variable is slow at both ends, for a flow that exists for unit time may have its pole just outside.
+
+    Args:
+        count: the number of nodes.
+    """
+
+    def __init__(self, count: int) -> None:
+        legendre = np.polynomial.legendre
+        z, w = legendre.leggauss(count)
+        values = legendre.legvander(z, count)  # P_0 .. P_count at the nodes
+        degrees = np.arange(count)
+        analysis = (degrees + 0.5)[:, None] * w * values[:, :count].T  # coefficients of the interpolant
+        lower = np.concatenate([-np.ones((count, 1)), values[:, : count - 1]], 1)  # with P_-1 = -1: from z = -1 on
+        cumulated = 0.5 * ((values[:, 1:] - lower) / (2.0 * degrees + 1.0)) @ analysis
+        self.count = count
+        y = 0.5 * (z + 1.0)
+        time, slope = y * y * (3.0 - 2.0 * y), 6.0 * y * (1.0 - y)
+        self.times = Constant(torch.as_tensor(np.append(time, 1.0)))
+        self._integrals = Constant(torch.as_tensor(np.concatenate([cumulated, 0.5 * w[None]]) * slope))
+        self._analysis = Constant(torch.as_tensor(analysis * slope))
+
+    def integrate(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Integrals from zero to every node and to one, of functions known at the nodes, and an error estimate.
+
+        The last Legendre coefficients of the interpolant fall like :math:`\rho^{-n}` for an analytic function, and the
+        error of the rule like :math:`\rho^{-2 n}`: their square, over the largest coefficient, estimates it.
+
+        Args:
+            values: ``[*batch, nodes, p]``.
+
+        Returns:
+            The integrals ``[*batch, nodes + 1, p]``, and the estimate ``[*batch, p]``.
+        """
+        integrals = self._integrals.matching(values) @ values
+        with torch.no_grad():
+            coefficients = (self._analysis.matching(values) @ values.detach()).abs()
+            largest, last = coefficients.amax(-2), coefficients[..., -2:, :].amax(-2)
+            error = torch.finfo(values.dtype).eps * largest + last.square() / torch.where(largest > 0, largest, 1.0)
+        return integrals, error
+
+
+def extrapolated_flow(
+    field: Callable[[Tensor], Tensor], x: Tensor, steps: int, tolerance: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The flow of an autonomous field for unit time, of order 12.
+
+    By the explicit midpoint rule, whose error is even in the step, extrapolated to zero (Gragg 1965; Hairer, Norsett,
+    Wanner, Solving ODEs I, section II.9). Every point has steps of its own length.
+
+    A step whose last two extrapolations differ by more than ``tolerance`` times (1 + |x|), or which moves a point by
+    more than a few times its size, is tried again with a shorter one. A point that has not arrived after as many trials
+    as are allowed stops there: a flow that runs off to infinity has no value, and a scheme of fixed steps would return
+    a finite number all the same. Derivatives stay finite at such points.
+
+    Args:
+        field: ``[*batch, m] -> [*batch, m]``.
+        x: the start, ``[*batch, m]``.
+        steps: the number of trials.
+        tolerance: the bound on the error estimate of one step.
+
+    Returns:
+        The points ``[*batch, m]``; a mask of those that are valid ``[*batch]``; the sum of the error estimates of the
+        steps relative to 1 + |x|, ``[*batch]``.
+    """
+    alive = torch.isfinite(x).all(-1)
+    x = torch.where(alive.unsqueeze(-1), x, 0.0)
+    total, left = torch.zeros_like(x[..., 0]).detach(), alive.to(x.dtype)
+    length = _FIRST_STEP * left
+    for _ in range(steps):
+        if not is_abstract(left) and not bool((left > 0).any()):
+            break
+        taken = torch.minimum(length, left)
+        y, relative, inside = _step(field, x, taken.unsqueeze(-1))
+        good = inside & (relative <= tolerance) & (left > 0)
+        x = torch.where(good.unsqueeze(-1), y, x)
+        total = total + torch.where(good, relative + _STEP_ROUNDING_ULPS * torch.finfo(x.dtype).eps, 0.0)
+        left = torch.where(good, torch.where(taken < left, left - taken, 0.0), left)
+        factor = _STEP_SAFETY * (tolerance / relative.clamp(min=1e-300)) ** (1.0 / (2 * len(_MIDPOINT_STEPS) - 1))
+        factor = torch.where(inside, factor.clamp(_MIN_STEP_FACTOR, _MAX_STEP_FACTOR), _MIN_STEP_FACTOR)
+        length = torch.where(left > 0, taken * factor, length)
+    return x, alive & (left <= 0), total
+
+
+def _step(field: Callable[[Tensor], Tensor], x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The end of one step of lengths ``[*batch, 1]``, its error estimate, and whether its displacement is bounded."""
+    size = 1.0 + x.detach().abs().amax(-1, keepdim=True)
+    slope = _finite(field(x))
+    near = torch.ones_like(x[..., 0], dtype=torch.bool)
+    table: list[Tensor] = []
+    for count in _MIDPOINT_STEPS:
+        before, y = x, x
+        for part in range(count):
+            step = slope * (h / count) if part == 0 else _finite(field(y)) * (2.0 * h / count)
+            following = before + step
+            inside = ((following - x).detach().abs() <= _MAX_DISPLACEMENT * size).all(-1)
+            near = near & inside
+            before, y = y, torch.where(inside.unsqueeze(-1), following, x)
+        row = [y]
+        for back, value in enumerate(table):
+            ratio = (count / _MIDPOINT_STEPS[len(table) - 1 - back]) ** 2 - 1.0
+            row.append(row[back] + (row[back] - value) / ratio)
+        table = row
+    return table[-1], ((table[-1] - table[-2]).detach().abs() / size).amax(-1), near
+
+
+def _finite(k: Tensor) -> Tensor:
+    """The field, with values that the bound of displacements rejects where it is not finite."""
+    return torch.where(torch.isfinite(k), k, 1e30 if k.dtype == torch.float64 else 1e20)
+
+
+class IsotropyCorrector:
+    """Corrections of images of points, from the fields that vanish there.
+
+    Attributes:
+        counts: numbers of leading coordinates that can be corrected.
+
+    Args:
+        fields: the fields.
+        algebra: the algebra of the fields, with the sign of the group.
+        points: sample points, ``[p, m]``.
+        counts: numbers of leading coordinates that move independently of the others.
+    """
+
+    def __init__(self, fields: VectorFields, algebra: LieAlgebra, points: Tensor, counts: Sequence[int]) -> None:
+        self._fields, self._algebra = fields, algebra
+        self.counts = frozenset(count for count in counts if self._determines(points, count))
+
+    def _determines(self, points: Tensor, count: int) -> bool:
+        """Whether the fields that vanish at a point determine its ``count`` leading coordinates."""
+        if count >= len(self._fields):
+            return False
+        values, jacobians = (each[:, :, :count] for each in values_and_jacobians(self._fields, points))
+        singular = torch.linalg.svdvals(values)
+        transitive = singular[:, -1] > _MIN_SINGULAR_RATIO * singular[:, 0]
+        if float(transitive.double().mean()) < _MIN_SHARE_OF_POINTS:
+            return False
+        values, jacobians = values[transitive], jacobians[transitive]  # other points have no frame
+        slopes = jacobians[..., :count].flatten(1, 2)
+        missed = _orthogonal_part(slopes.unflatten(1, (-1, count)).flatten(2), _frame(values))
+        missed = missed.unflatten(-1, (count, count)).flatten(1, 2)
+        rank = torch.linalg.svdvals(missed)
+        unique = rank[:, -1] > _MIN_SINGULAR_RATIO * torch.linalg.svdvals(slopes)[:, 0]
+        return float(unique.double().sum()) >= _MIN_SHARE_OF_POINTS * len(points)
+
+    def correct(self, v: Tensor, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The image of x under the flow of v, from a point y near it.
+
+        Args:
+            v: the algebra vectors, ``[*batch, 1, dim]``.
+            x: the points, ``[*batch, p, m]``.
+            y: points near their images.
+            count: the number of leading coordinates that are corrected; the others stay as they are.
+
+        Returns:
+            The images, their distances from y, and error estimates from the last two steps, ``[*batch, p]``.
+        """
+        dtype = y.dtype
+        v, x, y = v.double(), x.double(), y.double()  # rounding would be enlarged by the condition of the slopes
+        rest = y[..., count:]
+        back = dense_exp(-self._algebra.ad(v)).transpose(-1, -2)
+        target = _frame(back @ self._fields(x)[..., :count])
+
+        start = z = y[..., :count]
+        lengths = []
+        for _ in range(_NUM_NEWTON_STEPS):
+            whole = torch.cat([z, rest], -1)
+            missed = _orthogonal_part(self._fields(whole)[..., :count], target).flatten(-2)
+            slopes = self._fields.slopes(whole)[..., :count, :count].flatten(-2)
+            slopes = _orthogonal_part(slopes, target).unflatten(-1, (count, count)).flatten(-3, -2)
+            step = -_least_squares(slopes, missed)
+            z = z + step
+            lengths.append(step.detach().abs().amax(-1))
+        ratio = lengths[-1] / torch.where(lengths[-2] > 0, lengths[-2], 1.0)
+        error = lengths[-1] * ratio.clamp(max=1.0)  # steps that shrink
+        moved = (z - start).detach().abs().amax(-1)
+        return torch.cat([z, rest], -1).to(dtype), moved.to(dtype), error.to(dtype)
+
+    def misses(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the size at points y of the fields that vanish at points x, relative to the size of all fields there.
+
+        Args:
+            x: points ``[*batch, p, m]``.
+            y: their images, of the same shape.
+
+        Returns:
+            Sizes ``[*batch, p]``.
+        """
+        values = self._fields(y)
+        return _orthogonal_part(values, _frame(self._fields(x))).flatten(-2).norm(dim=-1) / values.flatten(-2).norm(
+            dim=-1
+        )
+
+
+def _frame(columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Columns ``[*batch, n, m]`` scaled to unit length, and the inverse of their Gram matrix."""
+    length = columns.detach().norm(dim=-2, keepdim=True)
+    unit = columns / torch.where(length > 0, length, 1.0)
+    return unit, matrix_functions(unit.shape[-1]).inverse(unit.mT @ unit)
+
+
+def _orthogonal_part(vectors: Tensor, frame: tuple[Tensor, Tensor]) -> Tensor:
+    """The parts of columns ``[*batch, n, k]`` that are orthogonal to a frame."""
+    unit, inverse = frame
+    for _ in range(2):  # the second pass removes the rounding errors of the first
+        vectors = vectors - unit @ (inverse @ (unit.mT @ vectors))
+    return vectors
+
+
+def _least_squares(matrix: Tensor, right: Tensor) -> Tensor:
+    """The shortest x with ``matrix x = right``, ``[*batch, k, m]`` and ``[*batch, k]``."""
+    length = matrix.detach().norm(dim=-2, keepdim=True)
+    length = torch.where(length > 0, length, 1.0)
+    unit = matrix / length
+    solution = matrix_functions(unit.shape[-1]).inverse(unit.mT @ unit) @ (unit.mT @ right.unsqueeze(-1))
+    return (solution / length.mT).squeeze(-1)

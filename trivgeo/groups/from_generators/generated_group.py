@@ -88,10 +88,8 @@ class GeneratedGroup(LieGroup):
 
     # The contract --------------------------------------------------------------------------------------------
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        return self.core.identity(*batch, dtype=dtype, device=device)
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return self.core._identity(dtype, device)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         return self.core._compose(g, h)

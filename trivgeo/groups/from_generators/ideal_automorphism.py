@@ -19,10 +19,10 @@ from trivgeo.groups.structure import null_space
 
 __all__ = ["BracketAdjoint", "IdealAutomorphism", "MatrixAdjoint", "SemisimpleAdjoint", "TorusExponential"]
 
-_WEIGHT_GAP = 1e-12  # between different weights of derivations whose largest entry is one
-_MAX_EIGENVECTOR_CONDITION = 1e6  # of derivations that are diagonalized
-_MAX_DERIVATION_CONDITION = 1e4  # of an invertible derivation that is divided by
-_PROJECTOR_ERROR = 1e-10  # of diagonal entries and of the sum of projectors
+_MIN_WEIGHT_GAP = 1e-12  # distance of different weights of derivations whose largest entry is one
+_MAX_EIGENVECTOR_CONDITION = 1e6  # condition number of the eigenvectors of derivations that are diagonalized
+_MAX_DERIVATION_CONDITION = 1e4  # condition number of an invertible derivation that is divided by
+_MAX_PROJECTOR_ERROR = 1e-10  # error of diagonal entries, and of the sum of the projectors
 
 
 class SemisimpleAdjoint(ABC):
@@ -129,12 +129,12 @@ class TorusExponential:
         inverse = torch.linalg.inv(vectors)
         diagonal = inverse @ derivations.to(vectors.dtype) @ vectors
         weights = diagonal.diagonal(dim1=-2, dim2=-1)  # [k, d]
-        if float((diagonal - torch.diag_embed(weights)).abs().max()) > _PROJECTOR_ERROR:
+        if float((diagonal - torch.diag_embed(weights)).abs().max()) > _MAX_PROJECTOR_ERROR:
             return
         groups: list[list[int]] = []
         for index in range(weights.shape[-1]):
             for group in groups:
-                if float((weights[:, index] - weights[:, group[0]]).abs().max()) < _WEIGHT_GAP:
+                if float((weights[:, index] - weights[:, group[0]]).abs().max()) < _MIN_WEIGHT_GAP:
                     group.append(index)
                     break
             else:
@@ -142,7 +142,7 @@ class TorusExponential:
         kept, projectors = [], []
         for group in groups:
             weight = weights[:, group].mean(-1)
-            turning = weight.imag[weight.imag.abs() >= _WEIGHT_GAP]
+            turning = weight.imag[weight.imag.abs() >= _MIN_WEIGHT_GAP]
             if len(turning) and float(turning[0]) < 0:
                 continue  # the conjugate of one that is kept
             projector = vectors[:, group] @ inverse[group]
@@ -150,7 +150,7 @@ class TorusExponential:
             projectors.append(2.0 * projector if len(turning) else projector)
         w, p = torch.stack(kept, -1), torch.stack(projectors)
         w = unit[:, None] * torch.complex(_rounded(w.real), _rounded(w.imag))
-        if float((p.real.sum(0) - torch.eye(p.shape[-1], dtype=torch.float64)).abs().max()) > _PROJECTOR_ERROR:
+        if float((p.real.sum(0) - torch.eye(p.shape[-1], dtype=torch.float64)).abs().max()) > _MAX_PROJECTOR_ERROR:
             return
         self._oscillates = bool((w.imag != 0).any())
         self._weights = (Constant(w.real), Constant(w.imag))

@@ -1,15 +1,17 @@
-"""Elements of the group of a decomposed algebra: bases, representations and factors of their semidirect product."""
+"""Phase 5 of `from_generators`, the elements: a decomposed algebra becomes a semidirect product of groups.
+
+`assemble` embeds an algebra that does not split over its nilradical (`_hull`), chooses a basis of the ideal
+(`_adapted_ideal`), matrices for the semisimple part (`_block_representation`), and Ad of these on the ideal.
+"""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trivgeo._random import normal, uniform
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.from_generators.decomposition import AdaptedAlgebra
@@ -21,14 +23,20 @@ from trivgeo.groups.from_generators.ideal_automorphism import (
     MatrixAdjoint,
     SemisimpleAdjoint,
 )
-from trivgeo.groups.from_generators.reductive_group import ReductiveGroup, is_split_form, plane_representation
-from trivgeo.groups.from_generators.representation import SemisimpleMap, has_half_spin, standard_representation
+from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
+from trivgeo.groups.from_generators.representation import SemisimpleMap, has_half_spin
+from trivgeo.groups.from_generators.semisimple_algebra import (
+    is_split_form,
+    plane_representation,
+    simple_ideals,
+    standard_representation,
+)
+from trivgeo.groups.from_generators.span import without_cancelled
 from trivgeo.groups.nilpotent import Nilpotent
 from trivgeo.groups.semidirect import SemidirectProduct
 from trivgeo.groups.structure import (
     LeviDecomposition,
     bracket_span,
-    centre,
     coordinates,
     intersection,
     largest_constant,
@@ -41,90 +49,10 @@ from trivgeo.groups.structure import (
 __all__ = [
     "Representations",
     "assemble",
-    "loop_directions",
-    "simple_ideals",
 ]
 
-_MAX_STEPS = 2000  # of the descent to a minimal basis
-_GRADIENT = 1e-12  # relative to the size of the constants, at which the descent has converged
-_GAP = 1e-6  # between eigenvalues that are different, relative to the largest
-
-
-def simple_ideals(algebra: LieAlgebra) -> list[Tensor]:
-    """Bases of the simple ideals, as rows ``[d, n]``.
-
-    They are orthonormal in a basis of the algebra in which a Cartan involution is orthogonal.
-    """
-    frame = _minimal_frame(algebra)
-    c = _in_frame(algebra, frame)
-    n = algebra.dim
-    unit = torch.eye(n, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(0)
-    # two elements in general position generate the algebra
-    some = normal((2, n), unit, generator)
-    ad = torch.einsum("ai,ijk->akj", some, c)
-    # maps that commute with ad are a real or complex number on each simple ideal
-    system = torch.einsum("iab,dc->iadbc", ad, unit) - torch.einsum("ab,icd->iadbc", unit, ad)
-    maps = null_space(system.reshape(-1, n * n)).reshape(-1, n, n)
-    maps = maps + maps.mT
-    weights = uniform((len(maps),), unit, generator)
-    values, vectors = torch.linalg.eigh(torch.einsum("i,iab->ab", weights, maps))
-    gaps = (values.diff() > _GAP * values.abs().max()).nonzero().flatten().tolist()
-    cuts = [0, *(gap + 1 for gap in gaps), n]
-    return [vectors.T[a:b] @ frame for a, b in itertools.pairwise(cuts)]
-
-
-def loop_directions(algebra: LieAlgebra, ideal: Tensor) -> Tensor:
-    """Vectors whose one-parameter groups are closed, and make up all loops of the group of a simple ideal.
-
-    The centre of a maximal compact subalgebra, and coroots of the rest of it.
-
-    Args:
-        algebra: the semisimple algebra.
-        ideal: a basis of the ideal from `simple_ideals`, ``[d, n]``.
-    """
-    inner = subalgebra(algebra, ideal)
-    values, vectors = torch.linalg.eigh(inner.killing_form)
-    compact = vectors.T[values < 0]
-    if not len(compact):
-        return ideal[:0]
-    k = subalgebra(inner, compact)
-    directions = [centre(k) @ compact]
-    whole = torch.eye(k.dim, dtype=torch.float64)
-    derived = bracket_span(k, whole, whole)
-    if len(derived):
-        weights = uniform((len(derived),), whole, torch.Generator().manual_seed(0))
-        turning, roots = torch.linalg.eig(k.ad(weights @ derived))
-        roots = roots.T[turning.imag > _GAP * turning.abs().max()]
-        coroots = k.bracket(roots.real.contiguous(), roots.imag.contiguous())
-        directions.append(coroots @ compact)
-    return torch.cat(directions) @ ideal
-
-
-def _minimal_frame(algebra: LieAlgebra) -> Tensor:
-    """Rows of the basis of volume one in which the structure constants are smallest."""
-    n = algebra.dim
-    frame = torch.eye(n, dtype=torch.float64)
-    for _ in range(_MAX_STEPS):
-        c = _in_frame(algebra, frame)
-        slope = 2.0 * torch.einsum("ajk,bjk->ab", c, c) - torch.einsum("ija,ijb->ab", c, c)
-        slope = slope - slope.diagonal().mean() * torch.eye(n, dtype=torch.float64)
-        size = float(c.square().sum())
-        if float(slope.norm()) < _GRADIENT * size:
-            return frame
-        frame = torch.linalg.matrix_exp(-n / (8.0 * size) * slope) @ frame
-    raise AlgebraError(
-        "expected a Cartan involution of the semisimple part, found none: pass simpler combinations of the generators"
-    )
-
-
-def _in_frame(algebra: LieAlgebra, frame: Tensor) -> Tensor:
-    return torch.einsum("ai,bj,ijk,kc->abc", frame, frame, algebra.structure_constants, torch.linalg.inv(frame))
-
-
-_MIN_DIM_OF_STANDARD = 8  # of sl(n, R), from which on n x n matrices are smaller than those of Ad
-_ROUNDING = 1e-13  # of a sum of terms that cancel, relative to their sizes
-_RANK = 1e-6  # relative length of the part of a bracket that counts as independent
+_MIN_DIM_OF_STANDARD = 8  # dimension of sl(n, R), from which n x n matrices are smaller than those of Ad
+_MIN_INDEPENDENT_PART = 1e-6  # relative length of the part of a bracket that counts as independent
 
 
 @dataclass(frozen=True)
@@ -217,7 +145,7 @@ def _derivations(algebra: LieAlgebra, split: LeviDecomposition) -> Tensor:
     derivations = coordinates(products(algebra, split.complement, split.ideal), split.ideal).transpose(1, 2)
     sizes = (split.complement.abs(), split.ideal.abs(), algebra.structure_constants.abs())
     terms = (torch.einsum("ai,bj,ijk->abk", *sizes) @ torch.linalg.pinv(split.ideal).abs()).transpose(1, 2)
-    return torch.where(derivations.abs() <= _ROUNDING * terms, 0.0, derivations)
+    return without_cancelled(derivations, terms)
 
 
 def _adjoint_on_ideal(
@@ -318,7 +246,7 @@ def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, 
             if size < 1e-12:
                 continue
             rest = bracket / size - frame.T @ (frame @ bracket) / size
-            if float(rest.norm()) > _RANK:
+            if float(rest.norm()) > _MIN_INDEPENDENT_PART:
                 largest = float(bracket[bracket.abs().argmax()])
                 left.append(i)
                 right.append(j)

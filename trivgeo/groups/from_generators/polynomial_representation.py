@@ -23,92 +23,22 @@ import torch
 from torch import Tensor
 
 from trivgeo._random import normal
+from trivgeo.groups.from_generators.span import DENOMINATOR
 
-__all__ = [
-    "DENOMINATOR",
-    "ROUNDING",
-    "Multiplier",
-    "Polynomial",
-    "PolynomialRepresentation",
-    "PolynomialSum",
-    "derivative_along",
-    "evaluated",
-    "find_polynomial_representation",
-    "in_more_variables",
-    "rounded",
-]
+__all__ = ["Multiplier", "PolynomialRepresentation", "find_polynomial_representation"]
 
-DENOMINATOR = 12
-"""The denominator of simple fractions that coefficients are taken for."""
-ROUNDING = 1e-11
-"""The rounding error of a coefficient."""
-_CANCELLED = 1e-10  # size of a sum that counts as zero, relative to its terms
-
-Polynomial = Mapping[tuple[int, ...], float]
-
-
-class PolynomialSum:
-    """A sum of polynomials, with the sizes of terms that may cancel."""
-
-    def __init__(self) -> None:
-        self.values: dict[tuple[int, ...], float] = {}
-        self.sizes: dict[tuple[int, ...], float] = {}
-
-    def add(self, p: Polynomial, factor: float, shift: tuple[int, ...] | None = None) -> None:
-        """Add ``factor`` times the polynomial ``p`` to the sum.
-
-        Args:
-            p: polynomial, coefficients by exponents.
-            factor: number by which the polynomial is multiplied.
-            shift: exponents of a monomial by which the polynomial is multiplied, too; ``None`` for one.
-        """
-        for e, value in p.items():
-            place = e if shift is None else tuple(a + b for a, b in zip(e, shift, strict=True))
-            self.values[place] = self.values.get(place, 0.0) + factor * value
-            self.sizes[place] = self.sizes.get(place, 0.0) + abs(factor * value)
-
-    def result(self) -> dict[tuple[int, ...], float]:
-        """The sum, without coefficients that are rounding errors."""
-        return {e: value for e, value in self.values.items() if abs(value) > _CANCELLED * self.sizes[e]}
-
-
-def derivative_along(components: Sequence[Polynomial], function: Polynomial) -> PolynomialSum:
-    """Return the derivative of the polynomial ``function`` along the field with polynomial ``components``."""
-    total = PolynomialSum()
-    for e, factor in function.items():
-        for c, power in enumerate(e):
-            if power:
-                total.add(components[c], power * factor, (*e[:c], power - 1, *e[c + 1 :]))
-    return total
-
-
-def in_more_variables(p: Polynomial, count: int) -> dict[tuple[int, ...], float]:
-    """Return the polynomial p with exponents for ``count`` more coordinates, all zero."""
-    return {(*e, *(0,) * count): value for e, value in p.items()}
-
-
-def rounded(p: Polynomial) -> dict[tuple[int, ...], float]:
-    """Return the polynomial p with coefficients within rounding of simple fractions set to these."""
-    result = {}
-    for e, value in p.items():
-        near = round(DENOMINATOR * value) / DENOMINATOR
-        result[e] = near if abs(value - near) < ROUNDING else value
-    return {e: value for e, value in result.items() if value}
-
-
-def evaluated(p: Polynomial, place: Mapping[int, complex]) -> complex:
-    """Return the value of the polynomial p at the point ``place``, coordinates by number."""
-    return sum((value * math.prod(place[c] ** k for c, k in enumerate(e) if k) for e, value in p.items()), start=0j)
-
-
-_MAX_FUNCTIONS = 20  # in a space
-_MAX_DEGREE = 8  # of the functions
+_COEFFICIENT_ROUNDING = 1e-11  # rounding error of a coefficient
+_CANCELLED_SUM = 1e-10  # size of a sum that counts as zero, relative to its terms
+_MAX_FUNCTIONS = 20  # functions in a space
+_MAX_DEGREE = 8  # degree of these functions
 _FIELD_DEGREES = (2, 3, 4)  # bounds of the degree of polynomial fields, tried in this order
 _DENOMINATOR_POWERS = (0, 1, 2, 3, 4)  # m of a space of functions phi^m F
-_COMMUTATOR_ERROR = 1e-9  # of matrices that commute
-_WEIGHT_ERROR = 1e-8  # of powers of denominators, and residuals of equations that have a solution
-_RANK = 1e-10  # rows below this share of their size before elimination count as zero
+_MAX_COMMUTATOR = 1e-9  # largest entry of a commutator of matrices that commute
+_MAX_RESIDUAL = 1e-8  # relative residual below which a linear system counts as consistent; rounding of its solution
+_MIN_PIVOT = 1e-10  # largest entry of a row after elimination over that before, above which it is independent
 _NUM_VECTORS = 4  # random vectors of a Levi factor whose fixed points give equations for the powers
+
+Polynomial = Mapping[tuple[int, ...], float]
 
 
 @dataclass(frozen=True)
@@ -214,16 +144,16 @@ def _formal(
     for i, (row, move) in enumerate(zip(components, moves, strict=True)):
         rest = []
         for j, p in enumerate(move):
-            total = PolynomialSum()
+            total = _PolynomialSum()
             total.add(p, 1.0)
             for multiplier, w in zip(multipliers, weights[:, j].tolist(), strict=True):
                 if w:
                     total.add(multiplier.rows[i], -w)
-            rest.append(in_more_variables(total.result(), count))
-        extended.append([*(in_more_variables(p, count) for p in row), *rest])
+            rest.append(_in_more_variables(total.result(), count))
+        extended.append([*(_in_more_variables(p, count) for p in row), *rest])
     units = [(0,) * m + tuple(int(a == j) for a in range(count)) for j in range(count)]
     longer = [
-        replace(multiplier, rows=[in_more_variables(p, count) for p in multiplier.rows]) for multiplier in multipliers
+        replace(multiplier, rows=[_in_more_variables(p, count) for p in multiplier.rows]) for multiplier in multipliers
     ]
     closed = _closed(extended, longer, units)
     if closed is None:
@@ -258,12 +188,16 @@ def _fitted(points: Tensor, values: Tensor, needs: Sequence[int]) -> list[list[P
         whole = torch.tensor(exponents, dtype=points.dtype)
         design = (points[:, None, list(needs)] ** whole).prod(-1)
         solution = torch.linalg.lstsq(design, flat, driver="gelsd").solution
-        if bool(((design @ solution - flat).abs().amax(0) <= ROUNDING * size + 1e-14 * values.abs().max()).all()):
+        if bool(
+            (
+                (design @ solution - flat).abs().amax(0) <= _COEFFICIENT_ROUNDING * size + 1e-14 * values.abs().max()
+            ).all()
+        ):
             break
     else:
         return None
     near = (DENOMINATOR * solution).round() / DENOMINATOR
-    solution = torch.where((solution - near).abs() < ROUNDING * size, near, solution)
+    solution = torch.where((solution - near).abs() < _COEFFICIENT_ROUNDING * size, near, solution)
     table = solution.reshape(len(exponents), n, len(needs)).tolist()
     result: list[list[Polynomial]] = []
     for i in range(n):
@@ -307,7 +241,7 @@ def _closure(
     while len(images) < len(functions):
         f, row = functions[len(images)], []
         for i, components in enumerate(fields):
-            image = derivative_along(components, f)
+            image = _derivative_along(components, f)
             for rows, power in factors:
                 for e, value in rows[i].items():
                     image.add(f, power * value, e)
@@ -323,7 +257,7 @@ def _closure(
                 if len(functions) == _MAX_FUNCTIONS or max(map(sum, rest)) > _MAX_DEGREE:
                     return None
                 parts[len(pivots)] = rest[pivot]
-                functions.append(rounded({e: value / rest[pivot] for e, value in rest.items()}))
+                functions.append(_rounded({e: value / rest[pivot] for e, value in rest.items()}))
                 pivots.append(pivot)
             row.append(parts)
         images.append(row)
@@ -369,7 +303,7 @@ def _formal_fields(
     basis, pivots = _row_reduced(torch.stack(flat))
     generators = basis.unflatten(-1, (f, f))
     products = generators.unsqueeze(0) @ generators.unsqueeze(1)
-    if float((products - products.transpose(0, 1)).abs().max()) > _COMMUTATOR_ERROR:
+    if float((products - products.transpose(0, 1)).abs().max()) > _MAX_COMMUTATOR:
         return None
     moves = []
     for polynomials in entries:
@@ -386,7 +320,7 @@ def _row_reduced(rows: Tensor) -> tuple[Tensor, list[int]]:
         rest = row
         for other, pivot in zip(result, pivots, strict=True):
             rest = rest - rest[pivot] * other
-        if float(rest.abs().max()) <= _RANK * float(row.abs().max()):
+        if float(rest.abs().max()) <= _MIN_PIVOT * float(row.abs().max()):
             continue
         pivot = int(rest.abs().argmax())
         new = rest / rest[pivot]
@@ -426,7 +360,7 @@ def _powers(
             for place, values in _fixed_points(v, multipliers):
                 left.append([values[i] for i in local])
                 whole = place | _fixed_affine(v.tolist(), components, place, sorted(others))
-                right.append(sum((w * evaluated(p, whole) for w, p in zip(v.tolist(), move, strict=True)), start=0j))
+                right.append(sum((w * _evaluated(p, whole) for w, p in zip(v.tolist(), move, strict=True)), start=0j))
         if not left:
             return None
         a, b = torch.tensor(left, dtype=torch.complex128), torch.tensor(right, dtype=torch.complex128)
@@ -435,7 +369,7 @@ def _powers(
             return None
     if w is not None:
         near = (DENOMINATOR * w).round() / DENOMINATOR
-        result[local] = torch.where((w - near).abs() < _WEIGHT_ERROR, near, w)
+        result[local] = torch.where((w - near).abs() < _MAX_RESIDUAL, near, w)
     return result
 
 
@@ -446,7 +380,7 @@ def _fixed_affine(
 
     def field(z: Sequence[complex]) -> Tensor:
         whole = {**place, **dict(zip(others, z, strict=True))}
-        rows = [[w * evaluated(row[c], whole) for c in others] for w, row in zip(v, components, strict=True)]
+        rows = [[w * _evaluated(row[c], whole) for c in others] for w, row in zip(v, components, strict=True)]
         return torch.tensor(rows, dtype=torch.complex128).sum(0)
 
     if not others:
@@ -461,7 +395,7 @@ def _solution(matrix: Tensor, right: Tensor) -> Tensor | None:
     """The least-squares solution of equations, ``None`` if it does not solve them."""
     solution = torch.linalg.lstsq(matrix, right[:, None], driver="gelsd").solution[:, 0]
     missed = (matrix @ solution - right).abs().amax()
-    return solution if float(missed) <= _WEIGHT_ERROR * max(1.0, float(right.abs().amax())) else None
+    return solution if float(missed) <= _MAX_RESIDUAL * max(1.0, float(right.abs().amax())) else None
 
 
 def _fixed_points(v: Tensor, multipliers: Sequence[Multiplier]) -> Iterator[tuple[dict[int, complex], list[complex]]]:
@@ -477,10 +411,64 @@ def _fixed_points(v: Tensor, multipliers: Sequence[Multiplier]) -> Iterator[tupl
             x = vector[:k] / vector[-1]
             if multiplier.form is not None:
                 q = x @ multiplier.form.to(x) @ x
-                if float((vector[k] / vector[-1] - q).abs()) > _WEIGHT_ERROR * (1.0 + float(q.abs())):
+                if float((vector[k] / vector[-1] - q).abs()) > _MAX_RESIDUAL * (1.0 + float(q.abs())):
                     continue
             found.append((dict(zip(multiplier.coordinates, x.tolist(), strict=True)), value))
         choices.append(found)
     for combination in itertools.product(*choices):
         place = {c: x for part, _ in combination for c, x in part.items()}
         yield place, [value for _, value in combination]
+
+
+class _PolynomialSum:
+    """A sum of polynomials, with the sizes of terms that may cancel."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[int, ...], float] = {}
+        self.sizes: dict[tuple[int, ...], float] = {}
+
+    def add(self, p: Polynomial, factor: float, shift: tuple[int, ...] | None = None) -> None:
+        """Add ``factor`` times the polynomial ``p`` to the sum.
+
+        Args:
+            p: polynomial, coefficients by exponents.
+            factor: number by which the polynomial is multiplied.
+            shift: exponents of a monomial by which the polynomial is multiplied, too; ``None`` for one.
+        """
+        for e, value in p.items():
+            place = e if shift is None else tuple(a + b for a, b in zip(e, shift, strict=True))
+            self.values[place] = self.values.get(place, 0.0) + factor * value
+            self.sizes[place] = self.sizes.get(place, 0.0) + abs(factor * value)
+
+    def result(self) -> dict[tuple[int, ...], float]:
+        """The sum, without coefficients that are rounding errors."""
+        return {e: value for e, value in self.values.items() if abs(value) > _CANCELLED_SUM * self.sizes[e]}
+
+
+def _derivative_along(components: Sequence[Polynomial], function: Polynomial) -> _PolynomialSum:
+    """Return the derivative of the polynomial ``function`` along the field with polynomial ``components``."""
+    total = _PolynomialSum()
+    for e, factor in function.items():
+        for c, power in enumerate(e):
+            if power:
+                total.add(components[c], power * factor, (*e[:c], power - 1, *e[c + 1 :]))
+    return total
+
+
+def _in_more_variables(p: Polynomial, count: int) -> dict[tuple[int, ...], float]:
+    """Return the polynomial p with exponents for ``count`` more coordinates, all zero."""
+    return {(*e, *(0,) * count): value for e, value in p.items()}
+
+
+def _rounded(p: Polynomial) -> dict[tuple[int, ...], float]:
+    """Return the polynomial p with coefficients within rounding of simple fractions set to these."""
+    result = {}
+    for e, value in p.items():
+        near = round(DENOMINATOR * value) / DENOMINATOR
+        result[e] = near if abs(value - near) < _COEFFICIENT_ROUNDING else value
+    return {e: value for e, value in result.items() if value}
+
+
+def _evaluated(p: Polynomial, place: Mapping[int, complex]) -> complex:
+    """Return the value of the polynomial p at the point ``place``, coordinates by number."""
+    return sum((value * math.prod(place[c] ** k for c, k in enumerate(e) if k) for e, value in p.items()), start=0j)

@@ -12,10 +12,10 @@ from trivgeo.groups.from_generators.span import least_squares, snap
 
 __all__ = ["HomogeneousLift", "ProjectiveBase", "fit_conformal", "fit_projective"]
 
-_FIT_ERROR = 1e-9  # of a form of fields, relative to the size of the field
-_ROUNDING = 1e-13  # of a fit that is exact, relative to the size of the field
+_MAX_FIT_ERROR = 1e-9  # residual of a form of fields, relative to the size of the field
+_FIT_ROUNDING = 1e-13  # residual of a fit that is exact, relative to the size of the field
 _EPS = 1e-15  # rounding of one number
-_MAX_CONDITION = 1e8  # of a quadratic form that counts as nondegenerate
+_MAX_FORM_CONDITION = 1e8  # condition number of a quadratic form that counts as nondegenerate
 
 
 class HomogeneousLift:
@@ -77,15 +77,15 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Homoge
     missed = rest.amax(-1)
     # fields that do not move these coordinates have rounding errors
     noise = _EPS * values.abs().max()
-    fits = missed <= _FIT_ERROR * size
+    fits = missed <= _MAX_FIT_ERROR * size
     solution = torch.where(fits | (size > 10.0 * noise), solution, 0.0).T
     # affine fits are judged component by component, for components may differ in size by many orders
     first, left = _fit_affine(points, values)
-    affine = left <= _FIT_ERROR
+    affine = left <= _MAX_FIT_ERROR
     if not bool((affine | fits | (missed <= noise)).all()):
         return None
     # a small quadratic part may be below the tolerance of the affine form
-    affine &= ~fits | (left <= _relative(rest, values).clamp(min=_ROUNDING))
+    affine &= ~fits | (left <= _relative(rest, values).clamp(min=_FIT_ROUNDING))
     first = torch.cat([first[..., 0], first[..., 1:].flatten(1), first.new_zeros(n, m)], -1)
     solution = torch.where(affine.unsqueeze(-1), first, solution)
     a, b, c = solution.split([m, m * m, m], -1)
@@ -106,7 +106,7 @@ def _fit_affine(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     solution = least_squares(design, target, target.norm(dim=0))
     rest = (design @ solution - target).abs().amax(0).reshape(n, m)
     size = values.abs().amax(0)
-    meant = (rest <= _FIT_ERROR * size) | (size > 10.0 * _EPS * size.amax(-1, keepdim=True))
+    meant = (rest <= _MAX_FIT_ERROR * size) | (size > 10.0 * _EPS * size.amax(-1, keepdim=True))
     return torch.where(meant.unsqueeze(-1), solution.T.unflatten(0, (n, m)), 0.0), _relative(rest, values)
 
 
@@ -143,7 +143,7 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Homogen
     solution = least_squares(design, target, target.norm(dim=0))
     size = values.abs().amax((0, 2)).clamp(min=1e-300)
     missed = (design @ solution - target).abs().amax(0).reshape(n, m).amax(-1)
-    if bool((missed > _FIT_ERROR * size + _EPS * values.abs().max()).any()):
+    if bool((missed > _MAX_FIT_ERROR * size + _EPS * values.abs().max()).any()):
         return None
     solution = solution.reshape(-1, n, m)
     a, b = solution[0], solution[1 : m + 1].permute(1, 2, 0)
@@ -160,8 +160,8 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Homogen
     form = torch.linalg.svd(rank_one, full_matrices=False)[2][0].reshape(m, m)
     form = 0.5 * (form + form.T)
     form = form / form.flatten()[form.abs().argmax()]
-    form = snap(torch.where(form.abs() < _ROUNDING, 0.0, form))
-    if float(torch.linalg.cond(form)) > _MAX_CONDITION:
+    form = snap(torch.where(form.abs() < _FIT_ROUNDING, 0.0, form))
+    if float(torch.linalg.cond(form)) > _MAX_FORM_CONDITION:
         return None
     return _light_cone(a, b, quadratic, beta, form, size)
 
@@ -179,7 +179,7 @@ def _light_cone(
     moved = moved + moved.mT
     growth = 2.0 * b.diagonal(dim1=1, dim2=2).mean(-1)
     missed = (expected - quadratic).abs().amax((1, 2, 3)) + (moved - growth[:, None, None] * form).abs().amax((1, 2))
-    if bool((missed > _FIT_ERROR * size).any()):
+    if bool((missed > _MAX_FIT_ERROR * size).any()):
         return None
     matrices = a.new_zeros(n, m + 2, m + 2)
     matrices[:, :m, :m], matrices[:, :m, m], matrices[:, :m, m + 1] = b, -shift, a

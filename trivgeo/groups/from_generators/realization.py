@@ -1,4 +1,9 @@
-"""Phase 5 of `from_generators`: the group whose elements move points as planned."""
+"""Phase 5 of `from_generators`: the group whose elements move points as planned.
+
+`build_group` tries a group of matrices, then covers of it if loops of matrices move points (`_find_monodromy`), then
+local actions, in which points move less far than from one of their names to another (`deck_transformations`). The
+first group whose products act as their factors do is taken.
+"""
 
 from __future__ import annotations
 
@@ -23,134 +28,24 @@ from trivgeo.groups.from_generators.deck_transformations import (
 from trivgeo.groups.from_generators.fields import values_and_jacobians
 from trivgeo.groups.from_generators.flows import NumericalFlow, VectorFlow
 from trivgeo.groups.from_generators.generated_group import GeneratedGroup
-from trivgeo.groups.from_generators.levi_assembly import Representations, assemble, loop_directions, simple_ideals
-from trivgeo.groups.from_generators.reductive_group import ReductiveGroup, check_homomorphism, is_split_form
+from trivgeo.groups.from_generators.levi_assembly import Representations, assemble
+from trivgeo.groups.from_generators.reductive_group import ReductiveGroup, check_homomorphism
+from trivgeo.groups.from_generators.semisimple_algebra import is_split_form, loop_directions, simple_ideals
 from trivgeo.groups.structure import describe, subalgebra
 
-__all__ = [
-    "Monodromy",
-    "build_group",
-    "find_monodromy",
-]
+__all__ = ["build_group"]
 
 _STEPS_PER_LOOP = 8  # flows that make up a loop, so that each stays within the reach of the integrator
 _MAX_PERIODS = 12  # multiples of the shortest period of a coordinate that are tried as that of a matrix
-_MIN_DISTANCE = 1e-3  # by which a loop that moves a point does so, relative to one plus its size
+_MIN_LOOP_DISTANCE = 1e-3  # distance by which a loop that moves a point does so, relative to one plus its size
 _MAX_DIM_OF_PAIRS = 8  # largest dimension in which sums and differences of two basis vectors are tried
-_NUM_CONJUGATES = 4  # of each loop: a local action may move points along some of them only
-_MAX_POINTS = 4  # on which loops are tried
-
-
-@dataclass(frozen=True)
-class Monodromy:
-    """Loops of matrices along which flows move points.
-
-    Attributes:
-        loop: the vector of one of them, in the basis of the adapted fields; ``None`` if none was found.
-        ideals: the simple ideals sl(2, R) with such loops, rows in the basis of the semisimple part.
-        covered: whether all loops that were found are in these ideals.
-    """
-
-    loop: Tensor | None
-    ideals: list[Tensor]
-    covered: bool
-
-
-def find_monodromy(reductive: ReductiveGroup | None, plan: ActionPlan) -> Monodromy:
-    """Algebra vectors whose exponentials are the unit matrix, but whose flows move points.
-
-    All loops of a matrix group can be deformed into those of `loop_directions` and products of them. These are tried,
-    their conjugates, half turns in two simple ideals, and the parts of generators in each simple ideal.
-
-    Args:
-        reductive: the reductive factor of the group, ``None`` if it has none.
-        plan: how points move.
-    """
-    if reductive is None or not reductive.semisimple_dim or plan.flows.is_projective:
-        return Monodromy(None, [], True)
-    adapted = plan.decomposed.adapted
-    rows = adapted.levi.semisimple
-    semisimple = subalgebra(adapted.algebra, rows)
-    ideals = simple_ideals(semisimple)
-    loops: list[tuple[Tensor, tuple[int, ...]]] = []
-    for i, candidates in enumerate(_candidates(semisimple, ideals)):
-        found = (_loop(reductive.matrix_of(v), v) for v in candidates)
-        loops += [(loop, (i,)) for loop in found if loop is not None]
-    firsts = {i: loop for loop, (i,) in reversed(loops)}
-    for (i, a), (j, b) in itertools.combinations(firsts.items(), 2):
-        both = (_loop(reductive.matrix_of(v), v) for v in (a + b, a - b))
-        loops += [(loop, (i, j)) for loop in both if loop is not None]
-    if not loops:
-        return Monodromy(None, [], True)
-    vectors = torch.stack([loop for loop, _ in loops]) @ rows
-    moved = _moved(plan.flows.flow, vectors, plan.points[:_MAX_POINTS]).nonzero().flatten().tolist()
-    if not moved:
-        return Monodromy(None, [], True)
-    moving = {loops[index][1][0] for index in moved if len(loops[index][1]) == 1}
-    # a loop in two ideals matters if no loop in either of them moves points
-    moving |= {i for index in moved for i in loops[index][1] if not moving & set(loops[index][1])}
-    split = {i for i in moving if is_split_form(subalgebra(semisimple, ideals[i]))}
-    return Monodromy(vectors[moved[0]], [ideals[i] for i in sorted(split)], split == moving)
-
-
-def _candidates(semisimple: LieAlgebra, ideals: list[Tensor]) -> list[Tensor]:
-    """Vectors of each simple ideal that may have closed one-parameter groups."""
-    n = semisimple.dim
-    unit = torch.eye(n, dtype=torch.float64)
-    pairs = (
-        [a + sign * b for a, b in itertools.combinations(unit, 2) for sign in (1.0, -1.0)]
-        if n <= _MAX_DIM_OF_PAIRS
-        else []
-    )
-    given = torch.stack([*unit, *pairs])
-    back = torch.linalg.inv(torch.cat(ideals))
-    generator = torch.Generator().manual_seed(0)
-    result, start = [], 0
-    for ideal in ideals:
-        inside = given @ back[:, start : start + len(ideal)] @ ideal
-        inside = inside[inside.norm(dim=-1) > 1e-9]
-        start += len(ideal)
-        directions = loop_directions(semisimple, ideal)
-        turns = 0.5 * normal((_NUM_CONJUGATES, len(ideal)), unit, generator) @ ideal
-        moves = torch.linalg.matrix_exp(semisimple.ad(turns))
-        conjugates = torch.einsum("cab,db->cda", moves, directions).reshape(-1, n)
-        result.append(torch.cat([inside, directions, conjugates]))
-    return result
-
-
-def _moved(flow: VectorFlow, vectors: Tensor, points: Tensor) -> Tensor:
-    """Whether flows of vectors ``[c, dim]`` move points, ``[c]``."""
-    start = points.expand(len(vectors), -1, -1)
-    end, alive = start, torch.ones(start.shape[:-1], dtype=torch.bool)
-    for _ in range(_STEPS_PER_LOOP):
-        result = flow.follow(vectors.unsqueeze(1) / _STEPS_PER_LOOP, end, points.shape[-1])
-        end, alive = result.end, alive & result.alive
-        if not bool(alive.any()):
-            break
-    far = ((end - start).abs() > _MIN_DISTANCE * (1.0 + start.abs())).any(-1)
-    return (far & alive).any(-1)
-
-
-def _loop(matrix: Tensor, vector: Tensor) -> Tensor | None:
-    """The vector times the period of its one-parameter group of matrices, ``None`` if it has none."""
-    weight = torch.linalg.eigvals(matrix)
-    size = float(weight.abs().max())
-    turning = weight.imag[weight.imag > 1e-8 * size]
-    if size < 1e-12 or float(weight.real.abs().max()) > 1e-8 * size or not len(turning):
-        return None
-    for k in range(1, _MAX_PERIODS + 1):
-        period = 2.0 * math.pi * k / float(turning.min())
-        closed = torch.linalg.matrix_exp(period * matrix)
-        if float((closed - torch.eye(len(matrix), dtype=torch.float64)).abs().max()) < 1e-6:
-            return period * vector
-    return None
-
-
-_NUM_POINTS = 8  # on which products of elements are tried
-_NUM_PAIRS = 40  # of elements of each size whose products are tried
-_SIZES = (0.3, 0.6, 1.2)  # standard deviations of the coordinates of their logarithms
-_LINEAR = 1e-9  # differences of derivatives of linear fields, relative to one plus their size
-_MAX_ERROR = 1e-2  # of the image by a product, relative to one plus its size
+_NUM_CONJUGATES = 4  # conjugates of each loop: a local action may move points along some of them only
+_NUM_LOOP_POINTS = 4  # points on which loops are tried
+_NUM_POINTS = 8  # points on which products of elements are tried
+_NUM_PAIRS = 40  # pairs of elements of each size whose products are tried
+_LOGARITHM_STDS = (0.3, 0.6, 1.2)  # standard deviations of the coordinates of their logarithms
+_MAX_SLOPE_CHANGE = 1e-9  # difference of derivatives of linear fields at two points, relative to one plus their size
+_MAX_PRODUCT_ERROR = 1e-2  # error of the image by a product, relative to one plus its size
 
 
 @dataclass(frozen=True)
@@ -173,26 +68,26 @@ def build_group(plan: ActionPlan, representation: Tensor | None) -> GeneratedGro
         ConfigurationError: the representation has the wrong shape, or is not faithful.
     """
     faithful = plan.faithful if representation is None else _in_adapted_basis(representation, plan)
-    candidate = _candidate(plan, faithful)
-    monodromy = find_monodromy(candidate.group.reductive, plan)
+    candidate = _with_elements(plan, faithful)
+    monodromy = _find_monodromy(candidate.group.reductive, plan)
     coverable = monodromy.covered and representation is None
     if monodromy.loop is not None and coverable:
-        candidate = _candidate(plan, None, covers=monodromy.ideals)
+        candidate = _with_elements(plan, None, covers=monodromy.ideals)
     elif monodromy.loop is not None and faithful is None:
         linear = _linear_parts(plan)
-        other = None if linear is None else _candidate(plan, None, linear=linear)
-        if other is not None and find_monodromy(other.group.reductive, plan).loop is None:
-            candidate, monodromy = other, Monodromy(None, [], True)
+        other = None if linear is None else _with_elements(plan, None, linear=linear)
+        if other is not None and _find_monodromy(other.group.reductive, plan).loop is None:
+            candidate, monodromy = other, _Monodromy(None, [], True)
     if (monodromy.loop is None or coverable) and (plan.flows.is_solved or _is_single_valued(candidate, plan.points)):
         return candidate.group
     for domain in _fundamental_domains(plan):
-        candidate = _candidate(plan, faithful, domain=domain)
+        candidate = _with_elements(plan, faithful, domain=domain)
         if _is_single_valued(candidate, plan.points):
             return candidate.group
     raise _no_group(plan, monodromy)
 
 
-def _candidate(
+def _with_elements(
     plan: ActionPlan,
     faithful: Tensor | None,
     covers: Sequence[Tensor] = (),
@@ -227,7 +122,7 @@ def _linear_parts(plan: ActionPlan) -> Tensor | None:
     _, slopes = values_and_jacobians(fields, points)
     matrices = torch.einsum("rn,pnab->prab", plan.decomposed.adapted.levi.semisimple, slopes)
     off = (matrices - matrices[:1]).abs().max()
-    return matrices[0] if bool(off <= _LINEAR * (1.0 + matrices.abs().max())) else None
+    return matrices[0] if bool(off <= _MAX_SLOPE_CHANGE * (1.0 + matrices.abs().max())) else None
 
 
 def _fundamental_domains(plan: ActionPlan) -> Iterator[FundamentalDomain]:
@@ -248,15 +143,15 @@ def _is_single_valued(candidate: _Candidate, points: Tensor) -> bool:
     group, action = candidate.group, candidate.action
     points, generator = points[:_NUM_POINTS], torch.Generator().manual_seed(0)
     g, h = (
-        torch.cat([group.exp(size * normal((_NUM_PAIRS, group.dim), points, generator)) for size in _SIZES])
+        torch.cat([group.exp(size * normal((_NUM_PAIRS, group.dim), points, generator)) for size in _LOGARITHM_STDS])
         for _ in range(2)
     )
     with torch.no_grad():
         twice, once = action(g, action(h, points)), action(group.compose(g, h), points)
-    return not bool(((twice - once).abs() > _MAX_ERROR * (1.0 + once.abs())).any())
+    return not bool(((twice - once).abs() > _MAX_PRODUCT_ERROR * (1.0 + once.abs())).any())
 
 
-def _no_group(plan: ActionPlan, monodromy: Monodromy) -> AlgebraError:
+def _no_group(plan: ActionPlan, monodromy: _Monodromy) -> AlgebraError:
     """Why no group acts, in terms of the generators."""
     supported = "coordinates in which names of one place are a fixed step apart"
     if monodromy.loop is None:
@@ -267,3 +162,108 @@ def _no_group(plan: ActionPlan, monodromy: Monodromy) -> AlgebraError:
         f"expected an action of the group of matrices, got one of a cover: exp({loop}) is the unit matrix, but its "
         f"flow moves points. Only universal covers of SL(2, R) are supported, without a representation, and {supported}"
     )
+
+
+@dataclass(frozen=True)
+class _Monodromy:
+    """Loops of matrices along which flows move points.
+
+    Attributes:
+        loop: the vector of one of them, in the basis of the adapted fields; ``None`` if none was found.
+        ideals: the simple ideals sl(2, R) with such loops, rows in the basis of the semisimple part.
+        covered: whether all loops that were found are in these ideals.
+    """
+
+    loop: Tensor | None
+    ideals: list[Tensor]
+    covered: bool
+
+
+def _find_monodromy(reductive: ReductiveGroup | None, plan: ActionPlan) -> _Monodromy:
+    """Algebra vectors whose exponentials are the unit matrix, but whose flows move points.
+
+    All loops of a matrix group can be deformed into those of `loop_directions` and products of them. These are tried,
+    their conjugates, half turns in two simple ideals, and the parts of generators in each simple ideal.
+
+    Args:
+        reductive: the reductive factor of the group, ``None`` if it has none.
+        plan: how points move.
+    """
+    if reductive is None or not reductive.semisimple_dim or plan.flows.is_projective:
+        return _Monodromy(None, [], True)
+    adapted = plan.decomposed.adapted
+    rows = adapted.levi.semisimple
+    semisimple = subalgebra(adapted.algebra, rows)
+    ideals = simple_ideals(semisimple)
+    loops: list[tuple[Tensor, tuple[int, ...]]] = []
+    for i, candidates in enumerate(_possible_loops(semisimple, ideals)):
+        found = (_loop(reductive.matrix_of(v), v) for v in candidates)
+        loops += [(loop, (i,)) for loop in found if loop is not None]
+    firsts = {i: loop for loop, (i,) in reversed(loops)}
+    for (i, a), (j, b) in itertools.combinations(firsts.items(), 2):
+        both = (_loop(reductive.matrix_of(v), v) for v in (a + b, a - b))
+        loops += [(loop, (i, j)) for loop in both if loop is not None]
+    if not loops:
+        return _Monodromy(None, [], True)
+    vectors = torch.stack([loop for loop, _ in loops]) @ rows
+    moved = _moved(plan.flows.flow, vectors, plan.points[:_NUM_LOOP_POINTS]).nonzero().flatten().tolist()
+    if not moved:
+        return _Monodromy(None, [], True)
+    moving = {loops[index][1][0] for index in moved if len(loops[index][1]) == 1}
+    # a loop in two ideals matters if no loop in either of them moves points
+    moving |= {i for index in moved for i in loops[index][1] if not moving & set(loops[index][1])}
+    split = {i for i in moving if is_split_form(subalgebra(semisimple, ideals[i]))}
+    return _Monodromy(vectors[moved[0]], [ideals[i] for i in sorted(split)], split == moving)
+
+
+def _possible_loops(semisimple: LieAlgebra, ideals: list[Tensor]) -> list[Tensor]:
+    """Vectors of each simple ideal that may have closed one-parameter groups."""
+    n = semisimple.dim
+    unit = torch.eye(n, dtype=torch.float64)
+    pairs = (
+        [a + sign * b for a, b in itertools.combinations(unit, 2) for sign in (1.0, -1.0)]
+        if n <= _MAX_DIM_OF_PAIRS
+        else []
+    )
+    given = torch.stack([*unit, *pairs])
+    back = torch.linalg.inv(torch.cat(ideals))
+    generator = torch.Generator().manual_seed(0)
+    result, start = [], 0
+    for ideal in ideals:
+        inside = given @ back[:, start : start + len(ideal)] @ ideal
+        inside = inside[inside.norm(dim=-1) > 1e-9]
+        start += len(ideal)
+        directions = loop_directions(semisimple, ideal)
+        turns = 0.5 * normal((_NUM_CONJUGATES, len(ideal)), unit, generator) @ ideal
+        moves = torch.linalg.matrix_exp(semisimple.ad(turns))
+        conjugates = torch.einsum("cab,db->cda", moves, directions).reshape(-1, n)
+        result.append(torch.cat([inside, directions, conjugates]))
+    return result
+
+
+def _moved(flow: VectorFlow, vectors: Tensor, points: Tensor) -> Tensor:
+    """Whether flows of vectors ``[c, dim]`` move points, ``[c]``."""
+    start = points.expand(len(vectors), -1, -1)
+    end, alive = start, torch.ones(start.shape[:-1], dtype=torch.bool)
+    for _ in range(_STEPS_PER_LOOP):
+        result = flow.follow(vectors.unsqueeze(1) / _STEPS_PER_LOOP, end, points.shape[-1])
+        end, alive = result.end, alive & result.alive
+        if not bool(alive.any()):
+            break
+    far = ((end - start).abs() > _MIN_LOOP_DISTANCE * (1.0 + start.abs())).any(-1)
+    return (far & alive).any(-1)
+
+
+def _loop(matrix: Tensor, vector: Tensor) -> Tensor | None:
+    """The vector times the period of its one-parameter group of matrices, ``None`` if it has none."""
+    weight = torch.linalg.eigvals(matrix)
+    size = float(weight.abs().max())
+    turning = weight.imag[weight.imag > 1e-8 * size]
+    if size < 1e-12 or float(weight.real.abs().max()) > 1e-8 * size or not len(turning):
+        return None
+    for k in range(1, _MAX_PERIODS + 1):
+        period = 2.0 * math.pi * k / float(turning.min())
+        closed = torch.linalg.matrix_exp(period * matrix)
+        if float((closed - torch.eye(len(matrix), dtype=torch.float64)).abs().max()) < 1e-6:
+            return period * vector
+    return None

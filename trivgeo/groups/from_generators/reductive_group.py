@@ -18,36 +18,10 @@ __all__ = [
     "angle_of_exp",
     "angle_of_product",
     "check_homomorphism",
-    "is_split_form",
     "log_of",
-    "plane_representation",
     "principal_angle",
     "turn",
 ]
-
-
-def is_split_form(algebra: LieAlgebra) -> bool:
-    """Return True if a semisimple algebra is sl(2, R): of dimension three, and not so(3)."""
-    return algebra.dim == 3 and bool((torch.linalg.eigvalsh(algebra.killing_form) > 0).any())
-
-
-def plane_representation(algebra: LieAlgebra) -> Tensor:
-    """Matrices ``[3, 2, 2]`` of the basis of an algebra sl(2, R), by an orthonormal basis of its Killing form.
-
-    Raises:
-        AlgebraError: it is another algebra.
-    """
-    if not is_split_form(algebra):
-        raise AlgebraError(f"expected sl(2, R), got {algebra!r}")
-    values, vectors = torch.linalg.eigh(algebra.killing_form)  # the negative one first
-    rows = vectors.T * (values.abs() / 8.0).rsqrt().unsqueeze(-1)
-    compact, first, second = rows
-    # [p1, p2] = -2 k, for the matrices diag(1, -1), [[0, 1], [1, 0]] and k = [[0, -1], [1, 0]]
-    bracket = algebra.bracket(first, second)
-    if float(bracket @ compact) > 0:
-        rows = torch.stack([-compact, first, second])
-    standard = torch.tensor([[0.0, -1.0, 1.0, 0.0], [1.0, 0.0, 0.0, -1.0], [0.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
-    return (torch.linalg.inv(rows) @ standard).unflatten(-1, (2, 2))
 
 
 def turn(matrix: Tensor, angle: Tensor) -> Tensor:
@@ -200,11 +174,9 @@ class ReductiveGroup(LieGroup):
         """Return the vector of ``matrix``, the inverse of `matrix_of`; a projection for other matrices."""
         return matrix.flatten(-2) @ self._dual.matching(matrix)
 
-    def identity(
-        self, *batch: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-    ) -> Tensor:
-        matrix = torch.eye(self.size, dtype=dtype, device=device).expand(*batch, -1, -1)
-        return self._join(matrix, torch.zeros(*batch, self.covers + self.torus_dim, dtype=dtype, device=device))
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        coordinates = torch.zeros(self.covers + self.torus_dim, dtype=dtype, device=device)
+        return self._join(torch.eye(self.size, dtype=dtype, device=device), coordinates)
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
         (a, s), (b, t) = self.parts(g), self.parts(h)

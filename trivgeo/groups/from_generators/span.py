@@ -1,4 +1,9 @@
-"""Bases of the span of vector fields in which structure constants are simple, or well conditioned."""
+"""The span of vector fields: constants of their brackets, and bases in which these are simple or well conditioned.
+
+`fit_brackets` finds the constants by least squares, which leave no rounding errors in place of zeros and simple
+fractions (`least_squares`). `simple_basis` reads a basis, and for polynomials the exact algebra, off SymPy expressions;
+`evaluation_basis` is well conditioned for any fields.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +19,33 @@ from torch import Tensor
 
 from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
+from trivgeo.expressions import require_sympy
 from trivgeo.groups.exact_algebra import RationalAlgebra, row_echelon
-from trivgeo.groups.from_generators.fields import VectorFields, require_sympy, sample_points, values_and_jacobians
+from trivgeo.groups.from_generators.fields import VectorFields, sample_points, values_and_jacobians
 from trivgeo.groups.structure import describe
 
 __all__ = [
+    "DENOMINATOR",
+    "SUM_ROUNDING",
     "SimpleBasis",
     "evaluation_basis",
     "fit_brackets",
     "least_squares",
     "simple_basis",
     "snap",
+    "without_cancelled",
 ]
 
-_LSTSQ_ROUNDING = 1e-13  # of an equation, relative to the size of its terms
+SUM_ROUNDING = 1e-13  # rounding error of a sum, relative to the sizes of its terms
+DENOMINATOR = 12  # denominator of the simple fractions that constants are taken for
 _LSTSQ_RANK_TOLERANCE = 1e-15  # singular values below this share of the largest are rounding errors
-_NEAR_FRACTION = 1e-11  # relative distance of a number from the fraction that it is taken for
+_FRACTION_ROUNDING = 1e-11  # relative distance of a number from the fraction that it is taken for
+_MAX_SHARE_OFF_SPAN = 1e-8  # part of a bracket off the span, over its length, that counts as none
+_BRACKET_ROUNDING = 1e-12  # rounding error of a bracket, relative to its terms
+_RANK_TOLERANCE = 1e-9  # singular values below this share of the largest belong to dependent fields
+_MAX_EXACT_DENOMINATOR = 10**6  # denominator of a number that was not rounded
+_MAX_SIMPLE_DENOMINATOR = 1000  # denominator of the number that a rounded one is taken for
+_BASIS_ROUNDING = 1e-10  # rounding error of a number that was rounded, relative to one plus the largest
 
 
 def least_squares(design: Tensor, target: Tensor, size: Tensor, denominator: int = 1) -> Tensor:
@@ -54,7 +70,7 @@ def least_squares(design: Tensor, target: Tensor, size: Tensor, denominator: int
     spread = (rows[kept] / singular[kept, None]).norm(dim=0).unsqueeze(-1) / length
     x = _solve(unit, target) / length
     missed = (design @ x - target).norm(dim=0)
-    allowed = _LSTSQ_ROUNDING * (size + (x.abs() * length).sum(0)) + 2.0 * missed
+    allowed = SUM_ROUNDING * (size + (x.abs() * length).sum(0)) + 2.0 * missed
     for d in (0, denominator):
         near = (d * x).round() / max(1, d)
         close = (x - near).abs() <= spread * allowed
@@ -73,16 +89,15 @@ def _solve(design: Tensor, target: Tensor) -> Tensor:
     return torch.linalg.lstsq(design, target, driver="gelsd").solution
 
 
+def without_cancelled(x: Tensor, terms: Tensor) -> Tensor:
+    """Set numbers x, each a sum of terms of these total sizes, to zero where they are rounding errors of the sum."""
+    return torch.where(x.abs() <= SUM_ROUNDING * terms, 0.0, x)
+
+
 def snap(x: Tensor, denominator: int = 1) -> Tensor:
     """Round entries of x that are within rounding of an integer over ``denominator``; only zero becomes zero."""
     near = (denominator * x).round() / denominator
-    return torch.where((x - near).abs() < _NEAR_FRACTION * x.abs(), near, x)
-
-
-_MAX_SHARE_OFF_SPAN = 1e-8  # of a bracket that counts as closed
-_BRACKET_ROUNDING = 1e-12  # of a bracket, relative to its terms
-_RANK_TOLERANCE = 1e-9  # singular values below this share of the largest belong to dependent fields
-_DENOMINATOR = 12  # of simple fractions that constants are taken for
+    return torch.where((x - near).abs() < _FRACTION_ROUNDING * x.abs(), near, x)
 
 
 def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) -> Tensor:
@@ -122,7 +137,7 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     c = torch.zeros(n, n, n, dtype=torch.float64)
     if n == 1:
         return c
-    solution = least_squares(design[0], targets[0], whole[0], denominator=_DENOMINATOR)
+    solution = least_squares(design[0], targets[0], whole[0], denominator=DENOMINATOR)
     residual = (design[1] @ solution - targets[1]).norm(dim=0)
     share = residual / targets[1].norm(dim=0).clamp(min=1e-300)
     share = torch.where(residual > _BRACKET_ROUNDING * whole[1], share, 0.0)
@@ -136,10 +151,6 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     c[left, right] = solution.T
     return c - c.transpose(0, 1)
 
-
-_MAX_EXACT_DENOMINATOR = 10**6  # a number with a larger one was rounded
-_MAX_SIMPLE_DENOMINATOR = 1000  # of the number that a rounded one is taken for
-_BASIS_ROUNDING = 1e-10  # of a rounded number, relative to one plus the largest
 
 Coefficients = Mapping[Any, Fraction]
 

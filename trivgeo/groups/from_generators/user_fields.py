@@ -1,8 +1,13 @@
-"""Phase 2 of `from_generators`: sample points, and the user's functions compared with differences there."""
+"""Phases 1 and 2 of `from_generators`: what the user gave becomes `VectorFields`, and is checked at sample points.
+
+`parse_fields` takes torch functions, SymPy expressions or text, and chooses a basis of the span of expressions.
+`sample_fields` draws points where all fields are finite; derivatives of torch functions and the user's flow are
+compared with differences there, since a field that detaches or a flow of other fields would give a wrong group.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +16,13 @@ from torch import Tensor
 
 from trivgeo._random import normal
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.expressions import parse_expression
+from trivgeo.expressions import exact, parse_expression, require_sympy
 from trivgeo.groups.exact_algebra import RationalAlgebra
 from trivgeo.groups.from_generators.fields import (
     Formulas,
     VectorFields,
-    check_terms,
     compile_expressions,
-    require_sympy,
     sample_points,
-    substitute,
     unknown_functions,
     values_and_jacobians,
 )
@@ -31,12 +33,17 @@ __all__ = [
     "FieldExpressions",
     "ParsedFields",
     "SampledFields",
-    "check_derivatives",
-    "check_flow",
     "compile_fields",
     "parse_fields",
     "sample_fields",
 ]
+
+_MIN_TERM_SHARE = 1e-9  # smallest ratio of terms in a sum that the 1e-15 arithmetic of fits resolves to six digits
+_NUM_CHECKED_POINTS = 8  # points at which functions are compared with differences
+_DIFFERENCE_STEP = 1e-3  # step of differences, in time or in a coordinate
+_CHECKED_TIME = 0.05  # time for which a flow is followed twice
+_MAX_STEP_CHANGE = 1e-5  # relative change of a difference between two steps that is trusted
+_MAX_CHECK_ERROR = 1e-3  # relative error of a derivative or a flow
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,21 @@ class ParsedFields:
     basis: FieldBasis
 
 
+@dataclass(frozen=True)
+class SampledFields(ParsedFields):
+    """Fields, and where they were evaluated.
+
+    Attributes:
+        generators: the fields that the user gave.
+        basis: a basis of their span.
+        points: sample points, ``[p, m]``.
+        sampler: the user's sampler, see `from_generators`.
+    """
+
+    points: Tensor
+    sampler: Callable[[int], Tensor] | None
+
+
 def parse_fields(
     fields: Sequence[Any] | Mapping[str, Any],
     variables: Sequence[Any] | int,
@@ -113,7 +135,7 @@ def parse_fields(
     if any(callable(entry) for entry in entries) or isinstance(variables, int):
         raise ConfigurationError("fields: expected torch functions only, or SymPy vectors with symbols as variables")
     symbols = _symbols(variables)
-    return _parse_expressions(FieldExpressions(substitute(entries, symbols, parameters or {}), symbols), names)
+    return _parse_expressions(FieldExpressions(_substitute(entries, symbols, parameters or {}), symbols), names)
 
 
 def _symbols(variables: Sequence[Any]) -> list[Any]:
@@ -124,6 +146,47 @@ def _symbols(variables: Sequence[Any]) -> list[Any]:
     if not all(isinstance(s, sp.Symbol) for s in symbols):
         raise ConfigurationError(f"variables: expected SymPy symbols or names, got {symbols}")
     return symbols
+
+
+def _substitute(
+    fields: Sequence[Any], variables: Sequence[Any], parameters: Mapping[Any, Any]
+) -> list[tuple[Any, ...]]:
+    """Return each field as a tuple of SymPy expressions of the variables alone, with values of the parameters.
+
+    Args:
+        fields: vectors of expressions, one for each variable.
+        variables: the coordinates, symbols.
+        parameters: values of the other symbols, by symbol or by name.
+
+    Raises:
+        ConfigurationError: a field has the wrong length, a symbol is left without a value, or a value without a symbol.
+    """
+    sp = require_sympy()
+    named = {str(key): exact(value, f"parameters[{key}]") for key, value in parameters.items()}
+    names = {name: sp.Symbol(name) for name in named} | {s.name: s for s in variables}
+    unused, missing = set(named), set()
+    result = []
+    for index, field in enumerate(fields):
+        components = getattr(field, "components", field)
+        if not isinstance(components, Iterable):
+            raise ConfigurationError(f"fields[{index}]: expected one component for each variable, got {field!r}")
+        # text is parsed by a whitelist, never executed
+        entries = [exact(entry, f"fields[{index}]", names=names) for entry in components]
+        if len(entries) != len(variables):
+            raise ConfigurationError(
+                f"fields[{index}]: expected {len(variables)} components for {tuple(variables)}, got {len(entries)}"
+            )
+        known = {s: named[s.name] for e in entries for s in e.free_symbols if s.name in named and s not in variables}
+        unused -= {s.name for s in known}
+        entries = [entry.subs(known) for entry in entries]
+        missing |= set().union(*(entry.free_symbols for entry in entries)) - set(variables)
+        result.append(tuple(entries))
+    if missing:
+        every = ", ".join(sorted(map(str, missing)))
+        raise ConfigurationError(f"fields: expected a value in `parameters`, or by keyword, for each of: {every}")
+    if unused:
+        raise ConfigurationError(f"parameters: expected names that fields hold, got {sorted(unused)}")
+    return result
 
 
 def _parse_expressions(expressions: FieldExpressions, names: Sequence[str]) -> ParsedFields:
@@ -184,28 +247,6 @@ def _unit(count: int) -> Tensor:
     return torch.eye(count, dtype=torch.float64)
 
 
-_CHECKED_POINTS = 8  # points at which functions are compared with differences
-_TIME_STEP = 1e-3  # of differences
-_CHECKED_TIME = 0.05  # for which a flow is followed twice
-_CONVERGED = 1e-5  # largest relative change of a difference between two steps that is trusted
-_MAX_ERROR = 1e-3  # of a derivative or a flow, relative
-
-
-@dataclass(frozen=True)
-class SampledFields:
-    """Fields, and where they were evaluated.
-
-    Attributes:
-        parsed: the fields.
-        points: sample points, ``[p, m]``.
-        sampler: the user's sampler, see `from_generators`.
-    """
-
-    parsed: ParsedFields
-    points: Tensor
-    sampler: Callable[[int], Tensor] | None
-
-
 def sample_fields(
     parsed: ParsedFields,
     sampler: Callable[[int], Tensor] | None,
@@ -225,16 +266,45 @@ def sample_fields(
     """
     generators, expressions = parsed.generators, parsed.basis.expressions
     if expressions is None:
-        check_derivatives(generators, sample_points(generators, _CHECKED_POINTS, sampler))
+        _check_derivatives(generators, sample_points(generators, _NUM_CHECKED_POINTS, sampler))
     points = sample_points(generators, 4 * (generators.dim + 1) ** 2 + 8, sampler)
     if expressions is not None:
-        check_terms(expressions.vectors, expressions.symbols, points)
+        _check_terms(expressions.vectors, expressions.symbols, points)
     if flow is not None:
-        check_flow(flow, generators, points[:_CHECKED_POINTS])
-    return SampledFields(parsed, points, sampler)
+        _check_flow(flow, generators, points[:_NUM_CHECKED_POINTS])
+    return SampledFields(parsed.generators, parsed.basis, points, sampler)
 
 
-def check_derivatives(fields: VectorFields, points: Tensor) -> None:
+def _check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], points: Tensor) -> None:
+    """Check that no term of the fields is lost beside others of its sum at all sample points.
+
+    Args:
+        fields: the fields.
+        variables: the coordinates.
+        points: the sample points, ``[p, m]``.
+
+    Raises:
+        ConfigurationError: a term is smaller than rounding of another one of its sum at all points.
+    """
+    sp = require_sympy()
+    for entry in dict.fromkeys(entry for field in fields for entry in field):
+        # fits are of degree two at most: powers of sums need not be expanded
+        of_low_degree = entry.is_polynomial(*variables) and sp.Poly(entry, *variables).total_degree() <= 2
+        terms = sp.Add.make_args(sp.expand(entry) if of_low_degree else entry)
+        if len(terms) > 1 and not unknown_functions(terms):
+            sizes = compile_expressions(terms, variables)(*points.unbind(-1)).abs().nan_to_num(0.0, 0.0)
+            largest = sizes.amax(-1, keepdim=True)
+            shares = torch.where(largest > 0, sizes / largest, 0.0).amax(0)
+            shares = torch.where(shares > 0, shares, 1.0)
+            smallest = int(shares.argmin())
+            if float(shares[smallest]) < _MIN_TERM_SHARE:
+                raise ConfigurationError(
+                    f"fields: expected terms that differ by less than nine orders of magnitude at some sampled point, "
+                    f"got {terms[smallest]} in {entry}; give a `sampler` of points where it counts, or other units"
+                )
+
+
+def _check_derivatives(fields: VectorFields, points: Tensor) -> None:
     """Check forward-mode derivatives of ``fields`` by differences of their values at ``points``, ``[p, m]``.
 
     Brackets are made from derivatives: a field that detaches, rounds or looks up would seem constant.
@@ -253,10 +323,10 @@ def check_derivatives(fields: VectorFields, points: Tensor) -> None:
         return (8.0 * near - far) / (12.0 * step)
 
     size = values.abs().amax((-2, -1)) + jacobians.abs().amax((-3, -2, -1))  # at each point
-    coarse, fine = difference(_TIME_STEP), difference(0.5 * _TIME_STEP)
+    coarse, fine = difference(_DIFFERENCE_STEP), difference(0.5 * _DIFFERENCE_STEP)
     size = (size + fine.abs().nan_to_num(0.0, 0.0).amax((-3, -2, -1))).clamp(min=1e-300)[:, None, None, None]
-    known = (coarse - fine).abs() <= _CONVERGED * size
-    wrong = (known & ((jacobians - fine).abs() > _MAX_ERROR * size)).any(-1)  # point, field, component
+    known = (coarse - fine).abs() <= _MAX_STEP_CHANGE * size
+    wrong = (known & ((jacobians - fine).abs() > _MAX_CHECK_ERROR * size)).any(-1)  # point, field, component
     if bool(wrong.any()):
         _, field, component = (int(i) for i in wrong.nonzero()[0])
         raise AlgebraError(
@@ -265,7 +335,7 @@ def check_derivatives(fields: VectorFields, points: Tensor) -> None:
         )
 
 
-def check_flow(flow: Callable[[Tensor, Tensor], Tensor], fields: VectorFields, points: Tensor) -> None:
+def _check_flow(flow: Callable[[Tensor, Tensor], Tensor], fields: VectorFields, points: Tensor) -> None:
     """Check that a flow starts along the fields, and that its times add up.
 
     Args:
@@ -289,9 +359,9 @@ def check_flow(flow: Callable[[Tensor, Tensor], Tensor], fields: VectorFields, p
             raise ConfigurationError(f"flow: expected points {[len(vectors), m]} for as many vectors, got {got}")
         return y
 
-    near = run(_TIME_STEP, start) - run(-_TIME_STEP, start)
-    far = run(2 * _TIME_STEP, start) - run(-2 * _TIME_STEP, start)
-    slope = (8.0 * near - far) / (12.0 * _TIME_STEP)
+    near = run(_DIFFERENCE_STEP, start) - run(-_DIFFERENCE_STEP, start)
+    far = run(2 * _DIFFERENCE_STEP, start) - run(-2 * _DIFFERENCE_STEP, start)
+    slope = (8.0 * near - far) / (12.0 * _DIFFERENCE_STEP)
     once, twice = run(_CHECKED_TIME, run(_CHECKED_TIME, start)), run(2.0 * _CHECKED_TIME, start)
     expected = fields.combination(vectors, start)
     size = 1.0 + start.abs().amax(-1, keepdim=True)
@@ -304,5 +374,5 @@ def check_flow(flow: Callable[[Tensor, Tensor], Tensor], fields: VectorFields, p
         missed = torch.where(finite, ((left - right).abs() / bound).amax(-1), 0.0)
         if not bool(finite.any()):
             raise ConfigurationError("flow: expected finite values at sample points, got none")
-        if float(missed.max()) > _MAX_ERROR:
+        if float(missed.max()) > _MAX_CHECK_ERROR:
             raise ConfigurationError(f"flow: expected it {what}, got one that misses by {float(missed.max()):.2g}")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trivgeo._numerics import stumpff
 from trivgeo.groups.linalg.any_size import AnySize, FourByFour
-from trivgeo.groups.linalg.base import MatrixFunctions
+from trivgeo.groups.linalg.base import MatrixFunctions, largest_exponent
 from trivgeo.groups.linalg.circular import circular, circular_pair, circular_slopes, sinc
 from trivgeo.groups.linalg.components import (
     add_to_diagonal,
@@ -38,6 +38,7 @@ __all__ = [
     "circular_slopes",
     "confirmed",
     "identity_like",
+    "largest_exponent",
     "matrix_functions",
     "matvec",
     "phi1_ad",

@@ -1,4 +1,10 @@
-"""Matrices of size 4 and beyond: library routines, but for exponentials of sizes 4 to 6."""
+r"""Matrices of size 4 and beyond, and what all sizes share: exponentials by series, the logarithm by square roots.
+
+Determinants and inverses are the library's. The exponential of sizes 3 to 6 is a polynomial in the matrix, whose
+coefficients are scalars (`polynomial_exp`); larger ones are the library's, and :math:`\varphi_1` a series
+(`series_exp_phi1`). The logarithm, for sizes 3 and above, is Newton's iteration for square roots followed by a Pade
+approximant (`iterative_log`).
+"""
 
 from __future__ import annotations
 
@@ -30,8 +36,22 @@ __all__ = [
 
 _MAX_DOUBLINGS = 40
 _FIXED_DOUBLINGS = 10  # where the batch cannot be seen, and every matrix goes through all of them
-_POLYNOMIAL_RADIUS, _SINGLE_TERMS, _DOUBLE_TERMS = 2.0, 14, 24  # 2^15 / 15! = 3e-8, 2^25 / 25! = 2e-18
+_POLYNOMIAL_RADIUS = 2.0  # norm of the matrix whose Taylor series is summed: 2^15 / 15! = 3e-8, 2^25 / 25! = 2e-18
+_SINGLE_TERMS, _DOUBLE_TERMS = 14, 24  # terms of that series in single and in double precision
 PHI1_SERIES = tuple(1.0 / math.factorial(k + 1) for k in range(20))  # for norms up to one
+_MAX_POLYNOMIAL_SIZE, _SMALL_BATCH_OF_POLYNOMIALS = 6, 1500  # size and batch, measured against the library's routine
+
+# Newton steps for each square root where matrices cannot be looked at: enough for eigenvalues of moduli within a factor
+# e^16 of each other at first, and for what is left of them later.
+_FIXED_ROOT_STEPS = (14, 9, 7, 6, 5, 5)
+_MAX_ROOTS, _MAX_ROOT_STEPS = 12, 28  # where matrices can be looked at
+_CONVERGED_STEP = 1e-9  # relative step at which Newton's iteration has converged (quadratically, derivatives included)
+_COMPACT_WHEN_ONE_IN = 4  # converged rows are dropped once a quarter has converged
+_FAILED_ROOT = 1e-3  # norm of X Y - I above which the iteration for X and its inverse Y has failed
+_PADE_NODES, _PADE_RADIUS = 17, 0.6  # [17/17] of log((I + Z) / (I - Z)) reaches 1e-16 for norms of Z up to 0.6
+_MAX_LOG_DEFECT = 1e-6  # norm of exp(-L / 2) A exp(-L / 2) - I above which L is no logarithm of A
+_EXACT_LOG_DEFECT = 1e-13  # the same, with exp(-L / 2) by repeated squaring, below which L needs no correction
+_MAX_CPU_ROWS = 4096  # matrices at once on the CPU: temporary results of more leave the cache
 
 
 def shifted_exp(matrix: Tensor) -> Tensor:
@@ -203,20 +223,6 @@ def _rounds(count: Tensor) -> Iterator[Tensor]:
         yield (count > j)[..., None, None]
 
 
-# Logarithm by inverse scaling and squaring: Newton steps for each square root where matrices cannot be looked at,
-# enough for eigenvalues of moduli within a factor e^16 of each other at first, and for what is left of them later.
-_ROOT_STEPS = (14, 9, 7, 6, 5, 5)
-_MOST_ROOTS, _MOST_STEPS = 12, 28  # where they can be
-_SETTLED = 1e-9  # of the norm; squared, and derivatives with it, by the step that was taken
-_SHARE = 4  # one row in so many that has settled is reason to go on with the others alone
-_STUCK = 1e-3  # of x y from the identity, after all steps
-_NODES = 17  # the [17/17] Pade approximant of log((I + Z) / (I - Z)) reaches 1e-16 for norms of Z up to 0.6
-_RADIUS = 0.6
-_LOG_DEFECT = 1e-6  # of exp(-L / 2) A exp(-L / 2) from the identity
-_SOUND = 1e-13  # of the same by repeated squaring: below, there is nothing to correct
-_ROWS = 4096  # at once on the CPU: temporary results of more leave the cache
-
-
 def iterative_log(matrix: Tensor, functions: MatrixFunctions) -> Tensor:
     """The principal logarithm by inverse scaling and squaring (Higham 2008, chapter 11), without eigenvalues.
 
@@ -228,7 +234,7 @@ def iterative_log(matrix: Tensor, functions: MatrixFunctions) -> Tensor:
     if is_abstract(double):
         return _log(double, functions, unseen=True).to(matrix.dtype)
     rows = double.reshape(-1, *matrix.shape[-2:])
-    parts = rows.split(_ROWS) if rows.device.type == "cpu" else [rows]
+    parts = rows.split(_MAX_CPU_ROWS) if rows.device.type == "cpu" else [rows]
     logs = [_log(part, functions, unseen=False) for part in parts]
     return (logs[0] if len(logs) == 1 else torch.cat(logs)).reshape(matrix.shape).to(matrix.dtype)
 
@@ -258,7 +264,7 @@ def _log_by_fixed_steps(target: Tensor, functions: MatrixFunctions) -> tuple[Ten
     eye = identity_like(target)
     pair = torch.stack([target, functions.inverse(target)], -3)
     doublings = torch.ones_like(target[..., 0, 0])
-    for steps in _ROOT_STEPS:
+    for steps in _FIXED_ROOT_STEPS:
         resolvent, near = _resolvent(pair, functions)
         root = torch.where(near[..., None, None, None], eye, _second_iterate(pair, resolvent))
         for _ in range(steps - 2):
@@ -276,7 +282,7 @@ def _log_row_by_row(target: Tensor, functions: MatrixFunctions) -> tuple[Tensor,
     rows = torch.arange(target.shape[0], device=target.device)
     pair = torch.stack([target, functions.inverse(target)], -3)
     logs, found, sound = [], [], []
-    for roots in range(_MOST_ROOTS + 1):
+    for roots in range(_MAX_ROOTS + 1):
         resolvent, near = _resolvent(pair, functions)
         there, others = near.nonzero().squeeze(-1), (~near).nonzero().squeeze(-1)
         if len(there):
@@ -306,7 +312,7 @@ def _resolvent(pair: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor
     eye = identity_like(pair)
     resolvent = functions.inverse(pair[..., 0, :, :] + eye)
     cayley = eye - 2.0 * resolvent.detach()
-    return resolvent, _norm(cayley) <= _RADIUS
+    return resolvent, _norm(cayley) <= _PADE_RADIUS
 
 
 def _second_iterate(pair: Tensor, resolvent: Tensor) -> Tensor:
@@ -330,21 +336,21 @@ def _square_root(pair: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tens
     """
     rows = torch.arange(pair.shape[0], device=pair.device)
     limits, order = [], []
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_ROOT_STEPS):
         before, pair = pair.detach(), _newton(pair, functions)
         change, size = _norm(pair.detach() - before), _norm(before)
-        settled = (change <= _SETTLED * size).all(-1)
-        count = int(settled.sum())
-        if count == len(rows):
+        converged = (change <= _CONVERGED_STEP * size).all(-1)
+        num_converged = int(converged.sum())
+        if num_converged == len(rows):
             break
-        if _SHARE * count >= len(rows):
-            done, others = settled.nonzero().squeeze(-1), (~settled).nonzero().squeeze(-1)
+        if _COMPACT_WHEN_ONE_IN * num_converged >= len(rows):
+            done, others = converged.nonzero().squeeze(-1), (~converged).nonzero().squeeze(-1)
             limits.append(pair.index_select(0, done))
             order.append(rows[done])
             pair, rows = pair.index_select(0, others), rows[others]
     else:
         x, y = pair.detach().unbind(-3)
-        good = (_norm(x @ y - identity_like(x)) < _STUCK).nonzero().squeeze(-1)
+        good = (_norm(x @ y - identity_like(x)) < _FAILED_ROOT).nonzero().squeeze(-1)
         pair, rows = pair.index_select(0, good), rows[good]
     if not limits:
         return pair, rows
@@ -367,7 +373,7 @@ def _finished(
     for _ in range(roots - 1):
         half = half @ half
     defect = _norm(half @ target @ half - identity_like(x))
-    poor = (~(defect <= _SOUND)).nonzero().squeeze(-1)
+    poor = (~(defect <= _EXACT_LOG_DEFECT)).nonzero().squeeze(-1)
     if not len(poor):
         return log, exact
     correction, found = _log_correction(log.detach()[poor], target[poor], functions)
@@ -394,7 +400,7 @@ def _log_correction(log: Tensor, target: Tensor, functions: MatrixFunctions) -> 
     _, after = remainder(log + correction)
     better = after < before
     correction = torch.where((finite & better)[..., None, None], correction, 0.0)
-    return correction, finite & (torch.where(better, after, before) < _LOG_DEFECT)
+    return correction, finite & (torch.where(better, after, before) < _MAX_LOG_DEFECT)
 
 
 def _artanh(z: Tensor, functions: MatrixFunctions) -> Tensor:
@@ -427,9 +433,9 @@ def _gauss_legendre(points: int) -> tuple[tuple[float, float], ...]:
     return tuple(rule)
 
 
-_RULE = _gauss_legendre(_NODES)
-_PAIRED = tuple(zip(*(((2.0 * t - 1.0) ** 2, 2.0 * w) for t, w in _RULE[: _NODES // 2]), strict=True))
-_MIDDLE = _RULE[_NODES // 2][1]  # at zero
+_RULE = _gauss_legendre(_PADE_NODES)
+_PAIRED = tuple(zip(*(((2.0 * t - 1.0) ** 2, 2.0 * w) for t, w in _RULE[: _PADE_NODES // 2]), strict=True))
+_MIDDLE = _RULE[_PADE_NODES // 2][1]  # at zero
 
 
 def affine_exp(functions: MatrixFunctions, matrix: Tensor, vector: Tensor) -> Tensor:
@@ -441,7 +447,7 @@ def affine_exp(functions: MatrixFunctions, matrix: Tensor, vector: Tensor) -> Te
 
 
 class PolynomialMatrixFunctions(MatrixFunctions):
-    """Sizes 3 and 4."""
+    """Sizes 3 and 4: exponentials as polynomials of the matrix, logarithms by square roots."""
 
     def exp(self, matrix: Tensor) -> Tensor:
         return dense_exp(matrix) if is_small_batch(matrix) else shifted_exp(matrix)
@@ -461,12 +467,9 @@ class PolynomialMatrixFunctions(MatrixFunctions):
         return iterative_log(matrix, self)
 
 
-_MOST_OF_POLYNOMIALS, _FEW = 6, 1500  # measured, against the library routine: size, and matrices
-
-
 @final
 class FourByFour(PolynomialMatrixFunctions):
-    """The size k = 4."""
+    """Functions of 4 x 4 matrices."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
         """By `lu_determinant`, and in compiled code by minors."""
@@ -479,7 +482,7 @@ class FourByFour(PolynomialMatrixFunctions):
 
 @final
 class AnySize(MatrixFunctions):
-    """Any size."""
+    """Functions of matrices of more than four rows."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
         return lu_determinant(matrix)
@@ -490,7 +493,7 @@ class AnySize(MatrixFunctions):
 
     def exp(self, matrix: Tensor) -> Tensor:
         """Up to size 6 a polynomial in the matrix, beyond, and of few, by `torch.linalg.matrix_exp`."""
-        if matrix.shape[-1] > _MOST_OF_POLYNOMIALS or is_small_batch(matrix, _FEW):
+        if matrix.shape[-1] > _MAX_POLYNOMIAL_SIZE or is_small_batch(matrix, _SMALL_BATCH_OF_POLYNOMIALS):
             return dense_exp(matrix)
         return shifted_exp(matrix)
 

@@ -1,15 +1,24 @@
-"""What is computed of batches of matrices of one size."""
+"""The contract of functions of batches of matrices of one size."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import final
 
+import torch
 from torch import Tensor
 
 from trivgeo.groups.linalg.components import confirmed, matvec
 
-__all__ = ["MatrixFunctions"]
+__all__ = ["MatrixFunctions", "largest_exponent"]
+
+_EXPONENT_SHARE = 0.9  # exponents that are taken, of those whose exponential is finite
+
+
+def largest_exponent(dtype: torch.dtype) -> float:
+    """Return a bound of norms of matrices, below which exponentials and their products do not overflow."""
+    return _EXPONENT_SHARE * math.log(torch.finfo(dtype).max)
 
 
 class MatrixFunctions(ABC):
@@ -38,7 +47,7 @@ class MatrixFunctions(ABC):
 
     @abstractmethod
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
-        """The latter alone.
+        r""":math:`\varphi_1(A)` alone.
 
         Args:
             matrix: ``[*batch, k, k]``.

@@ -9,18 +9,30 @@ from torch import Tensor
 
 from trivgeo._numerics import polynomial
 
-__all__ = ["angle_factor", "circular", "circular_pair", "circular_slopes", "sinc"]
+__all__ = ["COTANGENT_SERIES", "angle_factor", "circular", "circular_pair", "circular_slopes", "sinc"]
 
-_CIRCULAR_RADIUS = 0.25  # of x^2; seven terms leave out 1e-19
+# 1 / x^2 - cot(x / 2) / (2 x) = sum_k |B_2k+2| / (2k + 2)! x^2k, for |x| < 2 pi
+COTANGENT_SERIES = (
+    1 / 12,
+    1 / 720,
+    1 / 30240,
+    1 / 1209600,
+    1 / 47900160,
+    691 / 1307674368000,
+    1 / 74724249600,
+    3617 / 10670622842880000,
+    43867 / 5109094217170944000,
+    174611 / 802857662698291200000,
+)
+_CIRCULAR_RADIUS = 0.25  # largest x^2 of the series, of which seven terms leave out 1e-19
 _C1_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 1) for j in range(8))
 _C2_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 2) for j in range(7))
 _C3_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 3) for j in range(7))
-_SLOPE_RADIUS = 1.0
+_SLOPE_RADIUS = 1.0  # largest x^2 of the series of derivatives
 _C2_SLOPE = tuple((-1.0) ** j * (j + 1) / math.factorial(2 * j + 4) for j in range(9))
 _C3_SLOPE = tuple((-1.0) ** j * (j + 1) / math.factorial(2 * j + 5) for j in range(9))
-_ATAN_RADIUS = 0.02
-# atan(r) / r = sum_k (-r^2)^k / (2k + 1)
-_ATAN_SERIES = tuple((-1.0) ** k / (2 * k + 1) for k in range(10))
+_ATAN_RADIUS = 0.02  # largest r^2 of the series of the arc tangent
+_ATAN_SERIES = tuple((-1.0) ** k / (2 * k + 1) for k in range(10))  # atan(r) / r in powers of r^2
 
 
 def circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -43,7 +43,13 @@ __all__ = [
     "transform_points",
 ]
 
+Rows = Sequence[Sequence[Tensor]]
+"""The entries of a matrix, row by row, each ``[*batch]``."""
+
 SMALL_BATCH = 200  # matrices, up to which one library kernel beats closed forms, whose cost is their number of kernels
+_MIN_COPIED_NUMBERS = 1024  # numbers of an entry: below, one more kernel costs more than reading with strides
+_MAX_UNROLLED_SIZE = 4  # size of matrices, up to which sums of products over a large batch beat batched products
+_MAX_MULTIPLIED_BATCH = 1000  # matrices, up to which the library's batched product is faster than sums
 
 
 def is_small_batch(matrix: Tensor, largest: int = SMALL_BATCH) -> bool:
@@ -58,12 +64,6 @@ def is_small_batch(matrix: Tensor, largest: int = SMALL_BATCH) -> bool:
     if is_traced() or matrix.device.type != "cpu":
         return False
     return matrix.numel() <= largest * matrix.shape[-1] * matrix.shape[-2] and not is_abstract(matrix)
-
-
-Rows = Sequence[Sequence[Tensor]]
-"""The entries of a matrix, row by row, each ``[*batch]``."""
-
-_MIN_COPIED_NUMBERS = 1024  # of an entry: below, one more kernel costs more than reading with strides
 
 
 def last_entries(x: Tensor) -> tuple[Tensor, ...]:
@@ -202,11 +202,6 @@ def block_lower_rows(first: Rows, corner: Rows, second: Rows) -> list[list[Tenso
     return [*top, *([*left, *right] for left, right in zip(corner, second, strict=True))]
 
 
-_UNROLLED_ACTION = 4  # up to this size, sums over columns beat batched matrix products
-_MAX_MULTIPLIED_BATCH = 1000  # matrices, up to which the library's batched product is faster than sums
-_MAX_SUMMED_SIZE = 4  # up to which sums of products over a large batch beat batched matrix products
-
-
 def identity_like(matrix: Tensor) -> Tensor:
     """The unit matrix ``[k, k]`` of the dtype and device of ``matrix``."""
     return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -234,10 +229,10 @@ def product(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
         c: ``[*batch, k, m]`` or none.
     """
     larger = a if a.numel() > b.numel() else b
-    is_large = a.shape[-1] <= _MAX_SUMMED_SIZE and not is_small_batch(larger, _MAX_MULTIPLIED_BATCH)
+    is_large = a.shape[-1] <= _MAX_UNROLLED_SIZE and not is_small_batch(larger, _MAX_MULTIPLIED_BATCH)
     if is_large and (is_traced() or not (_is_interleaved(a) and _is_interleaved(b))):
         return _summed_product(a, b, c)
-    if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0]:  # of a hundred small matrices a third of the time of `@`
+    if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0]:  # a third of the time of `@` for 100 small ones
         return torch.bmm(a, b) if c is None else torch.baddbmm(c, a, b)
     return a @ b if c is None else a @ b + c
 
@@ -290,7 +285,7 @@ def _sum_columns(a: Tensor, x: Tensor) -> Tensor:
 def transform_points(a: Tensor, x: Tensor) -> Tensor:
     """``a x`` for a ``[*batch, 1, m, n]`` and points x ``[*batch, p, n]``."""
     n = a.shape[-1]
-    if n > _UNROLLED_ACTION:
+    if n > _MAX_UNROLLED_SIZE:
         return x @ a.squeeze(-3).mT
     return _sum_columns(a, x)
 

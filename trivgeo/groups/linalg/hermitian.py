@@ -39,13 +39,24 @@ __all__ = [
 ]
 
 
+_COSINE = tuple((0.0 if j % 2 else (-1.0) ** (j // 2)) / math.factorial(j) for j in range(15))
+_SINE = tuple((1.0 if j % 2 else 0.0) * (-1.0) ** (j // 2) / math.factorial(j) for j in range(15))
+_TWICE_ATAN = tuple((2.0 if j % 2 else 0.0) * (-1.0) ** (j // 2) / max(j, 1) for j in range(10))
+_ATAN_RADIUS = 0.02  # distance of eigenvalues from their mean, below which the arc tangent is a power series
+_MIN_SQUARED_SPREAD = 1e-26  # p, a sixth of the sum of squared eigenvalues of B, below which these count as equal
+_TURN = 2.0 * math.pi
+
+Complex = tuple[Tensor, Tensor]
+"""Real and imaginary parts."""
+
+
 def stacked_columns(g: Tensor) -> Tensor:
     """[[A], [B]] of A + i B, ``[*batch, 2 n, n]``, see `embedded`."""
     return torch.cat(g.unbind(-1), -2)
 
 
 def from_columns(columns: Tensor) -> Tensor:
-    """The inverse of `_columns`."""
+    """Split what `stacked_columns` joined: ``[*batch, n, n, 2]`` from ``[*batch, 2 n, n]``."""
     return torch.stack(columns.chunk(2, -2), -1)
 
 
@@ -55,7 +66,7 @@ def complex_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def real_inner(a: Tensor, b: Tensor) -> Tensor:
-    """Re a conj(b)."""
+    """The real part of a conj(b)."""
     return a[..., 0] * b[..., 0] + a[..., 1] * b[..., 1]
 
 
@@ -75,21 +86,10 @@ def real_trace(g: Tensor) -> Tensor:
 
 
 def times_phase(g: Tensor, angle: Tensor) -> Tensor:
-    """exp(i angle) g."""
+    """The product exp(i angle) g of matrices ``[*batch, n, n, 2]``."""
     cos, sin = angle.cos()[..., None, None], angle.sin()[..., None, None]
     a, b = g.unbind(-1)
     return torch.stack([cos * a - sin * b, cos * b + sin * a], -1)
-
-
-_TERMS = range(15)
-_COSINE = tuple((0.0 if j % 2 else (-1.0) ** (j // 2)) / math.factorial(j) for j in _TERMS)
-_SINE = tuple((1.0 if j % 2 else 0.0) * (-1.0) ** (j // 2) / math.factorial(j) for j in _TERMS)
-_ATAN_RADIUS = 0.02
-_LOST = 1e-26  # square of a spread of eigenvalues
-_TURN = 2.0 * math.pi
-_ATAN = tuple((2.0 if j % 2 else 0.0) * (-1.0) ** (j // 2) / max(j, 1) for j in range(10))  # twice the arc tangent
-
-Complex = tuple[Tensor, Tensor]
 
 
 class _Centred:
@@ -116,12 +116,12 @@ class _Centred:
         self.square_above = x - opposite * re, y - opposite * im  # a + b = -c
 
     def on_diagonal(self, f: Sequence[Tensor]) -> Tensor:
-        """Of ``f0 I + f1 B + f2 B^2`` for real numbers f, ``[*batch, 3]``."""
+        """Diagonal entries of ``f0 I + f1 B + f2 B^2`` for real numbers f, ``[*batch, 3]``."""
         f0, f1, f2 = (x.unsqueeze(-1) for x in f)
         return f0 + f1 * self.diagonal + f2 * self.square_diagonal
 
     def off_diagonal(self, f: Sequence[Tensor]) -> Complex:
-        """Of the same, above the diagonal."""
+        """The entries of the same matrix above the diagonal."""
         _, f1, f2 = (x.unsqueeze(-1) for x in f)
         re, im = (f1 * x + f2 * y for x, y in zip(self.above, self.square_above, strict=True))
         return re, im
@@ -179,9 +179,9 @@ def unitary_log(g: Tensor, det: Complex, last: Callable[[Tensor], Tensor]) -> tu
     whole = centre.abs() + 4.0 * c.p.detach().clamp(min=0.0).sqrt() < math.pi
     whole = whole & (last(torch.stack([centre] * 3, -1)) == 2)
     near = whole & eigenvalues_meet(c.p, c.q, torch.ones_like(c.p), _ATAN_RADIUS)
-    ring = in_shifted_ring(_ATAN, *(torch.where(near, f, 0.0) for f in (c.mean, c.p, c.q)))
+    ring = in_shifted_ring(_TWICE_ATAN, *(torch.where(near, f, 0.0) for f in (c.mean, c.p, c.q)))
 
-    apart = ~near & (c.p.detach() > _LOST)
+    apart = ~near & (c.p.detach() > _MIN_SQUARED_SPREAD)
     p, q, mean = torch.where(apart, c.p, 1.0), torch.where(apart, c.q, 1.0), torch.where(apart, c.mean, 0.0)
     x = separate_root(p, q)
     projection = spectral_projection(x, p)
@@ -214,7 +214,7 @@ def unitary_log(g: Tensor, det: Complex, last: Callable[[Tensor], Tensor]) -> tu
 
 
 def determinant(g: Tensor) -> Complex:
-    """Of complex 3 x 3 matrices ``[*batch, 3, 3, 2]``."""
+    """The determinant of complex 3 x 3 matrices ``[*batch, 3, 3, 2]``."""
     rows = [(row[..., 0], row[..., 1]) for row in g.unbind(-3)]
     return _inner(rows[0], _cross(rows[1], rows[2]))
 
@@ -261,7 +261,7 @@ def _sum_or_difference(a: Complex, b: Complex) -> tuple[Tensor, Tensor]:
 
 
 def _cayley(g: Tensor, phase: Complex) -> _Centred:
-    """Of v = g / phase, w = (I + v)^-1, the Hermitian part of ``i (I - v) (I + v)^-1``: ``i (w - w^*)``."""
+    """The Hermitian part of ``i (I - v) (I + v)^-1`` for v = g / phase: ``i (w - w^*)`` with w = (I + v)^-1."""
     c, s = (x[..., None, None] for x in phase)
     real, imaginary = g.unbind(-1)
     real, imaginary = add_to_diagonal(c * real + s * imaginary, torch.ones_like(phase[0])), c * imaginary - s * real
@@ -291,7 +291,7 @@ def _turns_back(angle: Tensor) -> Tensor:
 
 
 def _turns_beyond(angles: Tensor, last: Callable[[Tensor], Tensor]) -> Tensor:
-    """See ``last`` of `unitary_log`."""
+    """By how many turns each angle moves so that `unitary_log`'s ``last`` angle is the largest."""
     a, b, c = angles.unbind(-1)
     ab, ac, bc = (torch.where(x > y, 1.0, 0.0) for x, y in ((a, b), (a, c), (b, c)))
     rank = torch.stack([ab + ac, 1.0 - ab + bc, 2.0 - ac - bc], -1)
@@ -300,7 +300,7 @@ def _turns_beyond(angles: Tensor, last: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def _cosine_and_sine(p: Tensor, q: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The coefficients of I, B and B^2."""
+    """The coefficients of I, B and B^2 in cos B and sin B."""
     near = eigenvalues_meet(p, q, torch.ones_like(p), SERIES_RADIUS)
     p_near, q_near = torch.where(near, p, 0.0), torch.where(near, q, 0.0)
     p, q = torch.where(near, 1.0, p), torch.where(near, 1.0, q)

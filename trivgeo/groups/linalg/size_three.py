@@ -23,6 +23,7 @@ from torch import Tensor
 
 from trivgeo._numerics import dense_exp, grown_stumpff, is_abstract, is_traced, log_ratio, polynomial
 from trivgeo.groups.linalg.any_size import PolynomialMatrixFunctions, iterative_log, shifted_exp
+from trivgeo.groups.linalg.circular import COTANGENT_SERIES
 from trivgeo.groups.linalg.components import (
     Rows,
     cross,
@@ -49,8 +50,23 @@ __all__ = [
     "spectral_projection",
 ]
 
-SERIES_RADIUS = 0.5  # of eigenvalues about their mean, within which exponentials are power series
-_FREE_STEPS, _STEPS = 5, 2  # of Newton's method: before and after derivatives are recorded
+SERIES_RADIUS = 0.5  # distance of eigenvalues from their mean, below which exponentials are power series
+_FREE_STEPS, _STEPS = 5, 2  # Newton steps before and after derivatives are recorded
+_EXP_SERIES = tuple(1.0 / math.factorial(j) for j in range(14))
+_EXPONENTS_APART = 3.0  # difference of diagonal entries: entries of the exponential then differ 20 times or so
+_SMALL_ENTRY = 0.01  # entry of an exponential over the largest one: two digits are lost by eigenvalues
+_PHI1_MEAN = 0.75  # mean of eigenvalues that meet, below which phi_1 is a series in A, and (e^A - I) / A above
+_PHI1_SERIES = tuple(1.0 / math.factorial(j + 1) for j in range(20))  # for eigenvalues up to 1.25
+_LOG_RADIUS = 0.1  # relative spread of the eigenvalues below which the logarithm is a Taylor series
+_LOG_SERIES = (0.0, *((-1.0) ** (j + 1) / j for j in range(1, 18)))
+_NEAR_ONE = 0.45  # |m - 1| / m for the mean m of eigenvalues that meet, below which log(A) (A - I)^-1 is a series
+_NEAR_ONE_POWERS, _NEAR_ONE_TERMS = 16, 32  # series terms in powers of B, and in total
+# y / (e^y - 1) = sum_k B_2k / (2k)! y^2k - y / 2, for |y| up to one half
+_BERNOULLI = (1.0, *((-1.0) ** k * c for k, c in enumerate(COTANGENT_SERIES[:7])))
+_BERNOULLI_RADIUS = 0.5
+_APART = 0.015  # square of half the distance of two logarithms, above which divided differences are exact enough
+_MAX_SPECTRAL_ERROR = 1e-12  # estimated error of the logarithm by eigenvalues, above which square roots are better
+_MAX_LOG_ERROR = 1e-6  # the same, above which the logarithm is NaN where there is no other way
 
 Coefficients = tuple[Tensor, Tensor, Tensor]
 """Numbers ``[*batch]`` that multiply I, B and B^2."""
@@ -130,40 +146,12 @@ def in_shifted_ring(coefficients: Sequence[float], m: Tensor, p: Tensor, q: Tens
     return f0, f1, f2
 
 
-_EXP_SERIES = tuple(1.0 / math.factorial(j) for j in range(14))
-_EXPONENTS_APART = 3.0  # of diagonal entries: entries of the exponential then differ by a factor of about 20
-_SMALL_ENTRY = 0.01  # of an exponential, in units of the largest: two digits are lost by eigenvalues
-_PHI1_MEAN = 0.75  # of eigenvalues that meet: below, phi_1 is a series in A, above, (e^A - I) / A
-_PHI1_SERIES = tuple(1.0 / math.factorial(j + 1) for j in range(20))  # for eigenvalues up to 1.25
-_LOG_RADIUS = 0.1  # of eigenvalues about their mean, in units of it
-_LOG_SERIES = (0.0, *((-1.0) ** (j + 1) / j for j in range(1, 18)))
-_NEAR_ONE = 0.45  # of the mean of eigenvalues that meet, in units of it: below, log(A) (A - I)^-1 is a series
-_NEAR_ONE_POWERS, _NEAR_ONE_TERMS = 16, 32  # in B, and in all
-# y / (e^y - 1) = sum_k B_2k / (2k)! y^2k - y / 2, for |y| up to one half
-_BERNOULLI_RADIUS = 0.5
-_BERNOULLI = (
-    1.0,
-    1 / 12,
-    -1 / 720,
-    1 / 30240,
-    -1 / 1209600,
-    1 / 47900160,
-    -691 / 1307674368000,
-    1 / 74724249600,
-)
-_APART = 0.015  # the square of half the distance of two logarithms, from which on divided differences are exact enough
-# estimated errors of the logarithm by eigenvalues, above which another way, or NaN, is better
-_LOST, _LOG_ERROR = 1e-12, 1e-6
-
-
 @final
 class ThreeByThree(PolynomialMatrixFunctions):
-    """The size k = 3."""
+    """Functions of 3 x 3 matrices."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
-        """The triple product of the rows."""
-        rows = entry_rows(matrix)
-        return dot(rows[0], cross(rows[1], rows[2]))
+        return _triple_product(entry_rows(matrix))
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
         if is_small_batch(matrix):  # fewer kernels, each slower
@@ -225,7 +213,7 @@ class ThreeByThree(PolynomialMatrixFunctions):
         single, matrix = matrix.dtype, matrix.double()
         spectral = _Logarithm(matrix)
         log = spectral.value()
-        if not is_abstract(matrix) and bool((poor := ~(spectral.error < _LOST)).any()):
+        if not is_abstract(matrix) and bool((poor := ~(spectral.error < _MAX_SPECTRAL_ERROR)).any()):
             # first without derivatives: those of matrices without logarithm would be NaN
             again = iterative_log(matrix[poor].detach(), self)
             found = torch.isfinite(again).all(-1).all(-1)
@@ -267,7 +255,7 @@ class _Logarithm:
 
     def __init__(self, matrix: Tensor) -> None:
         rows = entry_rows(matrix)
-        determinant = dot(rows[0], cross(rows[1], rows[2]))
+        determinant = _triple_product(rows)
         # matrices without logarithm are replaced at once, so that their gradients are not NaN times zero
         usable = (determinant > 0) & (determinant < math.inf)
         rows = [
@@ -306,7 +294,7 @@ class _Logarithm:
         size = (_sum_of_squares(free.rows()) * _sum_of_squares(full)).sqrt()
         loss = size * (1.0 / value + (ratio * root).abs() + half_sum.abs() / product).detach()
         error = torch.finfo(loss.dtype).eps * loss
-        good = good & (error < _LOG_ERROR)  # not where it is NaN
+        good = good & (error < _MAX_LOG_ERROR)  # not where it is NaN
         odd = torch.where(good, ratio, 0.0) * root
         even = 0.5 * torch.where(near, c.mean.square(), product).log()  # so that one logarithm does for both
         self._value, self._half_sum, self._square = value, half_sum, square
@@ -417,7 +405,7 @@ class _Centred(NamedTuple):
     q: Tensor
 
     def detached(self) -> _Centred:
-        """Copy without derivatives."""
+        """Return the same without derivatives."""
         b, square = ([[x.detach() for x in row] for row in rows] for rows in (self.b, self.square))
         return _Centred(self.mean.detach(), b, square, self.p.detach(), self.q.detach())
 
@@ -475,7 +463,7 @@ class _Exponential:
         f0 = f0 - 1.0
         rest = m * m - third
         unit = 1.0 / torch.addcmul(2.0 * q, m, rest)
-        # of the product of both the coefficients of B^3 and B^4, of which the relation makes those of lower powers
+        # coefficients of B^3 and B^4 in the product of both; the relation turns them into those of lower powers
         cubic, quartic = f1 - m * f2, f2
         twice = 2.0 * q
         return (
@@ -483,6 +471,11 @@ class _Exponential:
             unit * (rest * f1 - m * f0 + third * cubic + twice * quartic),
             unit * (rest * f2 - m * f1 + f0 + third * quartic),
         )
+
+
+def _triple_product(rows: Rows) -> Tensor:
+    """The determinant of a matrix given by its entries."""
+    return dot(rows[0], cross(rows[1], rows[2]))
 
 
 def _trace_of_square(rows: Rows) -> Tensor:

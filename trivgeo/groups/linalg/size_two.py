@@ -1,4 +1,7 @@
-"""2 x 2 matrices: everything in closed form, by the trace-free part B, for which B^2 is a multiple of I."""
+"""Matrices of one and of two rows: everything in closed form.
+
+The trace-free part B of a 2 x 2 matrix squares to a multiple of I, so that functions are a I + b B.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,15 @@ __all__ = [
     "phi1_scalar",
 ]
 
-PHI1_RADIUS = 0.5
-PHI1_SHORT = PHI1_SERIES[:14]  # up to one half
+PHI1_RADIUS = 0.5  # largest argument of the series of phi_1
+PHI1_SHORT = PHI1_SERIES[:14]
+_HYPERBOLIC_RATE = 1.0  # square of the rate of growth up to which cosh and sinh hardly cancel
+_ADJUGATE_SIGNS = Constant(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
 
 
 @final
 class OneByOne(MatrixFunctions):
-    """The size k = 1."""
+    """Functions of 1 x 1 matrices."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
         return matrix[..., 0, 0]
@@ -63,7 +68,7 @@ def phi1_scalar(x: Tensor) -> Tensor:
 
 
 def phi1_regimes(m: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of eigenvalues m +- sqrt(q): where phi_1 is (e^A - I) / A, and a and b of phi_1 = a + b sqrt(q) elsewhere.
+    """Where phi_1 is (e^A - I) / A for eigenvalues m +- sqrt(q), and a and b of phi_1 = a + b sqrt(q) elsewhere.
 
     Small ones by a series in the ring spanned by I and B, B^2 = q I, real ones apart by divided differences; what is
     left is away from zero.
@@ -94,14 +99,9 @@ def phi1_pair(m: Tensor, q: Tensor, even: Tensor, odd: Tensor) -> tuple[Tensor, 
     return torch.where(rest, unit * (m * even - q * odd), a), torch.where(rest, unit * (m * odd - even), b)
 
 
-_HYPERBOLIC = 1.0
-"""Square of the rate of growth up to which cosh and sinh hardly cancel."""
-_SIGNS = Constant(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
-
-
 @final
 class TwoByTwo(MatrixFunctions):
-    """The size k = 2."""
+    """Functions of 2 x 2 matrices."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
         (a, b), (c, d) = entry_rows(matrix)
@@ -109,7 +109,7 @@ class TwoByTwo(MatrixFunctions):
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
         if is_small_batch(matrix):  # fewer operators, each slower
-            adjugate = matrix.flip(-2, -1).mT * _SIGNS.matching(matrix)
+            adjugate = matrix.flip(-2, -1).mT * _ADJUGATE_SIGNS.matching(matrix)
             if unimodular:
                 return adjugate
             return adjugate / (matrix.select(-2, 0) * adjugate.select(-1, 0)).sum(-1, keepdim=True).unsqueeze(-1)
@@ -125,7 +125,6 @@ class TwoByTwo(MatrixFunctions):
         return from_rows(_exp_rows(entry_rows(matrix)))
 
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Both, phi_1 by way of the exponential."""
         rows = entry_rows(matrix)
         e = _exp_rows(rows)
         return from_rows(e), from_rows(_phi1_rows(rows, e))
@@ -177,7 +176,7 @@ def exp_entries(
     upper, lower, right, left = c0 + c1 * x, c0 - c1 * x, c1 * b, c1 * c
     falls = x >= 0
     large = torch.where(falls, upper, lower)
-    cancels = (q > _HYPERBOLIC) & (large > 0)
+    cancels = (q > _HYPERBOLIC_RATE) & (large > 0)
     large = torch.where(cancels, large, 1.0)
     small = (1.0 / large if root is None else root / large * root) + right / large * left
     return [
@@ -189,7 +188,7 @@ def exp_entries(
 def _phi1_rows(rows: Rows, exponential: Rows) -> list[list[Tensor]]:
     r"""phi_1 of 2 x 2 matrices as :math:`a I + b B`, B the trace-free part, :math:`B^2 = q I`.
 
-    In the regimes of `phi1_regimes`, each free of cancellation.
+    Each of the regimes of `phi1_regimes` is free of cancellation.
     """
     m, x, y, z = _split2(rows)
     q = x * x + y * z

@@ -9,20 +9,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from trivgeo._numerics import eigh, is_traced, is_transformed, polynomial
+from trivgeo.groups.linalg.circular import COTANGENT_SERIES
 
 __all__ = ["exp_with_score", "finite", "is_differentiated"]
 
-# cot(x / 2) / 2 - 1 / x = x sum_k c_k x^2k, |x| < 2 pi; coefficients B_(2k+2) (-1)^(k+1) / (2k+2)!
-_SLOPE_RADIUS = 0.3
-_SLOPE_SERIES = (
-    -1.0 / 12.0,
-    -1.0 / 720.0,
-    -1.0 / 30240.0,
-    -1.0 / 1209600.0,
-    -1.0 / 47900160.0,
-    -691.0 / 1307674368000.0,
-    -1.0 / 74724249600.0,
-)
+# cot(x / 2) / 2 - 1 / x = x sum_k c_k x^2k
+_SLOPE_SERIES = tuple(-c for c in COTANGENT_SERIES[:7])
+_SLOPE_RADIUS = 0.3  # largest |x| of this series
 
 
 def exp_with_score(tangent: Tensor, gradient: Tensor, weight: Tensor, is_real: bool) -> tuple[Tensor, Tensor]:
@@ -44,7 +37,7 @@ def exp_with_score(tangent: Tensor, gradient: Tensor, weight: Tensor, is_real: b
         Both as complex matrices in double precision; NaN where an argument is not finite.
     """
     good = torch.isfinite(tangent).flatten(-2).all(-1)[..., None, None]
-    hermitian = torch.where(good, -1j * tangent.to(torch.complex128), 0.0)  # of NaN LAPACK makes an error
+    hermitian = torch.where(good, -1j * tangent.to(torch.complex128), 0.0)  # LAPACK raises for NaN
     angles, vectors = eigh(hermitian)
     phases = torch.polar(torch.ones_like(angles), angles)
     differences = angles.unsqueeze(-1) - angles.unsqueeze(-2)
