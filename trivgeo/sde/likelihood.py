@@ -278,7 +278,7 @@ def flow_likelihood(
 
     def drift(state: Tensor, t: float) -> Tensor:
         element = state[..., :size].unflatten(-1, shape)
-        velocity, rate = chosen(group, lambda x: _vector(flow, x, t), element)
+        velocity, rate = chosen(group, lambda x: flow.velocity(x, t).vector, element)
         return torch.cat([velocity.flatten(len(batch)), rate.unsqueeze(-1)], -1)
 
     state = torch.cat([g.flatten(len(batch)), g.new_zeros(*batch, 1)], -1)
@@ -304,7 +304,7 @@ def _check_rows(flow: TrivializedSDE, g: Tensor, t: float, event_ndim: int) -> N
     tangent[0] = 1.0
     tangent = tangent.reshape(*whole, flow.group.dim)
     moved = torch.func.jvp(
-        lambda v: _vector(flow, flow.group.perturb(g, v), t), (torch.zeros_like(tangent),), (tangent,)
+        lambda v: flow.velocity(flow.group.perturb(g, v), t).vector, (torch.zeros_like(tangent),), (tangent,)
     )[1]
     others = moved.reshape(rows, -1)[1:].abs()
     if bool((others > _MAX_COUPLING * moved.abs().max()).any()):
@@ -368,11 +368,6 @@ def _check_density(value: Any, batch: torch.Size) -> Tensor:
     if value.shape != batch:
         raise ShapeError(f"end_log_density: expected one number per element {list(batch)}, got {list(value.shape)}")
     return value
-
-
-def _vector(flow: TrivializedSDE, g: Tensor, t: float) -> Tensor:
-    vector = flow.velocity(g, t).vector
-    return g.new_zeros(*flow.group.batch_shape(g), flow.group.dim) if vector is None else vector
 
 
 check_calls(__name__, __all__)
