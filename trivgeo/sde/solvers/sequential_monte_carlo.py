@@ -81,17 +81,18 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
     lower ``power`` or raise N. Of 2,000 chains on SE(2), two wells and N = 64, 26 counted, and the wells
     of .7 and .3 got .42 and .58: `trivgeo.inversion.PosteriorSampler` samples a posterior by far fewer evaluations.
 
-    The start must come from a law whose density is known, as that of k_1 is not: ``group.random(K, std=V ** 0.5)`` with
-    ``V = schedule.variance(0, 1)`` has the default density, if exp is one to one or `noise_log_density` says that it
-    counts all logarithms. On other compact groups start with ``group.random_haar(K)`` and a ``start_log_density`` of
-    zero: else the weights are those of another start, unless V is small.
+    The start must come from a distribution whose density is known, as that of k_1 is not: ``group.random(K, std=V **
+    0.5)`` with ``V = schedule.variance(0, 1)`` has the default density, if exp is one to one or `noise_log_density`
+    says that it counts all logarithms. On other compact groups start with ``group.random_haar(K)`` and a
+    ``start_log_density`` of zero: else the weights are those of another start, unless V is small.
 
     Args:
-        threshold: of the effective size, as a fraction of K in [0, 1]; 0 resamples only at the end.
+        threshold: effective size, as a fraction of K in [0, 1], below which a population is resampled; 0 resamples only
+            at the end.
         power: the intermediate targets are :math:`\hat p_t^{power}`, in [0, 1]; the last one is p_0 in any case.
-        start_log_density: log-density for left Haar measure, up to a constant, of the law that the start was drawn
-            from, elements ``[*batch, *element_shape]`` to ``[*batch]``; default `noise_log_density` of the variance up
-            to the first time. Zero for the Haar-uniform law of a compact group.
+        start_log_density: log-density for left Haar measure, up to a constant, of the distribution of the start,
+            elements ``[*batch, *element_shape]`` to ``[*batch]``; default `noise_log_density` of the variance up
+            to the first time. Zero for the uniform one of a compact group.
         last: the time at which the grid ends, where the target is the estimate itself and all are resampled.
 
     Raises:
@@ -115,16 +116,6 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         return tuple(grid)
 
     def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
-        """Return the state before the first step: chains are weighed, and resampled where weights are uneven.
-
-        The score is evaluated once.
-
-        Args:
-
-
-        Raises:
-            ConfigurationError: the equation is no reverse diffusion, or all chains share their noise.
-        """
         score, batch = check_reverse(sde, start, start, self), tuple(sde.batch_shape(y))
         if not batch or (score.shares_noise and len(batch) == 1):
             raise ConfigurationError(
@@ -137,21 +128,8 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         return self._resampled(sde, y, memory, start, generator, samples)
 
     def step(
-        self,
-        sde: TrivializedSDE,
-        state: StepState,
-        start: float,
-        end: float,
-        generator: torch.Generator | None,
+        self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
-        """Advance the elements by one step, with one evaluation of the score and one exponential, and resample them.
-
-        Args:
-
-
-        Raises:
-            ConfigurationError: the equation is no reverse diffusion, or the time rises.
-        """
         score, memory = check_reverse(sde, start, end, self), state.memory
         std = sde.noise_std(start, end)
         mean = -(std**2) * memory.drift
