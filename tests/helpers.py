@@ -1,8 +1,9 @@
-"""What the tests share: seeds, relative errors, finite differences, the affine group of the line."""
+"""What the tests share: seeds, relative errors, finite differences, tests of samples, the affine group of the line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch.func import vmap
 
 from trivgeo._random import normal, streams_for
 from trivgeo.groups import LieGroup, SemidirectProduct, Translation
+from trivgeo.sde.scores import trivialized_grad, trivialized_grad_and_value
 
 BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-3}
 """Relative bounds of the laws. float32: 1e4 units in the last place, for products of a few ill-conditioned elements."""
@@ -80,3 +82,34 @@ def random_elements(
     group: LieGroup, *batch: int, std: float, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> Tensor:
     return group.random(*batch, std=std, generator=seeded(seed), dtype=dtype)
+
+
+def stein_z_scores(
+    group: LieGroup,
+    energy: Callable[[Tensor], Tensor],
+    samples: Tensor,
+    functions: Sequence[Callable[[Tensor], Tensor]],
+) -> Tensor:
+    """Deviations from the Stein identity of exp(-E), E[X_i f - (X_i E + tr ad(e_i)) f] = 0, in standard errors.
+
+    Of independent samples ``[m, *element_shape]``: a row for each function f, a column for each direction i.
+    """
+    force = trivialized_grad(group, energy, samples) + group.algebra.trace_ad_like(samples)
+    rows = []
+    for f in functions:
+        slope, value = trivialized_grad_and_value(group, f, samples)
+        terms = slope - force * value.unsqueeze(-1)
+        rows.append(terms.mean(0) / (terms.std(0) / math.sqrt(len(terms))))
+    return torch.stack(rows)
+
+
+def maximum_mean_discrepancy(x: Tensor, y: Tensor, bandwidth: float) -> float:
+    """Unbiased squared MMD of features ``[m, d]`` and ``[k, d]`` with a Gaussian kernel (Gretton et al. 2012)."""
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        return torch.exp(-0.5 * (torch.cdist(a, b) / bandwidth) ** 2)
+
+    def within(z: Tensor) -> Tensor:
+        return (kernel(z, z).sum() - len(z)) / (len(z) * (len(z) - 1))
+
+    return float(within(x) + within(y) - 2.0 * kernel(x, y).mean())

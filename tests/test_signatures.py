@@ -13,7 +13,6 @@ from trivgeo.groups import SE, SO, Translation
 from trivgeo.inversion import TIED, LieLAC, RandomSearch, calibrated_scale
 from trivgeo.inversion.energies import FunctionEnergy
 from trivgeo.sde import GeometricSchedule, TrivializedSDE, probability_flow, reverse_diffusion, solve
-from trivgeo.sde.diagnostics import stein_z_scores
 from trivgeo.sde.likelihood import HutchinsonDivergence, flow_likelihood
 
 GROUP, SCHEDULE = SO(3), GeometricSchedule(0.1, 1.0)
@@ -67,10 +66,6 @@ def likelihood(f: FailsOnce, generator: torch.Generator) -> None:
     flow_likelihood(flow, GROUP.identity(3).tolist(), f, divergence=HutchinsonDivergence(), generator=generator)
 
 
-def statistics(f: FailsOnce, generator: torch.Generator) -> None:
-    stein_z_scores(GROUP, f, GROUP.random(30, generator=generator).tolist(), [lambda g: g[..., 0, 1]])
-
-
 def inversion(f: FailsOnce, generator: torch.Generator) -> None:
     method = TIED(SE(2).action(), f, SCHEDULE, steps=2, num_hypotheses=2)
     method(POINTS.tolist(), generator=generator)
@@ -95,7 +90,6 @@ CALLS: list[tuple[Callable[[FailsOnce, torch.Generator], None], Callable[..., An
     (solution, score),
     (observer, lambda index, t, g: None),
     (likelihood, energy),
-    (statistics, energy),
     (inversion, energy),
     (search, energy),
     (descent, energy),

@@ -34,7 +34,6 @@ from trivgeo.sde import (
     solve,
     uniform_grid,
 )
-from trivgeo.sde.diagnostics import ScoreMonitor
 from trivgeo.sde.processes import KineticLangevinSDE
 from trivgeo.sde.solvers import ExponentialEuler, GeometricHeun, Resampling
 from trivgeo.symmetry.equations.vector_fields import Symmetry
@@ -76,7 +75,7 @@ OBJECTS = [
         KERNEL.sample_paths(3, times=(0.5,), generator=SAMPLE),
         EnergyScore(spread, KERNEL, 2, generator=SAMPLE),
     ),
-    *(ExponentialEuler(), GeometricHeun(skip_zero=True), Resampling(), ScoreMonitor(), MOTION),
+    *(ExponentialEuler(), GeometricHeun(skip_zero=True), Resampling(), MOTION),
     *(KineticLangevinSDE(GROUP, spread), solve(MOTION, GROUP.identity(2), uniform_grid(2), generator=SAMPLE)),
     *(pde.Vorticity(0.1), pde.GaussianField(1.0, 1.0, 2.0, 8, 1.0)),
 ]

@@ -113,9 +113,6 @@ class GroupManifold(geoopt.Manifold):
     def retr(self, x: Tensor, u: Tensor) -> Tensor:
         """Return ``x exp(v)``, with v the algebra vector of the tangent vector u; see `trivialize`.
 
-        Args:
-
-
         Raises:
             ShapeError: x or u are not of the shape of elements, or do not broadcast.
         """
@@ -125,9 +122,6 @@ class GroupManifold(geoopt.Manifold):
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
         """Return the point that the geodesic from x with velocity u reaches at time one.
-
-        Args:
-
 
         Raises:
             ShapeError: x or u are not of the shape of elements, or do not broadcast.
@@ -168,9 +162,6 @@ class GroupManifold(geoopt.Manifold):
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """Return tangent vectors at y with the algebra vectors that v has at x: left translation from x to y.
 
-        Args:
-
-
         Raises:
             ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
         """
@@ -178,9 +169,6 @@ class GroupManifold(geoopt.Manifold):
 
     def retr_transp(self, x: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``y = x exp(u)``, see `retr`, and the tangent vector v left-translated from x to y.
-
-        Args:
-
 
         Raises:
             ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
@@ -193,9 +181,6 @@ class GroupManifold(geoopt.Manifold):
     def inner(self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False) -> Tensor:
         """Return the inner products of tangent vectors at x, ``[*batch]``.
 
-        Args:
-
-
         Raises:
             ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
         """
@@ -207,9 +192,6 @@ class GroupManifold(geoopt.Manifold):
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """Return the lengths of tangent vectors at x, ``[*batch]``.
 
-        Args:
-
-
         Raises:
             ShapeError: x or u are not of the shape of elements, or do not broadcast.
         """
@@ -218,9 +200,6 @@ class GroupManifold(geoopt.Manifold):
     def proju(self, x: Tensor, u: Tensor) -> Tensor:
         """Return the projection of arrays u on the tangent space at x.
 
-        Args:
-
-
         Raises:
             ShapeError: x or u are not of the shape of elements, or do not broadcast.
         """
@@ -228,9 +207,6 @@ class GroupManifold(geoopt.Manifold):
 
     def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
         """Return the gradient in the metric of the group, a tangent vector at x, from derivatives by the entries of x.
-
-        Args:
-
 
         Raises:
             ShapeError: x or u are not of the shape of elements.
@@ -281,9 +257,6 @@ class GroupManifold(geoopt.Manifold):
 
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
         """Return the lengths of the geodesics from x to y, ``[*batch]``.
-
-        Args:
-
 
         Raises:
             ConfigurationError: the metric is not bi-invariant.

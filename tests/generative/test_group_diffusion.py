@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import affine_line, assert_relative, seeded
+from tests.helpers import affine_line, assert_relative, seeded, stein_z_scores
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative import BaseDistribution, GroupDiffusion, fit_base_distribution
 from trivgeo.generative.base_distributions import NormalDistribution
@@ -20,7 +20,6 @@ from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPat
 from trivgeo.generative.paths.noising import terminal_std
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, SemidirectProduct, Torus, Translation, U
 from trivgeo.sde import heat_kernel, probability_flow
-from trivgeo.sde.diagnostics import stein_z_scores
 from trivgeo.sde.likelihood import ExactDivergence, HutchinsonDivergence
 from trivgeo.sde.noise import noise_log_density
 

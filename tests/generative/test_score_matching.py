@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import affine_line, assert_relative, randn, seeded
+from tests.helpers import affine_line, assert_relative, maximum_mean_discrepancy, randn, seeded
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.generative.score_matching import ScoreNetwork, denoising_loss, implicit_loss
 from trivgeo.groups import SE, SO, Affine, LieGroup, Translation
 from trivgeo.sde import GeometricSchedule, reverse_diffusion
-from trivgeo.sde.diagnostics import maximum_mean_discrepancy
 from trivgeo.sde.noise import NoiseSample, noise_with_target
 from trivgeo.sde.scores import trivialized_grad_and_value
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import affine_line, assert_relative, randn, random_elements
+from tests.helpers import affine_line, assert_relative, randn, random_elements, stein_z_scores
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SL, HeatSymmetry, LieGroup
 from trivgeo.sde import trivialized_grad
@@ -23,6 +23,16 @@ def test_right_haar_score_of_aff1() -> None:
     g = randn(5, 2)
     gradient = trivialized_grad(group, lambda x: x[..., 0] ** 2 + 3 * x[..., 1], g)
     assert_relative(gradient, torch.stack([2 * g[:, 0], 3 * g[:, 0].exp()], -1), 1e-12)
+
+
+def test_stein_identity() -> None:
+    """On Aff(1): samples of exp(-E) for left Haar measure pass; for an energy without the factor e^a they fail."""
+    g = torch.tensor([0.3, 0.5]).double() + torch.tensor([0.4, 0.5]).double() * randn(5000, 2)
+    right = lambda g: (g[..., 0] - 0.3) ** 2 / 0.32 + (g[..., 1] - 0.5) ** 2 / 0.5  # noqa: E731
+    left = lambda g: right(g) - g[..., 0]  # noqa: E731
+    functions = [lambda g: g[..., 0], lambda g: (g[..., 0] * g[..., 1]).sin()]
+    assert float(stein_z_scores(affine_line(), left, g, functions).abs().max()) < 4
+    assert float(stein_z_scores(affine_line(), right, g, functions).abs().max()) > 8
 
 
 def test_compiles() -> None:

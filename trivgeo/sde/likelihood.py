@@ -30,7 +30,8 @@ __all__ = ["Divergence", "ExactDivergence", "FlowLikelihood", "HutchinsonDiverge
 
 VectorField = Callable[[Tensor], Tensor]
 
-_MAX_COUPLING = 1e-4  # of the velocity of an element to another of the batch, relative to that to itself
+_MAX_COUPLING = 1e-4
+"""Change of the velocity of another element of the batch, relative to that of the element that is moved."""
 
 
 class Divergence(ABC):
@@ -94,9 +95,28 @@ class Divergence(ABC):
         return value, trace - drift.flatten(trace.ndim).sum(-1) if drift.ndim > trace.ndim else trace - drift
 
 
+@dataclass(frozen=True, kw_only=True)
+class _AlongDirections(Divergence):
+    """A divergence by derivatives along some of the directions, in which bodies may move each other."""
+
+    directions: Sequence[int] | None = None
+    event_ndim: int = 0
+
+    def __post_init__(self) -> None:
+        _check_directions(self.directions)
+
+    def of_bodies(self, event_ndim: int) -> Divergence:
+        return dataclasses.replace(self, event_ndim=event_ndim)
+
+    def within(self, directions: Sequence[int]) -> Divergence:
+        return dataclasses.replace(self, directions=directions)
+
+
 @dataclass(frozen=True)
-class ExactDivergence(Divergence):
+class ExactDivergence(_AlongDirections):
     """The exact divergence, by one forward derivative for each direction; by reverse ones where gradients may follow.
+
+    Of fields of several bodies it takes a derivative for each direction of each body.
 
     Attributes:
         directions: the distinct indices i in which X_i f_i does not vanish; default all.
@@ -109,25 +129,7 @@ class ExactDivergence(Divergence):
     directions: Sequence[int] | None = None
     event_ndim: int = 0
 
-    def __post_init__(self) -> None:
-        _check_directions(self.directions)
-
-    def of_bodies(self, event_ndim: int) -> Divergence:
-        """Return the exact divergence of fields in which the last ``event_ndim`` batch dimensions depend on each
-        other.
-
-        The divergence takes a forward derivative for each direction of each body.
-        """
-        return dataclasses.replace(self, event_ndim=event_ndim)
-
-    def within(self, directions: Sequence[int]) -> Divergence:
-        """Return the exact divergence that differentiates along the given directions i alone, distinct indices."""
-        return dataclasses.replace(self, directions=directions)
-
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Return the field and the trace of its derivative, :math:`f` and :math:`\sum_i X_i f_i`, all directions at
-        once.
-        """
         chosen = range(group.dim) if self.directions is None else _check_directions(self.directions, group.dim)
         if not chosen:
             value = check_drift(field(g), group, g, "field")
@@ -145,47 +147,29 @@ class ExactDivergence(Divergence):
 
 
 @dataclass(frozen=True)
-class HutchinsonDivergence(Divergence):
+class HutchinsonDivergence(_AlongDirections):
     """An unbiased estimate by random signs (Hutchinson 1989), the same ones all along a run (Grathwohl et al. 2019).
+
+    Signs of different bodies are independent. In directions that are left out the signs are zero, so that their
+    coupling to others adds no variance.
 
     Attributes:
         probes: vectors of signs; each costs a forward derivative.
-        directions: distinct indices of directions with random signs; in others the signs are zero.
+        directions: distinct indices of directions with random signs; default all.
         event_ndim: number of last batch dimensions that depend on each other.
+
+    Raises:
+        ConfigurationError: fewer than one probe; directions as in `ExactDivergence`.
     """
 
     probes: int = 1
-    directions: Sequence[int] | None = None
-    event_ndim: int = 0
     _signs: Tensor | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_count("probes", self.probes)
-        _check_directions(self.directions)
-
-    def of_bodies(self, event_ndim: int) -> Divergence:
-        """Return the estimate for fields in which the last ``event_ndim`` batch dimensions depend on each other.
-
-        Signs of different bodies are independent.
-        """
-        return dataclasses.replace(self, event_ndim=event_ndim)
-
-    def within(self, directions: Sequence[int]) -> Divergence:
-        """Return the estimate with signs in the given directions, distinct indices, and zeros in all others.
-
-        The coupling of these directions to others then adds no variance.
-        """
-        return dataclasses.replace(self, directions=directions)
+        super().__post_init__()
 
     def prepare(self, reference: Tensor, generator: torch.Generator | None) -> Divergence:
-        """Return the estimate with random signs for one run.
-
-        Args:
-
-
-        Raises:
-            ConfigurationError: directions that are not those of the group.
-        """
         _check_directions(self.directions, reference.shape[-1])
         signs = torch.where(uniform((self.probes, *reference.shape), reference, generator) < 0.5, -1.0, 1.0).to(
             reference.dtype
@@ -235,7 +219,7 @@ def flow_likelihood(
     generator: torch.Generator | None = None,
     event_ndim: int = 0,
 ) -> FlowLikelihood:
-    r"""The log-density at ``start`` of a law that an equation without noise carries to a known one at ``end``.
+    r"""The log-density at ``start`` of a distribution that an equation without noise carries to a known one at ``end``.
 
     .. math:: \log p_0(g_0) = \log p_1(g_1) + \int_0^1 \sum_i (X_i - a_i) f_i(g_t, t)\,dt
 
@@ -278,7 +262,7 @@ def flow_likelihood(
 
     def drift(state: Tensor, t: float) -> Tensor:
         element = state[..., :size].unflatten(-1, shape)
-        velocity, rate = chosen(group, lambda x: _vector(flow, x, t), element)
+        velocity, rate = chosen(group, lambda x: flow.velocity(x, t).vector, element)
         return torch.cat([velocity.flatten(len(batch)), rate.unsqueeze(-1)], -1)
 
     state = torch.cat([g.flatten(len(batch)), g.new_zeros(*batch, 1)], -1)
@@ -304,7 +288,7 @@ def _check_rows(flow: TrivializedSDE, g: Tensor, t: float, event_ndim: int) -> N
     tangent[0] = 1.0
     tangent = tangent.reshape(*whole, flow.group.dim)
     moved = torch.func.jvp(
-        lambda v: _vector(flow, flow.group.perturb(g, v), t), (torch.zeros_like(tangent),), (tangent,)
+        lambda v: flow.velocity(flow.group.perturb(g, v), t).vector, (torch.zeros_like(tangent),), (tangent,)
     )[1]
     others = moved.reshape(rows, -1)[1:].abs()
     if bool((others > _MAX_COUPLING * moved.abs().max()).any()):
@@ -368,11 +352,6 @@ def _check_density(value: Any, batch: torch.Size) -> Tensor:
     if value.shape != batch:
         raise ShapeError(f"end_log_density: expected one number per element {list(batch)}, got {list(value.shape)}")
     return value
-
-
-def _vector(flow: TrivializedSDE, g: Tensor, t: float) -> Tensor:
-    vector = flow.velocity(g, t).vector
-    return g.new_zeros(*flow.group.batch_shape(g), flow.group.dim) if vector is None else vector
 
 
 check_calls(__name__, __all__)

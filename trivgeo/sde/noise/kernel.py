@@ -102,7 +102,9 @@ def is_principal(v: Tensor, back: Tensor) -> Bool[Tensor, "*batch"]:
 
 
 _TIME_DIGITS = 12
-_ROWS_PER_CALL = 2**14  # exponentials of several steps in one call, where batches are small
+"""Decimal places to which times are rounded where they are compared."""
+_ROWS_PER_CALL = 2**14
+"""Number of exponentials in one call, of several steps where batches are small."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -43,16 +43,16 @@ class KineticNoise:
     .. math:: dg = d(L_g)_e[\xi]\,dt, \quad d\xi = -\gamma \xi\,dt + \sqrt{2 \gamma}\,dw, \quad \xi_0 \sim N(0, 1)
 
     The momentum stays standard normal. On abelian groups the displacement and the momentum are jointly normal, and are
-    drawn so. Elsewhere the element moves with the mean momenta of equal steps, whose joint law with the momentum at the
-    end is exact: :math:`w = x_1 \cdots x_m, x_k = \exp(h \bar\xi_k)`, weak order 2.
+    drawn so. Elsewhere the element moves with the mean momenta of equal steps, whose joint distribution with the
+    momentum at the end is exact: :math:`w = x_1 \cdots x_m, x_k = \exp(h \bar\xi_k)`, weak order 2.
 
     The target. Moving :math:`x_k \to x_k \exp(c_k \mathrm{Ad}_{x_{k+1} \cdots x_m} \eta)` leaves w as it is, to first
     order, where :math:`\sum c_k = 0`, and changes no volume; with :math:`\xi \to \xi + \eta` integration by parts gives
 
     .. math:: T = \nabla_\xi \log p + \sum_k c_k \mathrm{Ad}_{x_{k+1} \cdots x_m}^T s(x_k),
 
-    p the joint law of all momenta and s(x_k) its trivialized score in x_k. The c_k are those of least variance on
-    abelian groups, where T is then the score of the joint normal law.
+    p the joint density of all momenta and s(x_k) its trivialized score in x_k. The c_k are those of least variance on
+    abelian groups, where T is then the score of the joint normal distribution.
 
     Attributes:
         group: the group of the elements.
@@ -116,16 +116,16 @@ class KineticNoise:
 
     def _simulated(self, t: Tensor, generator: torch.Generator | None) -> KineticSample:
         m, group = self.steps, self.group
-        law = self._law(t.double() / m)
-        factor, unknown = torch.linalg.cholesky_ex(law)
+        joint = self._covariance(t.double() / m)
+        factor, unknown = torch.linalg.cholesky_ex(joint)
         factor = factor.masked_fill(unknown[..., None, None] != 0, math.nan)  # times that are not positive
-        inverse = torch.linalg.solve_triangular(factor, torch.eye(m + 1).to(law), upper=False)
+        inverse = torch.linalg.solve_triangular(factor, torch.eye(m + 1).to(joint), upper=False)
         z = normal((m + 1, *t.shape, group.dim), t, generator)
         means = einsum("...jk,k...n->j...n", factor.to(t.dtype), z)
         # the gradient of their joint log-density
         slopes = -einsum("...kj,k...n->j...n", inverse.to(t.dtype), z)
         # regression of the mean momenta on the momentum at the end, given their sum
-        with_end, with_sum = law[..., :m, m], law[..., :m, :m].sum(-1)
+        with_end, with_sum = joint[..., :m, m], joint[..., :m, :m].sum(-1)
         a, b = with_sum.sum(-1, keepdim=True), with_end.sum(-1, keepdim=True)
         shares = ((a * with_end - b * with_sum) / (a - b * b)).to(t.dtype)
         h = (t / m).unsqueeze(-1)
@@ -136,7 +136,7 @@ class KineticNoise:
             total = group.coadjoint(x[k], total) + shares[..., k : k + 1] * scores[k]
         return KineticSample(w, means[m], slopes[m] + total)
 
-    def _law(self, h: Tensor) -> Tensor:
+    def _covariance(self, h: Tensor) -> Tensor:
         """Return the covariance of the mean momenta over m steps of length h and of the momentum at the end."""
         m = self.steps
         variance, covariance, _ = (x[..., None, None] for x in self.moments(h))

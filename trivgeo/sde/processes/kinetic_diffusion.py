@@ -160,12 +160,7 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
         return tuple(0.5 * (a + b) for a, b in itertools.pairwise(grid))
 
     def step(
-        self,
-        sde: KineticDiffusion,
-        state: StepState,
-        start: float,
-        end: float,
-        generator: torch.Generator | None,
+        self, sde: KineticDiffusion, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
         point, h = state.y, end - start
         g = sde.group.retract(point.elements, 0.5 * h * point.momentum)
@@ -181,8 +176,8 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
 class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
     r"""Ancestral sampling of element and momentum, given the clean element that the score stands for.
 
-    Of a displacement x and its momentum from :math:`Z_0 = (0, \xi_0)`, see `KineticNoise`, the law of
-    :math:`Z_s` given :math:`Z_t` is normal,
+    Of a displacement x and its momentum from :math:`Z_0 = (0, \xi_0)`, see `KineticNoise`, the
+    distribution of :math:`Z_s` given :math:`Z_t` is normal,
 
     .. math:: Z_s = K Z_t + N(0, \Sigma_s - K \Sigma_t K^T), \quad K = \Sigma_s A^T \Sigma_t^{-1}, \quad
         A = \begin{pmatrix} 1 & C_{t-s} \\ 0 & e^{-\gamma (t-s)} \end{pmatrix},
@@ -205,17 +200,9 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
         return StepState(y, (torch.zeros_like(y.momentum), torch.full_like(y.momentum[..., :1], math.inf)))
 
     def step(
-        self,
-        sde: KineticDiffusion,
-        state: StepState,
-        start: float,
-        end: float,
-        generator: torch.Generator | None,
+        self, sde: KineticDiffusion, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
         """Advance the process by one step, with one evaluation of the score and one exponential.
-
-        Args:
-
 
         Raises:
             ConfigurationError: the times rise, or there is no score.

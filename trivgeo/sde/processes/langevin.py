@@ -1,4 +1,4 @@
-"""Langevin equations on groups: processes whose stationary law is a Boltzmann law for left Haar measure."""
+"""Langevin equations on groups: processes whose stationary density for left Haar measure is Boltzmann's."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ __all__ = ["KineticLangevinSDE", "KineticLangevinState", "SplittingOBABO", "over
 
 Energy = Callable[[Tensor], Tensor]
 
-# largest rise of the energy in one step, in units of the temperature, alone and for each dimension: from any state
-# an accurate step rises by more with a probability of about e^-32, since in equilibrium such a state is as rare
-_RISE, _RISE_PER_DIMENSION = 32.0, 4.0
-
-# largest error of the total energy in one step of kinetic dynamics, in units of the temperature, alone and for each
-# dimension, which Metropolis's rule would take with a probability of e^-8; and its largest share of the change of the
-# potential energy: on a well of frequency w the error of a step h is (w h)^2 / 4 of it, and steps are stable below 1
-_ENERGY_ERROR, _ENERGY_ERROR_PER_DIMENSION, _SHARE_OF_CHANGE = 8.0, 0.25, 0.5
-_ROUNDINGS = 64.0
-"""Rounding errors of energies that are no error of a step, in units of their size."""
+_MAX_RISE, _MAX_RISE_PER_DIMENSION = 32.0, 4.0
+"""Rise of the energy in temperatures above which a step is refused; an exact step does so with probability e^-32."""
+_MAX_ENERGY_ERROR, _MAX_ENERGY_ERROR_PER_DIMENSION = 8.0, 0.25
+"""Error of the total energy of a kinetic step, in temperatures; Metropolis's rule accepts it with probability e^-8."""
+_MAX_ERROR_RATIO = 0.5
+"""Ratio of that error to the change of the potential energy, (w h)^2 / 4 in a well of frequency w, where w h < 2."""
+_ROUNDING_ERROR = 64.0
+"""Rounding error of energies, in eps times their sizes, that is no error of a step."""
 
 
 def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float = 1.0) -> TrivializedSDE:
@@ -70,14 +68,14 @@ def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float =
 
 @dataclass(frozen=True, repr=False)
 class _OverdampedLangevin(TrivializedSDE):
-    """See `overdamped_langevin`."""
+    """The equation of `overdamped_langevin`, with its energy as potential."""
 
     energy: Energy | None = field(default=None, repr=False)
     temperature: float = 1.0
 
     @property
     def max_rise(self) -> float:
-        return _RISE + _RISE_PER_DIMENSION * self.group.dim
+        return _MAX_RISE + _MAX_RISE_PER_DIMENSION * self.group.dim
 
     def potential(self, state: Tensor) -> Tensor | None:
         """The energy in units of the temperature."""
@@ -113,8 +111,8 @@ class KineticLangevinSDE(Process):
     divergence in :math:`\xi` is :math:`a \cdot \xi, a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`, which cancels that of
     :math:`\xi \cdot X` for left Haar measure: :math:`e^{-E / T} e^{-|\xi|^2 / 2 T}` is stationary on every group. So it
     is with the constant force :math:`-T a` in place of the coadjoint term (``coadjoint=False``), which costs nothing
-    and is the same equation where the metric is bi-invariant, as on SO(n). With neither, the law is wrong on
-    groups that are not unimodular.
+    and is the same equation where the metric is bi-invariant, as on SO(n). With neither, the stationary density is
+    another one on groups that are not unimodular.
 
     Attributes:
         group: where g lives.
@@ -204,10 +202,10 @@ class KineticLangevinSDE(Process):
             new: those after it.
             kinetic: changes of the kinetic energies, without the `work` of the constant force.
         """
-        rounding = _ROUNDINGS * torch.finfo(new.dtype).eps * (old.abs() + new.abs() + kinetic.abs())
-        bound = self.temperature * (_ENERGY_ERROR + _ENERGY_ERROR_PER_DIMENSION * self.group.dim)
+        rounding = _ROUNDING_ERROR * torch.finfo(new.dtype).eps * (old.abs() + new.abs() + kinetic.abs())
+        bound = self.temperature * (_MAX_ENERGY_ERROR + _MAX_ENERGY_ERROR_PER_DIMENSION * self.group.dim)
         error = new - old + kinetic
-        return (error > bound + rounding) & (error > _SHARE_OF_CHANGE * (new - old).abs())
+        return (error > bound + rounding) & (error > _MAX_ERROR_RATIO * (new - old).abs())
 
     def turn(self, momentum: Tensor, h: float) -> Tensor:
         r"""Return the flow of :math:`\dot\xi = \mathrm{ad}^*_\xi \xi`, to order 4, with the length of xi kept.
@@ -250,21 +248,13 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
     def init(
         self, sde: KineticLangevinSDE, y: KineticLangevinState, start: float, generator: torch.Generator | None
     ) -> StepState:
-        """Return the state before the first step, whose memory is the energy there: NaN, not known yet."""
+        # the energy there is not known yet
         return StepState(y, torch.full_like(y.momentum[..., 0], math.nan))
 
     def step(
-        self,
-        sde: KineticLangevinSDE,
-        state: StepState,
-        start: float,
-        end: float,
-        generator: torch.Generator | None,
+        self, sde: KineticLangevinSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
         """Advance the process by one step, with one exponential and one gradient.
-
-        Args:
-
 
         Raises:
             ConfigurationError: the time falls.

@@ -27,11 +27,11 @@ class DriftIncrement(NamedTuple):
     """The increment of a step by the drifts of an equation.
 
     Attributes:
-        vector: in the algebra, ``[*batch, dim]``; ``None`` without drift.
+        vector: in the algebra, ``[*batch, dim]``; zero without drift.
         evaluated: by-products of the drifts, see `StepState`.
     """
 
-    vector: Tensor | None
+    vector: Tensor
     evaluated: Any = None
 
     def __repr__(self) -> str:
@@ -74,6 +74,11 @@ class TrivializedSDE(Process):
     def horizon(self) -> float:
         return self.schedule.horizon
 
+    @property
+    def has_drift(self) -> bool:
+        """Whether there is a drift, of either kind."""
+        return self.drift is not None or self.score_drift is not None
+
     def check_state(self, state: Tensor, name: str) -> None:
         self.group.check_elements(state, name)
 
@@ -104,9 +109,9 @@ class TrivializedSDE(Process):
         """
         return self._weighted(g, start if at is None else at, end - start, self.schedule.variance(start, end))
 
-    def velocity(self, g: Tensor, t: float) -> DriftIncrement:
-        r"""Return the drift :math:`\phi + \gamma^2 \psi` at elements g and time t, with its by-products."""
-        return self._weighted(g, t, 1.0, self.schedule(t) ** 2)
+    def velocity(self, g: Tensor, t: float, duration: float = 1.0) -> DriftIncrement:
+        r"""Return the drift :math:`\phi + \gamma^2 \psi` at elements g and time t, times a duration."""
+        return self._weighted(g, t, duration, duration * self.schedule(t) ** 2)
 
     def noise_std(self, start: float, end: float) -> float:
         """Return the standard deviation of the noise of a step from ``start`` to ``end``; zero without noise."""
@@ -121,7 +126,7 @@ class TrivializedSDE(Process):
                 vectors.append(check_drift(value, self.group, g, name) * factor)
                 evaluated.append(samples)
         if not vectors:
-            return DriftIncrement(None)
+            return DriftIncrement(g.new_zeros(*self.batch_shape(g), self.group.dim))
         return DriftIncrement(vectors[0] if len(vectors) == 1 else vectors[0] + vectors[1], merge_evaluated(*evaluated))
 
 
@@ -142,8 +147,8 @@ class _RowTimedSDE(TrivializedSDE):
         variance = self._variance(start, end)
         return self._weighted(g, self._time(start if at is None else at), duration[..., None], variance[..., None])
 
-    def velocity(self, g: Tensor, t: float) -> DriftIncrement:
-        rate, times = self.last - self.first, self._time(t)
+    def velocity(self, g: Tensor, t: float, duration: float = 1.0) -> DriftIncrement:
+        rate, times = duration * (self.last - self.first), self._time(t)
         return self._weighted(g, times, rate[..., None], (rate * self.schedule(times) ** 2)[..., None])
 
     def noise_std(self, start: float, end: float) -> Any:
@@ -172,20 +177,17 @@ class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
         return True
 
     def step(
-        self,
-        sde: TrivializedSDE,
-        state: StepState,
-        start: float,
-        end: float,
-        generator: torch.Generator | None,
+        self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
-        g, v = state.y, None
-        if sde.noisy:
-            v = normal((*sde.batch_shape(g), sde.group.dim), g, generator) * sde.noise_std(start, end)
+        g = state.y
+        if not sde.noisy:
+            u, evaluated = sde.increment(g, start, end)
+            return StepState(sde.group.retract(g, u), evaluated=evaluated)
+        noise = normal((*sde.batch_shape(g), sde.group.dim), g, generator) * sde.noise_std(start, end)
+        if not sde.has_drift:
+            return StepState(sde.group.retract(g, noise))
         u, evaluated = sde.increment(g, start, end)
-        if u is not None:
-            v = u if v is None else u + v
-        return StepState(g if v is None else sde.group.retract(g, v), evaluated=evaluated)
+        return StepState(sde.group.retract(g, u + noise), evaluated=evaluated)
 
 
 def check_noiseless(sde: TrivializedSDE, stepper: str) -> None:

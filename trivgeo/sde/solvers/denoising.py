@@ -17,7 +17,7 @@ __all__ = ["AncestralStep", "DenoisingStep", "FlowStep", "RefiningStep", "Renois
 
 
 class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
-    r"""A step of a reverse diffusion of any length, exact where the clean law is one point of a vector space.
+    r"""A step of a reverse diffusion of any length, exact where the clean data are one point of a vector space.
 
     With :math:`\sigma^2 = \int_0^t \gamma^2`, the element denoised at once is :math:`g \exp(\sigma^2 (s - a))`
     (Tweedie's formula on a vector space): :math:`\sigma (s - a)` is minus the noise in units of its size. A step to a
@@ -39,21 +39,8 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
         """
 
     def step(
-        self,
-        sde: TrivializedSDE,
-        state: StepState,
-        start: float,
-        end: float,
-        generator: torch.Generator | None,
+        self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
-        """Advance the elements by one step, with one drift and one exponential.
-
-        Args:
-
-
-        Raises:
-            ConfigurationError: the process is no reverse diffusion, or the time rises.
-        """
         drift, samples = check_reverse(sde, start, end, self).estimate(state.y, start)
         level, lower = (math.sqrt(sde.schedule.variance(0.0, t)) for t in (start, end))
         kept, fresh = self.parts(level, lower)

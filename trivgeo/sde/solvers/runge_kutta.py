@@ -1,13 +1,14 @@
-"""Schemes of higher order for trivialized equations."""
+"""Runge-Kutta schemes on groups: tableaux, the schemes made of them, and steps of adaptive size."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import sys
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int
@@ -18,34 +19,181 @@ from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, DomainError
+from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.sde.processes.base import Stepper, StepState, merge_evaluated
-from trivgeo.sde.processes.trivialized import ExponentialEuler, TrivializedSDE, check_noiseless
+from trivgeo.sde.processes.trivialized import DriftIncrement, ExponentialEuler, TrivializedSDE, check_noiseless
 from trivgeo.sde.scores.base import SolveContext
 
 __all__ = [
     "AdaptiveSolution",
+    "ButcherTableau",
     "DormandPrince5",
     "GeometricHeun",
+    "RungeKuttaMuntheKaas",
     "RungeKuttaMuntheKaas4",
     "solve_adaptive",
 ]
 
-NODES = (0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
-STAGES = (
-    (),
-    (1 / 5,),
-    (3 / 40, 9 / 40),
-    (44 / 45, -56 / 15, 32 / 9),
-    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
-    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
-    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
-)
-"""Weights of the slopes before each stage; those of the last are the step of order 5."""
-DEFECT = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
-"""Order 5 minus order 4."""
+
+@dataclass(frozen=True)
+class ButcherTableau:
+    r"""Coefficients of an explicit Runge-Kutta scheme on a group, of s stages.
+
+    Stage i displaces the element by :math:`u_i = \sum_{j < i} a_{ij} k_j`, a step by :math:`\sum_j b_j k_j`, with
+    commutators of slopes added to both.
+
+    Attributes:
+        nodes: :math:`c_1 = 0, \dots, c_s`, times of the stages as fractions of the step.
+        stages: rows a of the stages; the first is empty.
+        weights: b.
+        error_weights: b minus the weights of an embedded scheme of lower order, whose difference estimates the error.
+        commutators: entries (i, j, k, w) add :math:`w [k_j, k_k]` to the displacement of stage i, or of the step for
+            i = s; all count from zero.
+        jacobian: the coefficients of :math:`\mathrm{ad}_u^n, n \ge 1`, in :math:`J_r(u)^{-1}`, by which slopes at
+            displacements u are multiplied; schemes of order p need those up to n = p - 2, or commutators instead.
+
+    Raises:
+        ConfigurationError: rows of other lengths, or ones that do not sum to their node, or weights not to one.
+    """
+
+    nodes: tuple[float, ...]
+    stages: tuple[tuple[float, ...], ...]
+    weights: tuple[float, ...]
+    error_weights: tuple[float, ...] | None = None
+    commutators: tuple[tuple[int, int, int, float], ...] = ()
+    jacobian: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        rows, sums = [*self.stages, self.weights], [*self.nodes, 1.0]
+        lengths = [*range(len(self.nodes)), len(self.nodes)]
+        if self.error_weights is not None:
+            rows, sums, lengths = [*rows, self.error_weights], [*sums, 0.0], [*lengths, len(self.nodes)]
+        if [len(row) for row in rows] != lengths:
+            raise ConfigurationError(f"tableau: expected rows of {lengths} numbers, got {[len(row) for row in rows]}")
+        if not all(math.isclose(sum(row), total, abs_tol=1e-9) for row, total in zip(rows, sums, strict=True)):
+            raise ConfigurationError(f"tableau: expected rows with the sums {sums}, got {[sum(row) for row in rows]}")
+
+    @property
+    def ends_in_its_last_stage(self) -> bool:
+        """Whether the last slope is the first one of the next step ("first same as last")."""
+        return self.weights == (*self.stages[-1], 0.0)
 
 
-class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
+class RungeKuttaMuntheKaas(Stepper[TrivializedSDE, Tensor]):
+    r"""An explicit Runge-Kutta scheme in the algebra (Munthe-Kaas 1999), for equations without noise.
+
+    With :math:`g(t) = g_0 \exp u(t)` the equation :math:`dg = d(L_g)_e[f]\,dt` becomes
+
+    .. math:: \dot u = J_r(u)^{-1} f = f + \tfrac12 [u, f] + \tfrac1{12} [u, [u, f]]
+        - \tfrac1{720} [u, [u, [u, [u, f]]]] + O(u^6),
+
+    to which the `tableau` is applied. A subclass states this and its order.
+
+    Raises:
+        ConfigurationError: the equation has noise.
+    """
+
+    @property
+    @abstractmethod
+    def tableau(self) -> ButcherTableau:
+        """The coefficients; an attribute of the class."""
+
+    @property
+    def takes_row_times(self) -> bool:
+        return not self.tableau.ends_in_its_last_stage
+
+    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
+        nodes = dict.fromkeys(node for node in self.tableau.nodes if node > 0.0)
+        return (grid[0], *(_time_at(node, *pair) for pair in itertools.pairwise(grid) for node in nodes))
+
+    def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
+        if not self.tableau.ends_in_its_last_stage:
+            return StepState(y)
+        check_noiseless(sde, type(self).__name__)
+        return StepState(y, *sde.velocity(y, start))
+
+    def step(
+        self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
+    ) -> StepState:
+        return self.attempt(sde, state, start, end)[0]
+
+    def attempt(
+        self, sde: TrivializedSDE, state: StepState, start: float, end: float
+    ) -> tuple[StepState, Tensor | None]:
+        """Take a step, and estimate its error by the embedded scheme.
+
+        Args:
+            sde: equation without noise.
+            state: state at ``start``; where the last stage is the first of the next step, its memory is the velocity.
+            start: time before the step.
+            end: time after the step.
+
+        Returns:
+            The state at ``end``, and the difference of the two schemes in the algebra, ``[*batch, dim]``; ``None``
+            where there is one scheme.
+        """
+        check_noiseless(sde, type(self).__name__)
+        tableau, algebra = self.tableau, sde.group.algebra
+        if tableau.ends_in_its_last_stage:
+            k, found = (end - start) * state.memory, state.evaluated
+        else:
+            k, found = self._slope(sde, state.y, start, start, end)
+        slopes, evaluated = [k], [found]
+        for stage in range(1, len(tableau.nodes)):
+            u = _displacement(tableau, algebra, stage, slopes)
+            g = sde.group.retract(state.y, u)
+            k, found = self._slope(sde, g, _time_at(tableau.nodes[stage], start, end), start, end)
+            slopes.append(_pulled_back(tableau, algebra, u, k) if tableau.jacobian else k)
+            evaluated.append(found)
+        error = None if tableau.error_weights is None else _weighted_sum(tableau.error_weights, slopes)
+        if tableau.ends_in_its_last_stage:
+            return StepState(g, k / (end - start), merge_evaluated(*evaluated)), error
+        g = sde.group.retract(state.y, _displacement(tableau, algebra, len(tableau.nodes), slopes))
+        return StepState(g, evaluated=merge_evaluated(*evaluated)), error
+
+    def _slope(self, sde: TrivializedSDE, g: Tensor, t: float, start: float, end: float) -> DriftIncrement:
+        """Return what the velocity at elements g and time t adds in a step from ``start`` to ``end``."""
+        return sde.velocity(g, t, end - start)
+
+
+def _time_at(node: float, start: float, end: float) -> float:
+    """Return the time of a stage; the end of the step exactly, where others may ask for it too."""
+    return end if node == 1.0 else start + node * (end - start)
+
+
+def _displacement(tableau: ButcherTableau, algebra: LieAlgebra, stage: int, slopes: Sequence[Tensor]) -> Tensor:
+    """Return the displacement of a stage, or of the step where ``stage`` is the number of stages."""
+    u = _weighted_sum(tableau.weights if stage == len(tableau.stages) else tableau.stages[stage], slopes)
+    for place, i, j, weight in tableau.commutators:
+        if place == stage and not algebra.is_abelian:
+            u = torch.add(u, algebra.bracket(slopes[i], slopes[j]), alpha=weight)
+    return u
+
+
+def _weighted_sum(weights: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the slopes with their weights, of which one at least is not zero."""
+    total = None
+    for w, k in zip(weights, slopes, strict=True):
+        if total is None:
+            total = k if w == 1.0 else w * k if w else None
+        elif w:
+            total = torch.add(total, k, alpha=w)
+    assert total is not None
+    return total
+
+
+def _pulled_back(tableau: ButcherTableau, algebra: LieAlgebra, u: Tensor, k: Tensor) -> Tensor:
+    """Return J_r(u)^-1 k, by the terms of the tableau."""
+    if algebra.is_abelian:
+        return k
+    total, term = k, k
+    for coefficient in tableau.jacobian:
+        term = algebra.bracket(u, term)
+        total = torch.add(total, term, alpha=coefficient) if coefficient else total
+    return total
+
+
+class GeometricHeun(RungeKuttaMuntheKaas):
     r"""Heun scheme of weak order 2 for additive trivialized noise, and of order 2 without noise.
 
     With :math:`\sigma^2 = \int \gamma^2`, z and :math:`\eta` independent standard normal vectors, and u the
@@ -73,6 +221,7 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
         skip_zero: never evaluate the drift at t = 0.
     """
 
+    tableau = ButcherTableau(nodes=(0.0, 1.0), stages=((), (1.0,)), weights=(0.5, 0.5))
     order: ClassVar[int | None] = 2
     strong_order: ClassVar[float | None] = 0.5
 
@@ -85,50 +234,36 @@ class GeometricHeun(Stepper[TrivializedSDE, Tensor]):
         return not self.skip_zero
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        """Return the times of a grid at which the drift is evaluated: all, or with ``skip_zero`` all but t = 0."""
-        return tuple(t for t in grid if t > 0.0 or not self.skip_zero)
+        return tuple(t for t in super().times(grid) if t > 0.0 or not self.skip_zero)
+
+    def _slope(self, sde: TrivializedSDE, g: Tensor, t: float, start: float, end: float) -> DriftIncrement:
+        """Return the increment by the drifts at g and t, with the exact variance of the step."""
+        return sde.increment(g, start, end, at=t)
 
     def step(
-        self,
-        sde: TrivializedSDE,
-        state: StepState,
-        start: float,
-        end: float,
-        generator: torch.Generator | None,
+        self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
     ) -> StepState:
         """Advance by one step, with two drifts and two exponentials; without drift, with one exponential."""
         if self.skip_zero and end == 0.0:
             return ExponentialEuler().step(sde, state, start, end, generator)
-        g, group = state.y, sde.group
-        u, evaluated = sde.increment(g, start, end)
-
-        def again(displacement: Tensor) -> tuple[Tensor, Any]:
-            """Return the increment at the end of the first one, and the by-products of both."""
-            other, later = sde.increment(group.retract(g, displacement), start, end, at=end)
-            assert other is not None
-            return other, merge_evaluated(evaluated, later)
-
         if not sde.noisy:
-            if u is None:
-                return StepState(g)
-            other, evaluated = again(u)
-            return StepState(group.retract(g, 0.5 * (u + other)), evaluated=evaluated)
+            return self.attempt(sde, state, start, end)[0]
+        g, group, evaluated = state.y, sde.group, None
+        u, first = sde.increment(g, start, end) if sde.has_drift else (None, None)
         shape, sigma = (*group.batch_shape(g), group.dim), sde.noise_std(start, end)
-        noise = sigma * normal(shape, g, generator)
-        v, turn = noise, None
+        v = noise = sigma * normal(shape, g, generator)
         if u is not None:
-            other, evaluated = again(u + noise)
-            v = v + 0.5 * (u + other)
-            turn = 0.25 * group.algebra.bracket(noise, other - u)
+            other, second = sde.increment(group.retract(g, u + noise), start, end, at=end)
+            v, evaluated = v + 0.5 * (u + other), merge_evaluated(first, second)
         if not group.algebra.is_abelian:
             third, area = group.algebra.noise_corrections
             eta = normal(shape, g, generator)
             v = v + sigma**2 * (matmul(v, third.matching(g).mT) + matmul(eta, area.matching(g).mT))
-            v = v if turn is None else v + turn
+            v = v if u is None else v + 0.25 * group.algebra.bracket(noise, other - u)
         return StepState(group.retract(g, v), evaluated=evaluated)
 
 
-class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
+class RungeKuttaMuntheKaas4(RungeKuttaMuntheKaas):
     r"""The classical Runge-Kutta scheme of order 4 in the algebra, for equations without noise.
 
     .. math:: k_1 = h f(g), \quad k_2 = h f(g e^{k_1 / 2}), \quad k_3 = h f(g e^{k_2 / 2 + [k_1, k_2] / 8}), \quad
@@ -136,108 +271,39 @@ class RungeKuttaMuntheKaas4(Stepper[TrivializedSDE, Tensor]):
 
     Munthe-Kaas 1998, with the commutators reduced to two as in Iserles et al. 2000, section 3, and their sign for
     left-trivialized equations.
-
-    Raises:
-        ConfigurationError: the equation has noise.
     """
 
+    tableau = ButcherTableau(
+        nodes=(0.0, 1 / 2, 1 / 2, 1.0),
+        stages=((), (1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0)),
+        weights=(1 / 6, 1 / 3, 1 / 3, 1 / 6),
+        commutators=((2, 0, 1, 1 / 8), (4, 0, 3, 1 / 12)),
+    )
     order: ClassVar[int | None] = 4
 
-    @property
-    def takes_row_times(self) -> bool:
-        return True
 
-    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        middles = [0.5 * (a + b) for a, b in itertools.pairwise(grid)]
-        return (grid[0], *(t for pair in zip(middles, grid[1:], strict=True) for t in pair))
+class DormandPrince5(RungeKuttaMuntheKaas):
+    """The pair of orders 5 and 4 of Dormand and Prince (1980), of seven evaluations, six of which are new in each step.
 
-    def step(
-        self,
-        sde: TrivializedSDE,
-        state: StepState,
-        start: float,
-        end: float,
-        generator: torch.Generator | None,
-    ) -> StepState:
-        """Advance the elements by one step of order 4, with four drifts and four exponentials."""
-        check_noiseless(sde, type(self).__name__)
-        g, group, h, middle = state.y, sde.group, end - start, 0.5 * (start + end)
-        bracket = group.algebra.bracket
-        evaluated = []
-
-        def slope(x: Tensor, t: float) -> Tensor:
-            velocity, found = sde.velocity(x, t)
-            evaluated.append(found)
-            return x.new_zeros(*group.batch_shape(x), group.dim) if velocity is None else h * velocity
-
-        k1 = slope(g, start)
-        k2 = slope(group.retract(g, 0.5 * k1), middle)
-        k3 = slope(group.retract(g, 0.5 * k2 + 0.125 * bracket(k1, k2)), middle)
-        k4 = slope(group.retract(g, k3), end)
-        v = (k1 + 2.0 * (k2 + k3) + k4 + 0.5 * bracket(k1, k4)) / 6.0
-        return StepState(group.retract(g, v), evaluated=merge_evaluated(*evaluated))
-
-
-_ORDER = 5
-_SAFETY, _MIN_STEP_RATIO, _MAX_STEP_RATIO = 0.9, 0.2, 5.0
-_FIRST_STEP, _MAX_STEP, _MIN_STEP = 0.05, 0.1, 1e-12  # as shares of the whole time
-_ROUGH_ORDER, _MIN_ROUGH_STEP_RATIO = 2, 0.1  # of the defect at a kink, and how much shorter steps may get there
-_MAX_GROWTH = 10.0  # of the leading coefficient of the defect, from the steps before to the next
-_FORGETTING = 0.3  # of that coefficient in a step, for a defect may vanish by chance
-_ROUGH_TOLERANCE = 0.02  # of steps over kinks and jumps: there errors are up to 160 times the defect
-_MAX_ROUNDING_ERROR = 4.0  # of slopes in units of eps: the weights of the defect add up to a sixth in size
-
-
-class DormandPrince5(Stepper[TrivializedSDE, Tensor]):
-    r"""The pair of orders 5 and 4 of Dormand and Prince (1980) in the algebra (Munthe-Kaas 1999), without noise.
-
-    With :math:`g(t) = g_0 \exp u(t)` the equation :math:`dg = d(L_g)_e[f]\,dt` becomes
-
-    .. math:: \dot u = J_r(u)^{-1} f = f + \tfrac12 [u, f] + \tfrac1{12} [u, [u, f]]
-        - \tfrac1{720} [u, [u, [u, [u, f]]]] + O(u^6),
-
-    to which the pair is applied; what is left out is beyond its order. Seven evaluations a step, the last of which is
-    the first of the next. For `solve`; `solve_adaptive` chooses the steps by the difference of the two orders.
-
-    Raises:
-        ConfigurationError: the equation has noise.
+    For `solve`; `solve_adaptive` chooses the steps by the difference of the two orders.
     """
 
+    tableau = ButcherTableau(
+        nodes=(0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0),
+        stages=(
+            (),
+            (1 / 5,),
+            (3 / 40, 9 / 40),
+            (44 / 45, -56 / 15, 32 / 9),
+            (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+            (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+            (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+        ),
+        weights=(35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84, 0.0),
+        error_weights=(71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40),
+        jacobian=(1 / 2, 1 / 12, 0.0, -1 / 720),
+    )
     order: ClassVar[int | None] = 5
-
-    def times(self, grid: Sequence[float]) -> tuple[float, ...]:
-        return (grid[0], *(a + c * (b - a) for a, b in itertools.pairwise(grid) for c in NODES[1:-1]))
-
-    def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
-        check_noiseless(sde, type(self).__name__)
-        return StepState(y, _velocity(sde, y, start))
-
-    def step(
-        self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
-    ) -> StepState:
-        return self.attempt(sde, state, start, end)[0]
-
-    def attempt(self, sde: TrivializedSDE, state: StepState, start: float, end: float) -> tuple[StepState, Tensor]:
-        """Take a step of order 5, and estimate its error by the scheme of order 4.
-
-        Args:
-            sde: equation without noise.
-            state: state at ``start``, whose memory is the velocity there.
-            start: time before the step.
-            end: time after the step.
-
-        Returns:
-            The state at ``end``, and the difference of the two schemes in the algebra, ``[*batch, dim]``.
-        """
-        h, slopes = end - start, [state.memory]
-        g, u = state.y, torch.zeros_like(state.memory)
-        for node, weights in zip(NODES[1:], STAGES[1:], strict=True):
-            u = h * sum((w * k for w, k in zip(weights, slopes, strict=True) if w), torch.zeros_like(u))
-            g = sde.group.retract(state.y, u)
-            last = _velocity(sde, g, start + node * h)
-            slopes.append(_pulled_back(sde, u, last))
-        defect = h * sum((w * k for w, k in zip(DEFECT, slopes, strict=True) if w), torch.zeros_like(u))
-        return StepState(g, last), defect
 
 
 @dataclass(frozen=True, repr=False)
@@ -257,6 +323,22 @@ class AdaptiveSolution(Described):
     evaluations: int
 
 
+_ORDER = 5
+_SAFETY, _MIN_STEP_RATIO, _MAX_STEP_RATIO = 0.9, 0.2, 5.0
+_FIRST_STEP, _MAX_STEP, _MIN_STEP = 0.05, 0.1, 1e-12
+"""Lengths of steps as fractions of the whole time."""
+_KINK_ORDER, _MIN_STEP_RATIO_AT_KINK = 2, 0.1
+"""Order of the error estimate of a step over a kink, and how much shorter steps may get there."""
+_KINK_TOLERANCE = 0.02
+"""Part of the tolerance that is asked of steps over kinks and jumps, where errors are up to 160 times the estimate."""
+_MAX_GROWTH = 10.0
+"""Ratio of the error coefficient to that of the steps before above which there is a kink."""
+_COEFFICIENT_DECAY = 0.3
+"""Decay in a step of the running maximum of the error coefficient, since one estimate may vanish by chance."""
+_MAX_ROUNDING_ERROR = 4.0
+"""Rounding error of the error estimate in units of eps times the slopes; the sum of its absolute weights is 1/6."""
+
+
 def solve_adaptive(
     sde: TrivializedSDE,
     initial: Tensor,
@@ -269,14 +351,14 @@ def solve_adaptive(
 ) -> AdaptiveSolution:
     r"""Integrate an equation without noise from one time to another, forwards or backwards, by `DormandPrince5`.
 
-    All chains take the same steps. One is taken if in every chain the root mean square of the defect is below the
-    ``tolerance``, in units of the basis; else it is made smaller. Where velocities are so large that their rounding
+    All chains take the same steps. One is taken if in every chain the root mean square of the error estimate is below
+    the ``tolerance``, in units of the basis; else it is made smaller. Where velocities are so large that their rounding
     alone makes more than that, a coordinate need not be better than the rounding. A chain that is not finite after as
     small a step as the precision of times allows is given up: its element is NaN, and it is counted.
 
-    A velocity may have kinks and jumps in time: the defect says little of the error of a step over one, and where it
-    does not fall with the step as a smooth one would, a fiftieth of the tolerance is asked for. A peak of the velocity
-    is seen if it is not much narrower than the longest step.
+    A velocity may have kinks and jumps in time: the estimate says little of the error of a step over one, and where it
+    does not fall with the step as that of a smooth velocity would, a fiftieth of the tolerance is asked for. A peak of
+    the velocity is seen if it is not much narrower than the longest step.
 
     Args:
         sde: the equation.
@@ -310,15 +392,16 @@ def solve_adaptive(
         if steps == max_steps:
             raise ConfigurationError(f"max_steps: expected enough to reach t = {end:g}, got {max_steps} up to {t:g}")
         after = end if abs(end - t) <= 1.01 * sizes.step else t + math.copysign(sizes.step, end - start)
-        new, defect = pair.attempt(equation, state, t, after)
-        evaluations += len(NODES) - 1
-        fine = _all_finite(defect, len(batch)) & _all_finite(new.memory, len(batch))
+        new, difference = pair.attempt(equation, state, t, after)
+        assert difference is not None
+        evaluations += len(pair.tableau.nodes) - 1
+        fine = _all_finite(difference, len(batch)) & _all_finite(new.memory, len(batch))
         if abs(after - t) <= sizes.smallest:
             lost = lost | ~fine
         # no smaller step would make this a smaller part of what is added
         slopes = torch.maximum(state.memory.detach().abs(), new.memory.detach().abs())
         rounding = _MAX_ROUNDING_ERROR * limits.eps * abs(after - t) * slopes
-        error = (defect.detach() / rounding.clamp(min=max(tolerance, limits.tiny))).square().mean(-1).sqrt()
+        error = (difference.detach() / rounding.clamp(min=max(tolerance, limits.tiny))).square().mean(-1).sqrt()
         error = torch.where(lost, 0.0, torch.where(fine, error, torch.inf))
         if sizes.accepts(abs(t - start), abs(after - t), float(error.max()) if error.numel() else 0.0):
             keep = lost.reshape(*lost.shape, *[1] * (new.y.ndim - lost.ndim))
@@ -329,79 +412,63 @@ def solve_adaptive(
 
 
 class _StepSizes:
-    """The next step, by the defects of those before.
+    """The next step, by the error estimates of those before.
 
-    The defect of a smooth velocity is a slowly changing multiple of the fifth power of the step. Where it is much more
-    than that, or is not so much smaller in the next attempt at a step that was refused, there is a kink or a jump
-    before the end of the step: up to there `_ROUGH_TOLERANCE` is asked for.
+    The estimate for a smooth velocity is a slowly changing multiple of the fifth power of the step. Where it is much
+    more than that, or is not so much smaller in the next attempt at a step that was refused, there is a kink or a jump
+    before the end of the step: up to there `_KINK_TOLERANCE` is asked for.
 
     Args:
-        duration: of the run.
-        longest: step; ``None`` for `_MAX_STEP`.
-        eps: of the dtype.
+        duration: length of the run.
+        max_step: the longest step; ``None`` for `_MAX_STEP`.
+        eps: rounding of the dtype.
 
     Attributes:
         step: the next one to try.
         smallest: a step that is not refused.
     """
 
-    def __init__(self, duration: float, longest: float | None, eps: float) -> None:
-        self.longest = _MAX_STEP * duration if longest is None else longest
+    def __init__(self, duration: float, max_step: float | None, eps: float) -> None:
+        self.max_step = _MAX_STEP * duration if max_step is None else max_step
         self.smallest = max(_MIN_STEP, 8.0 * eps) * duration
-        self.step = min(_FIRST_STEP * duration, self.longest)
-        self._rough_end = 0.0
-        self._coefficient = math.inf  # of the defect; infinite before it is known
-        self._refused: tuple[float, float, float] | None = None  # where a step began, its length, and its defect
+        self.step = min(_FIRST_STEP * duration, self.max_step)
+        self._kink_end = 0.0
+        self._coefficient = math.inf  # of the error; infinite before it is known
+        self._refused: tuple[float, float, float] | None = None  # where a step began, its length, and its error
 
-    def accepts(self, begin: float, length: float, size: float) -> bool:
+    def accepts(self, begin: float, length: float, error: float) -> bool:
         """Whether a step is good enough; chooses the next one.
 
         Args:
             begin: the time since the start of the run.
             length: of the step.
-            size: of the largest defect, in units of the tolerance; infinite if a chain is not.
+            error: the largest estimate, in units of the tolerance; infinite if a chain is not finite.
         """
-        if length > self.smallest and not math.isfinite(size):
+        if length > self.smallest and not math.isfinite(error):
             self.step = 0.02 * length
             return False
-        self._rough_end = max(self._rough_end, self._kink_before(begin, length, size))
-        limit = _ROUGH_TOLERANCE if begin < self._rough_end else 1.0
-        if size > limit and length > self.smallest:
-            self._refused = (begin, length, size)
-            order, least = (_ORDER, _MIN_STEP_RATIO) if limit == 1.0 else (_ROUGH_ORDER, _MIN_ROUGH_STEP_RATIO)
-            self.step = length * max(least, _SAFETY * (size / limit) ** (-1.0 / order))
+        self._kink_end = max(self._kink_end, self._kink_before(begin, length, error))
+        limit = _KINK_TOLERANCE if begin < self._kink_end else 1.0
+        if error > limit and length > self.smallest:
+            self._refused = (begin, length, error)
+            order, least = (_ORDER, _MIN_STEP_RATIO) if limit == 1.0 else (_KINK_ORDER, _MIN_STEP_RATIO_AT_KINK)
+            self.step = length * max(least, _SAFETY * (error / limit) ** (-1.0 / order))
             return False
         known = 0.0 if math.isinf(self._coefficient) else self._coefficient
-        self._coefficient = max(_FORGETTING * known, size / length**_ORDER)
-        ratio = _SAFETY * min(max(size / limit, 1e-10), 1.0) ** (-1.0 / _ORDER)
-        self.step = min(self.longest, length * min(_MAX_STEP_RATIO, ratio))
+        self._coefficient = max(_COEFFICIENT_DECAY * known, error / length**_ORDER)
+        ratio = _SAFETY * min(max(error / limit, 1e-10), 1.0) ** (-1.0 / _ORDER)
+        self.step = min(self.max_step, length * min(_MAX_STEP_RATIO, ratio))
         return True
 
-    def _kink_before(self, begin: float, length: float, size: float) -> float:
-        """A time before which there seems to be a kink or a jump; zero if there seems to be none."""
-        if size > max(_ROUGH_TOLERANCE, _MAX_GROWTH * self._coefficient * length**_ORDER):
+    def _kink_before(self, begin: float, length: float, error: float) -> float:
+        """Return a time before which there seems to be a kink or a jump; zero if there seems to be none."""
+        if error > max(_KINK_TOLERANCE, _MAX_GROWTH * self._coefficient * length**_ORDER):
             return begin + length
         if self._refused is not None and self._refused[0] == begin:
-            _, before, defect = self._refused
-            if size > defect * (length / before) ** (_ROUGH_ORDER + 1):
+            _, before, refused = self._refused
+            if error > refused * (length / before) ** (_KINK_ORDER + 1):
                 return begin + before
         return 0.0
-
-
-def _velocity(sde: TrivializedSDE, g: Tensor, t: float) -> Tensor:
-    vector = sde.velocity(g, t).vector
-    return g.new_zeros(*sde.batch_shape(g), sde.group.dim) if vector is None else vector
-
-
-def _pulled_back(sde: TrivializedSDE, u: Tensor, f: Tensor) -> Tensor:
-    """Return J_r(u)^-1 f, up to the order of the pair."""
-    algebra = sde.group.algebra
-    if algebra.is_abelian:
-        return f
-    first = algebra.bracket(u, f)
-    second = algebra.bracket(u, first)
-    fourth = algebra.bracket(u, algebra.bracket(u, second))
-    return f + 0.5 * first + second / 12.0 - fourth / 720.0
 
 
 def _all_finite(vectors: Tensor, batch_ndim: int) -> Tensor:
