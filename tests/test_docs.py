@@ -40,7 +40,7 @@ EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
 PUBLIC = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
-    *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
+    *("generative", "generative.paths", "generative.distributions"),
     *(
         "groups.action",
         "groups.harmonic",
@@ -53,11 +53,10 @@ PUBLIC = (
         "actions.image_guard",
         "inversion.checked",
         "inversion.equivariant",
-        "generative.bodies",
-        "generative.distributions",
+        "generative.particles",
         "generative.flow_map",
-        "generative.law",
-        "generative.posterior",
+        "generative.model",
+        "generative.posterior_draws",
         "pde.interpolation",
         "pde.jets",
         "pde.losses",

@@ -25,7 +25,7 @@ CONFIGS = sorted((ROOT / "tasks" / "configs").rglob("*.yaml"))
 PACKAGES = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
-    *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
+    *("generative", "generative.paths", "generative.distributions"),
     *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.generated"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),
     *("inversion.features", "inversion.registration"),

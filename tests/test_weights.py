@@ -17,7 +17,7 @@ from tasks.images.pose import PoseNetwork
 from tests.inversion.circle import Perceptron, untrained
 from trivgeo.errors import CheckpointError
 from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.model import FittedPath
+from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.paths import DiffusionPath
 from trivgeo.groups import SO, Torus
 from trivgeo.inversion import LearnedInverter

@@ -9,8 +9,7 @@ from torch import Tensor
 from trivgeo.checks import check_choice, check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.base_distributions import NormalDistribution
-from trivgeo.generative.measure import log_torus_volume, sum_over_compact
+from trivgeo.generative.distributions import NormalDistribution, log_torus_volume, sum_over_compact
 from trivgeo.groups import LieGroup, Torus
 from trivgeo.sde import heat_kernel
 
@@ -165,15 +164,15 @@ class OneNormal(ElementModel):
         covariance = torch.cov(v.double().mT)  # of laws of few parameters it is singular but for rounding
         ridge = 1e-6 * covariance.diagonal().mean() * torch.eye(group.dim).to(covariance)
         self.log_volume = sum_over_compact(group, log_torus_volume)
-        self.law = NormalDistribution(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
+        self.normal = NormalDistribution(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
 
     def log_prob(self, g: Tensor) -> Tensor:
         """See `NormalDistribution`."""
-        return self.law.log_density(g) - self.log_volume
+        return self.normal.log_prob(g) - self.log_volume
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
         """By rejection."""
-        return self.law.sample(number, generator)
+        return self.normal.sample(number, generator)
 
 
 class WrappedMixture(ElementModel):

@@ -13,7 +13,16 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 from tests.generative.quadrature import rotation_rule
 from tests.helpers import assert_relative, seeded
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative.distributions import Bingham, HaarUniform, HeatKernelDistribution, MatrixFisher
+from trivgeo.generative.distributions import (
+    Bingham,
+    EmpiricalDistribution,
+    HaarDistribution,
+    HeatKernelDistribution,
+    MatrixFisher,
+    MixtureDistribution,
+    NormalDistribution,
+    ProductDistribution,
+)
 from trivgeo.groups import SE, SO, SU, DirectProduct, Torus, Translation
 
 SHEAR = torch.tensor([[2.0, 1.0, -0.5], [0.3, -3.0, 1.0], [0.0, 2.0, 1.5]], dtype=torch.float64)
@@ -158,13 +167,13 @@ def test_shapes() -> None:
     assert drawn.shape == (7, 2, 3, 3)
     expected = law.log_prob(drawn.unsqueeze(-3)).logsumexp(-1) - math.log(4.0)
     assert torch.allclose(mixture.log_prob(drawn), expected, atol=1e-5)
-    for other in (MatrixFisher(torch.zeros(2, 3, 3)), Bingham(torch.zeros(2, 4, 4)), HaarUniform(SO(3), (2,))):
+    for other in (MatrixFisher(torch.zeros(2, 3, 3)), Bingham(torch.zeros(2, 4, 4)), HaarDistribution(SO(3), (2,))):
         assert other.sample((3,)).shape == (3, 2, 3, 3)
         assert float(other.log_prob(other.sample((3,))).abs().max()) < 1e-6
         assert other.expand((5, 2)).log_prob(SO(3).identity()).shape == (5, 2)
         assert torch.equal(*(other.sample((3,), generator=seeded(0)) for _ in range(2)))
-    assert HaarUniform(SU(3)).sample((2,)).shape == (2, *SU(3).element_shape)
-    assert float(HaarUniform(Torus(2), (3,)).entropy().abs().max()) == 0.0
+    assert HaarDistribution(SU(3)).sample((2,)).shape == (2, *SU(3).element_shape)
+    assert float(HaarDistribution(Torus(2), (3,)).entropy().abs().max()) == 0.0
 
 
 def test_under_transforms() -> None:
@@ -186,7 +195,7 @@ def test_bad_input() -> None:
     with pytest.raises(ShapeError, match="broadcast"):
         HeatKernelDistribution(SO(3), SO(3).identity(3), torch.ones(2))
     with pytest.raises(ConfigurationError, match="compact"):
-        HaarUniform(SE(2))
+        HaarDistribution(SE(2))
     with pytest.raises(ShapeError, match=r"\[..., 3, 3\]"):
         MatrixFisher(torch.zeros(4, 4))
     with pytest.raises(NonFiniteError):
@@ -197,3 +206,68 @@ def test_bad_input() -> None:
         MatrixFisher(torch.zeros(3, 3)).rsample()
     with pytest.raises(ShapeError, match="value"):
         MatrixFisher(torch.zeros(3, 3)).log_prob(torch.zeros(2, 2))
+
+
+def test_batches_are_distributions_one_by_one() -> None:
+    """Of normal distributions, mixtures and products: densities, and moments of samples, those of each alone."""
+    group, double = SE(2), torch.float64
+    centre = group.random(3, std=0.5, generator=seeded(0), dtype=double)
+    loc = 0.1 * torch.randn(3, 3, generator=seeded(1), dtype=double)
+    scale_tril = torch.diag_embed(torch.tensor([[2.5, 0.3, 0.2], [0.3, 0.4, 0.2], [0.4, 0.2, 0.5]], dtype=double))
+    weights = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]], dtype=double)
+    one = torch.eye(1, dtype=double)
+
+    def normal(k: Any) -> NormalDistribution:
+        return NormalDistribution(group, centre[k], loc[k], scale_tril[k])
+
+    def mixture(k: Any) -> MixtureDistribution:
+        other = NormalDistribution(
+            group, group.compose(centre[k], centre[k]), 0.0 * loc[k], 0.1 * torch.eye(3).double()
+        )
+        return MixtureDistribution([normal(k), other], weights[k])
+
+    def product(k: Any) -> ProductDistribution:
+        shift = NormalDistribution(Translation(1), loc[k][..., :1], 0.0 * loc[k][..., :1], one)
+        return ProductDistribution(DirectProduct(group, Translation(1)), [mixture(k), shift])
+
+    for make in (normal, mixture, product):
+        batch, each = make(slice(None)), [make(k) for k in range(3)]
+        drawn = batch.sample(4000, seeded(2))
+        assert drawn.shape == (4000, 3, *batch.group.element_shape)
+        found = batch.log_prob(drawn)
+        assert torch.allclose(found, torch.stack([x.log_prob(drawn[:, k]) for k, x in enumerate(each)], 1), atol=2e-2)
+        others = torch.stack([x.sample(4000, seeded(3 + k)) for k, x in enumerate(each)], 1)
+        for f in (lambda g: g.cos().flatten(2), lambda g: (g * g).tanh().flatten(2)):
+            error = (f(drawn).mean(0) - f(others).mean(0)) / (f(drawn).var(0) / 2000 + 1e-12).sqrt()
+            assert float(error.abs().max()) < 4.5
+        # members of a batch are independent
+        first = drawn.flatten(2).cos()[..., :4]
+        covariance = ((first[:, 0] - first[:, 0].mean(0)) * (first[:, 2] - first[:, 2].mean(0))).mean(0)
+        assert float((covariance / (first[:, 0].std(0) * first[:, 2].std(0) + 1e-6)).abs().max()) < 4.5 / 4000**0.5
+
+
+def test_expanded_distributions() -> None:
+    """Copies of one distribution have its densities; a number and a shape of samples are the same."""
+    group = SE(2)
+    normal = NormalDistribution(group, group.identity(), torch.zeros(3), 0.3 * torch.eye(3))
+    product = DirectProduct(SO(3), group)
+    for one in (
+        normal,
+        MixtureDistribution([normal, normal], torch.tensor([0.5, 0.5])),
+        ProductDistribution(product, [HaarDistribution(SO(3)), normal]),
+        HaarDistribution(SO(3)),
+        HeatKernelDistribution(SO(3), SO(3).identity(), 0.3),
+        MatrixFisher(SHEAR.float()),
+    ):
+        many = one.expand((2, 4))
+        g = one.sample(4, seeded(0))
+        assert torch.equal(g, one.sample((4,), seeded(0)))
+        assert (many.batch_shape, one.batch_shape) == ((2, 4), ())
+        assert many.sample(5, seeded(1)).shape == (5, 2, 4, *one.event_shape)
+        assert torch.allclose(many.log_prob(g), one.log_prob(g).expand(2, 4), atol=1e-5)
+        assert many.double().sample(1, seeded(1)).dtype == torch.float64  # a module, with parameters of its own
+        assert one.sample(1, seeded(1)).dtype == torch.float32
+    elements = EmpiricalDistribution(group, group.random(3, generator=seeded(0))).expand((2, 4)).sample(5, seeded(1))
+    assert elements.shape == (5, 2, 4, 2, 3)
+    with pytest.raises(ShapeError, match="factors: expected 2 distributions"):
+        ProductDistribution(product, [normal])

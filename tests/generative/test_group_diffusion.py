@@ -12,11 +12,10 @@ from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative import BaseDistribution, GroupDiffusion, fit_base_distribution
-from trivgeo.generative.base_distributions import NormalDistribution
+from trivgeo.generative import GroupDiffusion, GroupDistribution, fit_base_distribution
 from trivgeo.generative.diffusion_training import PathTraining
-from trivgeo.generative.model import PATHS
-from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
+from trivgeo.generative.distributions import NormalDistribution
+from trivgeo.generative.paths import PATHS, DiffusionPath, FlowMatchingPath, KineticPath
 from trivgeo.generative.paths.noising import terminal_std
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, SemidirectProduct, Torus, Translation, U
 from trivgeo.sde import heat_kernel, probability_flow
@@ -42,7 +41,7 @@ def model(request: pytest.FixtureRequest) -> GroupDiffusion:
     return fitted.fit(data, steps=150, batch_size=256, learning_rate=5e-3, progress=False)
 
 
-def fitted_path(kind: str, group: LieGroup, data: Tensor) -> tuple[DiffusionPath | KineticPath, BaseDistribution]:
+def fitted_path(kind: str, group: LieGroup, data: Tensor) -> tuple[DiffusionPath | KineticPath, GroupDistribution]:
     """The path of a kind with noise, and its base distribution, for 16,384 rows of the data."""
     rows = data.repeat(-(-16_384 // len(data)), *[1] * len(group.element_shape))[:16_384]
     settings, base = PATHS[kind].fit(group, rows, seeded(0))
@@ -401,9 +400,9 @@ def test_laws_of_samples_in_fewer_dimensions() -> None:
     rows = Translation(3).random(2, generator=seeded(0)).repeat(2000, 1)
     law = fit_base_distribution(Translation(3), rows)
     drawn = law.sample(4000, seeded(1))
-    assert torch.isfinite(law.log_density(drawn)).all()
+    assert torch.isfinite(law.log_prob(drawn)).all()
     assert torch.allclose(drawn.std(0), rows.std(0), rtol=0.1)
-    with pytest.raises(DomainError, match="factor: expected a law of vectors that are logarithms"):
+    with pytest.raises(DomainError, match="scale_tril: expected a distribution of vectors that are logarithms"):
         NormalDistribution(SO(3), SO(3).identity(), torch.full((3,), 50.0), 0.1 * torch.eye(3))
 
 

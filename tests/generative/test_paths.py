@@ -15,8 +15,8 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.generative import GroupDiffusion, fit_base_distribution
-from trivgeo.generative.base_distributions import NormalDistribution
-from trivgeo.generative.model import FittedPath
+from trivgeo.generative.distributions import NormalDistribution
+from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
 from trivgeo.generative.paths import diffusion as diffusion_path
 from trivgeo.generative.paths.noising import num_noise_factors, stratified
@@ -105,8 +105,8 @@ def test_older_files(tmp_path: Path) -> None:
         GroupDiffusion.load(tmp_path / "Translation(2).safetensors", Translation(2))
 
 
-def test_files_of_bodies_of_no_power(tmp_path: Path) -> None:
-    """A header that says that bodies may be absent, of a model on one group."""
+def test_files_of_particles_of_no_power(tmp_path: Path) -> None:
+    """A header that says that particles may be absent, of a model on one group."""
     group, path = Torus(2), tmp_path / "model.safetensors"
     base, settings = KineticPath.fit_base(group, group.random(8)), {"widest": 2.8}
     model = GroupDiffusion(group, "momentum", width=8, depth=1)
@@ -131,7 +131,7 @@ def test_density_of_a_perfect_network() -> None:
         return width * g / (spread**2 + width**2)
 
     at = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64).unsqueeze(-1)
-    found = path.log_density(network, at, law, seeded(2), 1e-7, None)
+    found = path.log_density(network, at, law.log_prob, seeded(2), 1e-7, None)
     exact = torch.distributions.Normal(0.0, spread).log_prob(at[:, 0].double())
     assert torch.allclose(found, exact, atol=0.01), found - exact
     drawn = path.sample(network, law.sample(20_000, seeded(3)), seeded(4), 1e-5)
@@ -223,7 +223,7 @@ def test_draws_of_momenta() -> None:
 
 class TestFactors:
     def test_noise_of_each_factor(self) -> None:
-        """Rotations and shifts have noise of their own size; bodies of a power share theirs."""
+        """Rotations and shifts have noise of their own size; particles of a power share theirs."""
         group = DirectProduct(SO(3), Translation(2))
         data = group.random(2000, std=0.1, generator=seeded(0))
         wide = group.join(group.split(data)[0], 50.0 * group.split(data)[1])
@@ -256,6 +256,6 @@ class TestFactors:
 
         last = (std.square() + (ratios * sigma(torch.ones((), dtype=torch.float64))).square()).sqrt().flatten()
         base = NormalDistribution(group, group.identity(dtype=torch.float64), torch.zeros_like(last), last.diag())
-        found = path.log_density(network, data[:5], base, seeded(2), 1e-6, None)
+        found = path.log_density(network, data[:5], base.log_prob, seeded(2), 1e-6, None)
         expected = torch.distributions.Normal(0.0, std).log_prob(data[:5]).sum(-1)
         assert torch.allclose(found, expected, atol=0.02)

@@ -15,8 +15,8 @@ from trivgeo._random import normal, uniform
 from trivgeo._torch import pytree
 from trivgeo.checks import check_arguments, check_count, check_fraction, check_tensor
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
-from trivgeo.generative.bodies import Bodies, MaskedCondition
 from trivgeo.generative.group_network import GroupNetwork
+from trivgeo.generative.particles import MaskedCondition, Particles
 from trivgeo.generative.paths.base import Network
 from trivgeo.groups import LieGroup
 
@@ -267,7 +267,7 @@ class ConditionalNetwork(nn.Module):
         network: a `GroupNetwork`, or a module (g, t, features), see `GroupDiffusion`.
         encoder: of the conditions; ``None`` for a model without.
         uses_momentum: whether momenta are given.
-        bodies: of a group that is a power, where masks say which are present; ``None`` without masks.
+        particles: of a group that is a power, where masks say which are present; ``None`` without masks.
     """
 
     def __init__(
@@ -276,11 +276,11 @@ class ConditionalNetwork(nn.Module):
         network: nn.Module,
         encoder: ConditionEncoder | None,
         uses_momentum: bool,
-        bodies: Bodies | None = None,
+        particles: Particles | None = None,
     ) -> None:
         super().__init__()
         self.group, self.network, self.encoder, self.uses_momentum = group, network, encoder, uses_momentum
-        self.bodies = bodies
+        self.particles = particles
 
     @property
     def version(self) -> int:
@@ -331,7 +331,7 @@ class ConditionalNetwork(nn.Module):
     def _check_arguments(self) -> None:
         """Raise `ConfigurationError` if a user's network does not take the arguments that it will be given."""
         taken = inspect.signature(self.network.forward).parameters
-        given = {"momentum": self.uses_momentum, "mask": self.bodies is not None}
+        given = {"momentum": self.uses_momentum, "mask": self.particles is not None}
         names = [name for name, is_given in given.items() if is_given]
         for name in names:
             if name not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
@@ -351,7 +351,7 @@ class ConditionalNetwork(nn.Module):
             return
         if len(feature_shape) != has_features:
             raise ShapeError(f"condition: expected features [b, d] of a GroupNetwork, got [b, {feature_shape}]")
-        dim = sum(feature_shape) + (0 if self.bodies is None else self.bodies.count)
+        dim = sum(feature_shape) + (0 if self.particles is None else self.particles.num_particles)
         if dim == 0:
             self.network.condition = None
         elif self.network.condition_dim != dim:
@@ -367,16 +367,16 @@ class ConditionalNetwork(nn.Module):
             features: features of the conditions, or ``None``; with masks a `MaskedCondition`.
 
         Returns:
-            Algebra vectors ``[*batch, dim]``; zero for absent bodies, whose elements and momenta have no influence.
+            Algebra vectors ``[*batch, dim]``; zero for absent particles, whose elements and momenta have no influence.
 
         Raises:
             ConfigurationError: a user's network returns no floating-point tensor.
             ShapeError: its result has another shape.
         """
-        if self.bodies is not None:
+        if self.particles is not None:
             assert isinstance(features, MaskedCondition)
-            presence = self.bodies.presence(features.mask)
-            g = self.bodies.hide(g, features.mask)
+            presence = self.particles.presence(features.mask)
+            g = self.particles.hide(g, features.mask)
             momentum = None if momentum is None else torch.where(presence, momentum, 0.0)
             return torch.where(presence, self._evaluate(g, level, momentum, *features), 0.0)
         return self._evaluate(g, level, momentum, features, None)
@@ -384,7 +384,7 @@ class ConditionalNetwork(nn.Module):
     def _evaluate(
         self, g: Tensor, level: Tensor, momentum: Tensor | None, features: Any, mask: Tensor | None
     ) -> Tensor:
-        """The vectors of the network for all bodies."""
+        """The vectors of the network for all particles."""
         if isinstance(self.network, GroupNetwork):
             known = [x for x in (features, None if mask is None else mask.to(g)) if x is not None]
             return self.network(g, level, momentum, torch.cat(known, -1) if known else None)

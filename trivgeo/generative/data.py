@@ -14,8 +14,8 @@ from trivgeo._random import integers, permutation
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative.bodies import Bodies, MaskedCondition
 from trivgeo.generative.conditioning import ConditionEncoder, check_condition
+from trivgeo.generative.particles import MaskedCondition, Particles
 from trivgeo.groups import LieGroup
 
 __all__ = ["Pair", "TrainingData", "check_pair", "check_samples", "check_training", "training_data"]
@@ -249,12 +249,12 @@ def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, dev
 def _check_masked(
     samples: Any, condition: MaskedCondition, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device
 ) -> Pair:
-    """Elements whose absent bodies are at the identity, and conditions with their mask."""
-    bodies = Bodies(group)
+    """Elements whose absent particles are at the identity, and conditions with their mask."""
+    particles = Particles(group)
     g = group.check_elements(samples, "samples")
     batch = group.batch_shape(g)
-    mask = bodies.check(condition.mask, batch, g)
-    hidden = bodies.hide(g, mask.reshape(*batch, bodies.count))
+    mask = particles.check(condition.mask, batch, g)
+    hidden = particles.hide(g, mask.reshape(*batch, particles.num_particles))
     data, known = check_pair((hidden, condition.condition), group, encoder, device)
     return data, MaskedCondition(known, mask.to(device))
 

@@ -124,10 +124,10 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         elements, level, momentum, target, weight = self.path.training_batch(self._repeated(samples), generator)
         features = self._repeated(self.network.training_features(condition, generator))
         counted = weight
-        if (bodies := self.network.bodies) is not None:  # the mean is over coordinates of present bodies
-            elements = bodies.hide(elements, features.mask)
-            target = torch.where(bodies.presence(features.mask), target, 0.0)
-            counted = weight * bodies.share(features.mask).to(weight)
+        if (particles := self.network.particles) is not None:  # the mean is over coordinates of present particles
+            elements = particles.hide(elements, features.mask)
+            target = torch.where(particles.presence(features.mask), target, 0.0)
+            counted = weight * particles.share(features.mask).to(weight)
         found = torch.isfinite(target).all(-1) & torch.isfinite(elements.flatten(1)).all(-1)
         mask = found.reshape(-1, *[1] * (elements.ndim - 1))
         identity = self.path.group.identity(dtype=elements.dtype, device=elements.device)

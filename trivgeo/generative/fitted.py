@@ -10,11 +10,11 @@ from torch import nn
 
 from trivgeo.checks import check_count
 from trivgeo.errors import CheckpointError
-from trivgeo.generative.base_distributions import BaseDistribution, EmpiricalDistribution
-from trivgeo.generative.bodies import Bodies
 from trivgeo.generative.conditioning import ConditionalNetwork
+from trivgeo.generative.distributions import EmpiricalDistribution, GroupDistribution
 from trivgeo.generative.flow_map import FlowMap
 from trivgeo.generative.group_network import GroupNetwork
+from trivgeo.generative.particles import Particles
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.networks import NetworkFile, read_file, write_file
@@ -33,7 +33,7 @@ class FittedPath(nn.Module):
         settings: numbers that the path was built from.
         condition_ndims: number of dimensions of one condition, for each tensor in it; empty without conditions.
         feature_shape: shape of the features of one condition, if they are a tensor.
-        bodies: factors of a power that may be absent; ``None`` for a model without masks.
+        particles: factors of a power that may be absent; ``None`` for a model without masks.
         flow_map: of `GroupDiffusion.distil`; ``None`` before.
         num_skipped_rows: rows of the training that were skipped, for want of a logarithm; zero for a loaded model.
         num_steps: steps of the optimiser that were made; zero for a loaded model.
@@ -43,15 +43,15 @@ class FittedPath(nn.Module):
     def __init__(
         self,
         path: ProbabilityPath,
-        base: BaseDistribution,
+        base: GroupDistribution,
         settings: dict[str, Any],
         condition_ndims: tuple[int, ...] = (),
         feature_shape: tuple[int, ...] = (),
-        bodies: Bodies | None = None,
+        particles: Particles | None = None,
     ) -> None:
         super().__init__()
         self.path, self.base, self.settings = path, base, settings
-        self.condition_ndims, self.feature_shape, self.bodies = condition_ndims, feature_shape, bodies
+        self.condition_ndims, self.feature_shape, self.particles = condition_ndims, feature_shape, particles
         self.flow_map: FlowMap | None = None
         self.num_skipped_rows, self.num_steps, self.ended_by_time = 0, 0, False
 
@@ -75,7 +75,7 @@ def write_model(
         "settings": fitted.settings,
         "version": [fitted.path.target_version, networks.version],
         "flow_map": fitted.flow_map is not None,
-        "masked": networks.bodies is not None,
+        "masked": networks.particles is not None,
         "source": len(fitted.base.elements) if isinstance(fitted.base, EmpiricalDistribution) else 0,
     }
     if networks.encoder is not None:
@@ -102,7 +102,7 @@ class SavedModel:
         depth: of its network.
         settings: of its path.
         condition: what is known of its conditions; ``None`` for a model without conditions.
-        is_masked: whether bodies of a power may be absent.
+        is_masked: whether particles of a power may be absent.
         num_source_elements: of the source of a bridge; zero for other models.
 
     Raises:
@@ -178,7 +178,7 @@ class SavedModel:
         group = self.group
         reference = group.random(32, std=0.1, generator=torch.Generator().manual_seed(0))
         # for the shapes of the base distribution; its numbers are read
-        base: BaseDistribution
+        base: GroupDistribution
         if self.num_source_elements:
             with self.file.bounded():
                 base = EmpiricalDistribution(group, group.identity(self.num_source_elements))
@@ -195,7 +195,7 @@ class SavedModel:
                 f"on {group!r}, got {self.version}; fit the model again"
             )
         ndims, shape = ((), ()) if self.condition is None else (self.condition_ndims, self.feature_shape)
-        fitted = FittedPath(built, base, self.settings, ndims, shape, networks.bodies)
+        fitted = FittedPath(built, base, self.settings, ndims, shape, networks.particles)
         with self.file.bounded():
             networks.initialise(shape)
             if self.has_flow_map:
@@ -204,9 +204,9 @@ class SavedModel:
         return fitted
 
 
-def _modules(networks: ConditionalNetwork, base: BaseDistribution, flow_map: FlowMap | None) -> nn.ModuleDict:
+def _modules(networks: ConditionalNetwork, base: GroupDistribution, flow_map: FlowMap | None) -> nn.ModuleDict:
     """Modules of a file, by the names of the file format."""
-    found: dict[str, nn.Module] = {"network": networks.network, "law": base}
+    found: dict[str, nn.Module] = {"network": networks.network, "base": base}
     if networks.encoder is not None:
         found["encoder"] = networks.encoder
     if flow_map is not None:

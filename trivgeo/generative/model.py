@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,45 +16,243 @@ from torch import Tensor, nn
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError
-from trivgeo.generative.base_distributions import BaseDistribution, EmpiricalDistribution
-from trivgeo.generative.bodies import Bodies, MaskedCondition, MaskedDistribution
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
 from trivgeo.generative.data import TrainingData, check_pair, check_samples, check_training, training_data
+from trivgeo.generative.distributions import (
+    EmpiricalDistribution,
+    GroupDistribution,
+    log_torus_volume,
+    sum_over_compact,
+)
 from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
 from trivgeo.generative.group_network import GroupNetwork
-from trivgeo.generative.measure import check_connected, log_torus_volume, sum_over_compact
-from trivgeo.generative.paths.base import ProbabilityPath, follow_flow
-from trivgeo.generative.paths.diffusion import DiffusionPath
-from trivgeo.generative.paths.flow_matching import Bridge, FlowMatchingPath
-from trivgeo.generative.paths.kinetic import KineticPath
+from trivgeo.generative.particles import MaskedCondition, Particles
+from trivgeo.generative.paths import PATHS, Bridge, ProbabilityPath
+from trivgeo.generative.paths.base import follow_flow
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence
 
-__all__ = [
-    "PATHS",
-    "ConditionalLaw",
-    "FittedPath",
-    "GroupDiffusion",
-    "ModelDistribution",
-]
+__all__ = ["GroupDiffusion", "ModelDistribution"]
 
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-4  # largest error of one step of a flow
+_EARLY = "{}: {:g} seconds ended the training after {} of {} steps; give seconds="
+_NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input scales are fitted
+_MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # of them, where elements are large
 
 
-class ConditionalLaw(nn.Module):
-    """A law of elements, given conditions, by networks and a fitted path; see `GroupDiffusion`, which fits one.
+class GroupDiffusion(nn.Module):
+    r"""A generative model on a group: fits samples, draws new elements, and evaluates densities.
+
+    ```python
+    model = GroupDiffusion(Torus(7), kind="diffusion")
+    model.fit(samples)
+    drawn, log_likelihoods = model.sample(1000), model.log_prob(test)
+    ```
+
+    ``kind`` is the probability path between data and base distribution: ``"diffusion"`` (`DiffusionPath`),
+    ``"momentum"`` (`KineticPath`), ``"flow"`` (`FlowMatchingPath`), or a subclass of `ProbabilityPath` of your own. The
+    base distribution is uniform (Haar) on compact factors of the group. On other factors it is a normal distribution
+    or a mixture of normal distributions (`fit_base_distribution`).
+
+    The reference measure of densities depends on the group: :math:`d\theta_1 \dots d\theta_n` on a torus, Haar measure
+    of total mass one on other compact groups, and elsewhere the left Haar measure that equals, at the identity,
+    Lebesgue measure in the basis of the group. A product of groups has the product of these measures.
+
+    A model with a ``condition`` learns :math:`p(g \mid c)`:
+
+    ```python
+    model = GroupDiffusion(SO(3), kind="flow", condition=3)  # vectors of three numbers
+    model.fit(samples, vectors)
+    drawn = model.sample(100, condition=vector)
+    ```
+
+    A condition is a vector, or the input of a module that returns features ``[b, d]``. The module is trained with the
+    network: ``condition=nn.Embedding(10, 32)`` for classes, a convolutional network for pictures. Parameters without
+    ``requires_grad`` are not trained.
+
+    A ``network`` of your own is a module ``(g, t, features)``. It receives elements g ``[*batch, *element_shape]``,
+    positions on the path t ``[*batch]``, 0 at the data and 1 at the base distribution, and the features of the
+    conditions, or ``None``. Without the argument ``condition`` the network receives the conditions themselves. It
+    returns left-trivialized vectors v ``[*batch, dim]``, which stand for the tangent vectors :math:`d(L_g)_e[v]` at g.
+    The targets have unit size: with kind "flow" the velocity of the path divided by its root mean square, with
+    "diffusion" the noise, :math:`-\sigma \nabla \log p_t`, where each factor of a product has its own :math:`\sigma`.
+    With kind "momentum", on groups that are not abelian, the network has one more argument ``momentum``
+    ``[*batch, dim]``. A model that is fitted with a mask has the argument ``mask`` ``[*batch, N]``, true for particles
+    that are present. Densities need forward-mode derivatives of the network under `torch.vmap`.
+
+    Args:
+        group: the group of the data.
+        kind: "diffusion", "momentum" or "flow", or a subclass of `ProbabilityPath`.
+        seed: seed of the initial weights and of the training.
+        condition: the dimension of conditions that are vectors, or a module from a batch of conditions to features;
+            ``None`` for a model without conditions.
+        network: a module of your own in place of a `GroupNetwork`; it is copied.
+        condition_dropout: probability that a row of a training batch is without its condition. The model can then draw
+            without a condition, and by classifier-free guidance (Ho and Salimans 2022).
+        num_draws: number of noised elements that `fit` draws for each row of a batch. The module of the condition is
+            evaluated once a row, so more draws save time if this module is larger than the network. Not saved.
+        width: see `GroupNetwork`, also for ``depth``.
 
     Attributes:
-        group: the group of the elements.
-        network: see `GroupDiffusion`, like ``encoder`` and ``fitted``.
+        network: the network that is trained.
+        encoder: the encoder of the conditions; ``None`` for a model without conditions.
+        fitted: path, base distribution and settings, see `FittedPath`; ``None`` before `fit`.
+
+    Raises:
+        ConfigurationError: a setting is out of range, or the group is not connected.
     """
 
-    group: LieGroup
-    network: nn.Module
-    encoder: ConditionEncoder | None
-    fitted: FittedPath | None
-    kind: str
-    _path_class: type[ProbabilityPath]
+    def __init__(
+        self,
+        group: LieGroup,
+        kind: str | type[ProbabilityPath] = "diffusion",
+        seed: int = 0,
+        *,
+        condition: int | nn.Module | None = None,
+        network: nn.Module | None = None,
+        condition_dropout: float = 0.1,
+        num_draws: int = 1,
+        width: int = 256,
+        depth: int = 3,
+    ) -> None:
+        super().__init__()
+        self.group = _connected(group)
+        self._path_class = _path_class(kind)
+        self.kind = kind if isinstance(kind, str) else kind.__name__
+        self.seed, self.num_draws = check_count("seed", seed, 0), check_count("num_draws", num_draws)
+        self.encoder: ConditionEncoder | None = None
+        self.fitted: FittedPath | None = None
+        if condition is not None:
+            self.encoder = ConditionEncoder(condition, condition_dropout)
+        elif network is not None:
+            self.encoder = ConditionEncoder(nn.Identity(), 0.0)
+        features = None if isinstance(condition, nn.Module) else condition  # those of a module are known by its output
+        uses_momentum = self._path_class.uses_momentum(group)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            own = copy.deepcopy(network)
+            self.network = GroupNetwork(group, uses_momentum, width, depth, features) if own is None else own
+        self._frozen = {name for name, x in self._networks().named_parameters() if not x.requires_grad}
+        self._shape = (width, depth)
+
+    def fit(
+        self,
+        samples: Any,
+        condition: Any = None,
+        *,
+        steps: int = 20_000,
+        seconds: float | None = None,
+        batch_size: int = 512,
+        learning_rate: float = 2e-3,
+        coupling: str | Bridge = "independent",
+        folder: str | Path | None = None,
+        progress: bool | None = None,
+    ) -> GroupDiffusion:
+        """Train on elements, for a number of steps or a time; needs Lightning (``pip install trivgeo[training]``).
+
+        Args:
+            samples: elements ``[m, *element_shape]``, or a pair of them and their conditions; a `Dataset`, `DataLoader`
+                or Lightning data module of elements, or of such pairs. They are brought to the device of the model,
+                which takes their dtype. For numbers of particles that vary, on a power ``G ** N`` of a unimodular
+                group, triples of elements, conditions or ``None``, and a mask ``[m, N]`` of the particles that are
+                present; the others are padding of any content, see `pad_particles`.
+            condition: the conditions of the elements: vectors ``[m, condition]``, or what the module of the model
+                takes, a tensor, or a tuple or dictionary of tensors, each ``[m, ...]``.
+            steps: number of steps of the optimiser, at most.
+            seconds: time after which the training ends; the step size falls to zero by then. By default ten minutes, of
+                which a warning tells where they end the training.
+            batch_size: rows of a step, drawn with repetition; a loader has its own.
+            learning_rate: largest step of the optimiser.
+            coupling: "optimal" couples data and base distribution of each batch by optimal transport, see
+                `FlowMatchingPath`; for kind "flow" without conditions, of which it would make a bias. A `Bridge` puts a
+                sample in place of the base distribution, also for kind "flow": `carry` takes its elements to the data,
+                and there is no `log_prob`.
+            folder: for checkpoints; a training that was killed goes on from there when called again.
+            progress: show a bar; ``None`` for one on a terminal.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ShapeError: the data are no batch of two elements or more, there are not as many conditions, or the source
+                of a bridge is no batch.
+            NonFiniteError: they hold NaN or infinity, or the network or its weights do, after a training that diverged.
+            DomainError: they are no elements of the group, or all the same one, of a group that is not compact.
+            ConfigurationError: a number is out of range, the data are in half precision, conditions are missing or not
+                expected, or the axes of a compact group are of lengths so unequal that its noise cannot be simulated.
+            CheckpointError: the folder holds the checkpoint of another training.
+        """
+        from trivgeo.generative.diffusion_training import PathTraining, train_average
+
+        limit = check_training(steps, seconds, batch_size, learning_rate)
+        device = self._like().device
+        data = training_data(samples, condition, lambda pair: check_pair(pair, self.group, self.encoder, device))
+        source, pairing = (None, coupling) if isinstance(coupling, str) else check_type("coupling", coupling, Bridge)
+        if pairing != "independent" and self.encoder is not None:
+            raise ConfigurationError(f"coupling: expected 'independent' for a model with conditions, got {pairing!r}")
+        networks, fitted = self._set_up(data, source)
+        if fitted.particles is not None and not (source is None and pairing == "independent"):
+            raise ConfigurationError(f"coupling: expected 'independent' for particles with a mask, got {coupling!r}")
+        fitted.path = fitted.path.with_coupling(pairing)
+        training = PathTraining(networks, fitted.path, learning_rate, self.seed, self.num_draws)
+        train_average(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
+        networks.load_state_dict(training.average.state_dict())
+        networks.to(device).eval()
+        early = training.num_steps < steps
+        if early and seconds is None:
+            warnings.warn(_EARLY.format("fit", limit, training.num_steps, steps), stacklevel=2)
+        fitted.num_skipped_rows = int(training.num_skipped_rows)
+        fitted.num_steps, fitted.ended_by_time = training.num_steps, early
+        self.network, self.encoder, self.fitted = networks.network, networks.encoder, fitted
+        return self
+
+    def distil(
+        self,
+        condition: Any = None,
+        *,
+        steps: int = 20_000,
+        seconds: float | None = None,
+        batch_size: int = 512,
+        learning_rate: float = 1e-3,
+        progress: bool | None = None,
+    ) -> GroupDiffusion:
+        """Train for samples in one step or a few, ``sample(1000, steps=1)``, see `FlowMap`; a model of kind "flow".
+
+        Args:
+            condition: conditions ``[m, ...]`` of which samples will be asked for, such as those of the training; for
+                models with conditions.
+            steps: see `fit`, like ``seconds``, ``batch_size``, ``learning_rate``, ``progress`` and the result.
+
+        Raises:
+            ConfigurationError: the model is not fitted, or follows no flow on the group by steps; a number is out of
+                range; conditions are missing or not expected, or their features are no vectors.
+            ShapeError: the conditions have another shape than those of the training.
+            NonFiniteError: its flow is finite nowhere, or the training diverged.
+        """
+        from trivgeo.generative.diffusion_training import train_flow_map
+
+        fitted = self._fitted()
+        limit = check_training(steps, seconds, batch_size, learning_rate)
+        if self._particles is not None:
+            raise ConfigurationError("model: expected a model without masks, since a flow map takes none")
+        if fitted.path.default_steps is not None:
+            raise ConfigurationError(f'model: expected one of kind "flow", got {self.kind!r}')
+        source = None
+        if fitted.condition_ndims:
+            if condition is None:
+                raise ConfigurationError("condition: expected conditions to draw from, got none")
+            leaf = pytree.tree_leaves(condition)[0]
+            with torch.no_grad():
+                source = self._features(condition, torch.Size([len(leaf)]))
+        elif condition is not None:
+            raise ConfigurationError("condition: expected none, for the model has no conditions")
+        flow_map, num_steps = train_flow_map(
+            self._networks(), fitted, source, self._shape, steps, limit, batch_size, learning_rate, self.seed, progress
+        )
+        if num_steps < steps and seconds is None:
+            warnings.warn(_EARLY.format("distil", limit, num_steps, steps), stacklevel=2)
+        fitted.flow_map = flow_map
+        return self
 
     def sample(
         self,
@@ -83,8 +281,8 @@ class ConditionalLaw(nn.Module):
             guidance: the factor w of classifier-free guidance, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`, with
                 the predictions f of the network with and without the condition. Larger than 1, the default, it makes
                 samples more typical of their condition, and less diverse.
-            mask: which bodies are present, ``[N]`` or ``[*num_samples, N]``, for a model that was fitted with masks; by
-                default all. Absent bodies are at the identity.
+            mask: which particles are present, ``[N]`` or ``[*num_samples, N]``, for a model that was fitted with masks;
+                by default all. Absent particles are at the identity.
             generator: source of the noise, on any device.
             steps: number of steps, by default 100 of the stochastic process.
             tolerance: error of the flow, see `solve_adaptive`; by default 1e-4.
@@ -131,7 +329,7 @@ class ConditionalLaw(nn.Module):
         Args:
             g: elements ``[*batch, *element_shape]``.
             condition: see `sample`, like ``mask``.
-            mask: which bodies are present.
+            mask: which particles are present.
             reverse: from the data to the source.
             tolerance: see `solve_adaptive`.
 
@@ -184,7 +382,7 @@ class ConditionalLaw(nn.Module):
         Args:
             g: ``[*batch, *element_shape]``, brought to the device of the model.
             condition: of all elements, or one for each of them, see `sample`.
-            mask: which bodies are present, see `sample`; the density is that of these alone.
+            mask: which particles are present, see `sample`; the density is that of these alone.
             num_draws: momenta over which kind "momentum" averages the density; each takes a solution of the flow.
             tolerance: largest error of one step of the flow, see `solve_adaptive`.
             divergence: method for the divergence of the flow; default `ExactDivergence`.
@@ -211,17 +409,17 @@ class ConditionalLaw(nn.Module):
             if is_tracked:  # projected, with the derivative of the identity
                 near = flat.to(near) + (near - flat.to(near)).detach()
                 near = near if near.requires_grad else near.requires_grad_()
-            network, base = self._networks().given(features), self._base_for(features)
-            shares: Any = 1.0 if self._bodies is None else self._bodies.share(features.mask).to(flat)
+            network = self._networks().given(features)
+            shares: Any = 1.0 if self._particles is None else self._particles.share(features.mask).to(flat)
             found = fitted.path.with_draws(check_count("num_draws", num_draws)).log_density(
-                network, near, base, generator, tolerance, divergence
+                network, near, self._base_log_prob(features), generator, tolerance, divergence
             )
         return (found - shares * sum_over_compact(self.group, log_torus_volume)).reshape(batch)
 
     def distribution(
         self, *, condition: Any = None, mask: Tensor | None = None, num_draws: int = 1, tolerance: float = _TOLERANCE
     ) -> ModelDistribution:
-        """Return the law of elements given one condition as a distribution, such as a prior of an inverse problem.
+        """Return the distribution of elements given one condition, such as a prior of an inverse problem.
 
         ```python
         draw_posterior(model.distribution(condition=c), energy, 10_000)  # of trivgeo.generative.posterior_draws
@@ -229,8 +427,8 @@ class ConditionalLaw(nn.Module):
         ```
 
         Args:
-            condition: of all elements, see `sample`, like ``mask``; ``None`` for the law of all data.
-            mask: which bodies are present, ``[N]``.
+            condition: of all elements, see `sample`, like ``mask``; ``None`` for that of all data.
+            mask: which particles are present, ``[N]``.
             num_draws: see `log_prob`, like ``tolerance``.
             tolerance: of densities; a larger one takes less time.
 
@@ -243,334 +441,6 @@ class ConditionalLaw(nn.Module):
             self._features(condition, torch.Size([]), mask=mask)
         check_count("num_draws", num_draws)
         return ModelDistribution(self, condition, mask, num_draws, check_positive("tolerance", tolerance))
-
-    def _fitted(self) -> FittedPath:
-        """Return the fitted path, or raise `ConfigurationError`."""
-        if self.fitted is None:
-            raise ConfigurationError("model: expected a fitted one; call fit(samples) or GroupDiffusion.load")
-        return self.fitted
-
-    @property
-    def _bodies(self) -> Bodies | None:
-        """The bodies that may be absent, of a fitted model that knows masks."""
-        return None if self.fitted is None else self.fitted.bodies
-
-    def _networks(self) -> ConditionalNetwork:
-        """The network and the encoder of its conditions in one module."""
-        return self._networks_for(self._bodies)
-
-    def _networks_for(self, bodies: Bodies | None) -> ConditionalNetwork:
-        """The same with masks of bodies, or without."""
-        uses_momentum = self._path_class.uses_momentum(self.group)
-        return ConditionalNetwork(self.group, self.network, self.encoder, uses_momentum, bodies)
-
-    def _like(self) -> Tensor:
-        """A tensor of the dtype and the device of the model."""
-        return next((x for x in self._networks().parameters() if x.is_floating_point()), torch.empty(0))
-
-    def _features(self, condition: Any, batch: torch.Size, guidance: float = 1.0, mask: Any = None) -> Any:
-        """Features of conditions for a batch of elements, which is flattened, and their mask.
-
-        ``None`` without conditions; a `MaskedCondition` for a model that knows masks.
-        """
-        fitted, found = self._fitted(), None
-        if fitted.condition_ndims:
-            if condition is None and guidance != 1.0:
-                raise ConfigurationError("guidance: expected a condition, got none")
-            shapes = fitted.condition_ndims, fitted.feature_shape
-            found = self._networks().features(condition, *shapes, batch, self._like())
-        elif condition is not None or guidance != 1.0:
-            raise ConfigurationError("condition, guidance: expected none, for the model has no conditions")
-        if self._bodies is None:
-            if mask is not None:
-                raise ConfigurationError("mask: expected none, for the model was trained without masks")
-            return found
-        mask = torch.ones(self._bodies.count) if mask is None else mask
-        return MaskedCondition(found, self._bodies.check(mask, batch, self._like()))
-
-    def _base_for(self, features: Any) -> BaseDistribution:
-        """The base distribution of the bodies that are present."""
-        base = self._fitted().base
-        return base if self._bodies is None else MaskedDistribution(base, features.mask)
-
-    def _hidden(self, g: Tensor, features: Any) -> Tensor:
-        """Elements ``[b, *element_shape]`` whose absent bodies are at the identity."""
-        return g if self._bodies is None else self._bodies.hide(g, features.mask)
-
-
-class ModelDistribution(BaseDistribution):
-    r"""The distribution of a fitted model given one condition, see `ConditionalLaw.distribution`.
-
-    Densities are for the measure of `BaseDistribution`: on tori they are :math:`(2 \pi)^n` times those of `log_prob`.
-
-    Args:
-        model: a fitted model.
-        condition: of all elements, or ``None``.
-        mask: which bodies are present, or ``None``.
-        num_draws: see `ConditionalLaw.log_prob`, like ``tolerance``.
-        tolerance: of densities.
-    """
-
-    def __init__(
-        self, model: ConditionalLaw, condition: Any, mask: Tensor | None, num_draws: int, tolerance: float
-    ) -> None:
-        super().__init__()
-        self.model, self.group = model, model.group
-        self.condition, self.mask, self.num_draws, self.tolerance = condition, mask, num_draws, tolerance
-
-    @property
-    def has_all_bodies(self) -> bool:
-        """False if a mask leaves out bodies, of whose elements there is no density."""
-        return self.mask is None or bool(torch.as_tensor(self.mask).all())
-
-    def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        return self.model.sample(num_samples, condition=self.condition, mask=self.mask, generator=generator)
-
-    def log_density(self, g: Tensor) -> Tensor:
-        """Return the log-density at elements g, ``[*batch, *element_shape]``, as ``[*batch]``.
-
-        The result is -inf at elements that are not finite.
-
-        Raises:
-            ShapeError: the elements are none of the group's.
-        """
-        g = self.group.check_elements(g, "g")
-        rank = len(self.group.element_shape)
-        lost = ~torch.isfinite(g.flatten(-rank)).all(-1)
-        known = torch.where(lost[(..., *[None] * rank)], self.group.identity(dtype=g.dtype, device=g.device), g)
-        logs = self.model.log_prob(
-            known, condition=self.condition, mask=self.mask, num_draws=self.num_draws, tolerance=self.tolerance
-        )
-        share = 1.0 if self.mask is None else float(torch.as_tensor(self.mask).double().mean())
-        volume = share * sum_over_compact(self.group, log_torus_volume)
-        return torch.where(lost.to(logs.device), -math.inf, logs + volume)
-
-
-PATHS: dict[str, type[ProbabilityPath]] = {
-    "diffusion": DiffusionPath,
-    "momentum": KineticPath,
-    "flow": FlowMatchingPath,
-}
-"""The shipped kinds by name."""
-
-_EARLY = "{}: {:g} seconds ended the training after {} of {} steps; give seconds="
-_NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input scales are fitted
-_MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # of them, where elements are large
-
-
-class GroupDiffusion(ConditionalLaw):
-    r"""A generative model on a group: fits samples, draws new elements, and evaluates densities.
-
-    ```python
-    model = GroupDiffusion(Torus(7), kind="diffusion")
-    model.fit(samples)
-    drawn, log_likelihoods = model.sample(1000), model.log_prob(test)
-    ```
-
-    ``kind`` is the probability path between data and base distribution: ``"diffusion"`` (`DiffusionPath`),
-    ``"momentum"`` (`KineticPath`), ``"flow"`` (`FlowMatchingPath`), or a subclass of `ProbabilityPath` of your own. The
-    base distribution is uniform (Haar) on compact factors of the group. On other factors it is a normal distribution
-    or a mixture of normal distributions (`fit_base_distribution`).
-
-    The reference measure of densities depends on the group: :math:`d\theta_1 \dots d\theta_n` on a torus, Haar measure
-    of total mass one on other compact groups, and elsewhere the left Haar measure that equals, at the identity,
-    Lebesgue measure in the basis of the group. A product of groups has the product of these measures.
-
-    A model with a ``condition`` learns :math:`p(g \mid c)`:
-
-    ```python
-    model = GroupDiffusion(SO(3), kind="flow", condition=3)  # vectors of three numbers
-    model.fit(samples, vectors)
-    drawn = model.sample(100, condition=vector)
-    ```
-
-    A condition is a vector, or the input of a module that returns features ``[b, d]``. The module is trained with the
-    network: ``condition=nn.Embedding(10, 32)`` for classes, a convolutional network for pictures. Parameters without
-    ``requires_grad`` are not trained.
-
-    A ``network`` of your own is a module ``(g, t, features)``. It receives elements g ``[*batch, *element_shape]``,
-    positions on the path t ``[*batch]``, 0 at the data and 1 at the base distribution, and the features of the
-    conditions, or ``None``. Without the argument ``condition`` the network receives the conditions themselves. It
-    returns left-trivialized vectors v ``[*batch, dim]``, which stand for the tangent vectors :math:`d(L_g)_e[v]` at g.
-    The targets have unit size: with kind "flow" the velocity of the path divided by its root mean square, with
-    "diffusion" the noise, :math:`-\sigma \nabla \log p_t`, where each factor of a product has its own :math:`\sigma`.
-    With kind "momentum", on groups that are not abelian, the network has one more argument ``momentum``
-    ``[*batch, dim]``. A model that is fitted with a mask has the argument ``mask`` ``[*batch, N]``, true for bodies
-    that are present. Densities need forward-mode derivatives of the network under `torch.vmap`.
-
-    Args:
-        group: the group of the data.
-        kind: "diffusion", "momentum" or "flow", or a subclass of `ProbabilityPath`.
-        seed: seed of the initial weights and of the training.
-        condition: the dimension of conditions that are vectors, or a module from a batch of conditions to features;
-            ``None`` for a model without conditions.
-        network: a module of your own in place of a `GroupNetwork`; it is copied.
-        condition_dropout: probability that a row of a training batch is without its condition. The model can then draw
-            without a condition, and by classifier-free guidance (Ho and Salimans 2022).
-        num_draws: number of noised elements that `fit` draws for each row of a batch. The module of the condition is
-            evaluated once a row, so more draws save time if this module is larger than the network. Not saved.
-        width: see `GroupNetwork`, also for ``depth``.
-
-    Attributes:
-        network: the network that is trained.
-        encoder: the encoder of the conditions; ``None`` for a model without conditions.
-        fitted: path, base distribution and settings, see `FittedPath`; ``None`` before `fit`.
-
-    Raises:
-        ConfigurationError: a setting is out of range, or the group is not connected.
-    """
-
-    def __init__(
-        self,
-        group: LieGroup,
-        kind: str | type[ProbabilityPath] = "diffusion",
-        seed: int = 0,
-        *,
-        condition: int | nn.Module | None = None,
-        network: nn.Module | None = None,
-        condition_dropout: float = 0.1,
-        num_draws: int = 1,
-        width: int = 256,
-        depth: int = 3,
-    ) -> None:
-        super().__init__()
-        self.group = check_connected(group)
-        self._path_class = _path_class(kind)
-        self.kind = kind if isinstance(kind, str) else kind.__name__
-        self.seed, self.num_draws = check_count("seed", seed, 0), check_count("num_draws", num_draws)
-        self.encoder: ConditionEncoder | None = None
-        self.fitted: FittedPath | None = None
-        if condition is not None:
-            self.encoder = ConditionEncoder(condition, condition_dropout)
-        elif network is not None:
-            self.encoder = ConditionEncoder(nn.Identity(), 0.0)
-        features = None if isinstance(condition, nn.Module) else condition  # those of a module are known by its output
-        uses_momentum = self._path_class.uses_momentum(group)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            own = copy.deepcopy(network)
-            self.network = GroupNetwork(group, uses_momentum, width, depth, features) if own is None else own
-        self._frozen = {name for name, x in self._networks().named_parameters() if not x.requires_grad}
-        self._shape = (width, depth)
-
-    def fit(
-        self,
-        samples: Any,
-        condition: Any = None,
-        *,
-        steps: int = 20_000,
-        seconds: float | None = None,
-        batch_size: int = 512,
-        learning_rate: float = 2e-3,
-        coupling: str | Bridge = "independent",
-        folder: str | Path | None = None,
-        progress: bool | None = None,
-    ) -> GroupDiffusion:
-        """Train on elements, for a number of steps or a time; needs Lightning (``pip install trivgeo[training]``).
-
-        Args:
-            samples: elements ``[m, *element_shape]``, or a pair of them and their conditions; a `Dataset`, `DataLoader`
-                or Lightning data module of elements, or of such pairs. They are brought to the device of the model,
-                which takes their dtype. For numbers of bodies that vary, on a power ``G ** N`` of a unimodular group,
-                triples of elements, conditions or ``None``, and a mask ``[m, N]`` of the bodies that are present; the
-                others are padding of any content, see `pad_bodies`.
-            condition: the conditions of the elements: vectors ``[m, condition]``, or what the module of the model
-                takes, a tensor, or a tuple or dictionary of tensors, each ``[m, ...]``.
-            steps: number of steps of the optimiser, at most.
-            seconds: time after which the training ends; the step size falls to zero by then. By default ten minutes, of
-                which a warning tells where they end the training.
-            batch_size: rows of a step, drawn with repetition; a loader has its own.
-            learning_rate: largest step of the optimiser.
-            coupling: "optimal" couples data and base distribution of each batch by optimal transport, see
-                `FlowMatchingPath`; for kind "flow" without conditions, of which it would make a bias. A `Bridge` puts a
-                sample in place of the base distribution, also for kind "flow": `carry` takes its elements to the data,
-                and there is no `log_prob`.
-            folder: for checkpoints; a training that was killed goes on from there when called again.
-            progress: show a bar; ``None`` for one on a terminal.
-
-        Returns:
-            The model itself.
-
-        Raises:
-            ShapeError: the data are no batch of two elements or more, there are not as many conditions, or the source
-                of a bridge is no batch.
-            NonFiniteError: they hold NaN or infinity, or the network or its weights do, after a training that diverged.
-            DomainError: they are no elements of the group, or all the same one, of a group that is not compact.
-            ConfigurationError: a number is out of range, the data are in half precision, conditions are missing or not
-                expected, or the axes of a compact group are of lengths so unequal that its noise cannot be simulated.
-            CheckpointError: the folder holds the checkpoint of another training.
-        """
-        from trivgeo.generative.diffusion_training import PathTraining, train_average
-
-        limit = check_training(steps, seconds, batch_size, learning_rate)
-        device = self._like().device
-        data = training_data(samples, condition, lambda pair: check_pair(pair, self.group, self.encoder, device))
-        source, pairing = (None, coupling) if isinstance(coupling, str) else check_type("coupling", coupling, Bridge)
-        if pairing != "independent" and self.encoder is not None:
-            raise ConfigurationError(f"coupling: expected 'independent' for a model with conditions, got {pairing!r}")
-        networks, fitted = self._set_up(data, source)
-        if fitted.bodies is not None and not (source is None and pairing == "independent"):
-            raise ConfigurationError(f"coupling: expected 'independent' for bodies with a mask, got {coupling!r}")
-        fitted.path = fitted.path.with_coupling(pairing)
-        training = PathTraining(networks, fitted.path, learning_rate, self.seed, self.num_draws)
-        train_average(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
-        networks.load_state_dict(training.average.state_dict())
-        networks.to(device).eval()
-        early = training.num_steps < steps
-        if early and seconds is None:
-            warnings.warn(_EARLY.format("fit", limit, training.num_steps, steps), stacklevel=2)
-        fitted.num_skipped_rows = int(training.num_skipped_rows)
-        fitted.num_steps, fitted.ended_by_time = training.num_steps, early
-        self.network, self.encoder, self.fitted = networks.network, networks.encoder, fitted
-        return self
-
-    def distil(
-        self,
-        condition: Any = None,
-        *,
-        steps: int = 20_000,
-        seconds: float | None = None,
-        batch_size: int = 512,
-        learning_rate: float = 1e-3,
-        progress: bool | None = None,
-    ) -> GroupDiffusion:
-        """Train for samples in one step or a few, ``sample(1000, steps=1)``, see `FlowMap`; a model of kind "flow".
-
-        Args:
-            condition: conditions ``[m, ...]`` of which samples will be asked for, such as those of the training; for
-                models with conditions.
-            steps: see `fit`, like ``seconds``, ``batch_size``, ``learning_rate``, ``progress`` and the result.
-
-        Raises:
-            ConfigurationError: the model is not fitted, or follows no flow on the group by steps; a number is out of
-                range; conditions are missing or not expected, or their features are no vectors.
-            ShapeError: the conditions have another shape than those of the training.
-            NonFiniteError: its flow is finite nowhere, or the training diverged.
-        """
-        from trivgeo.generative.diffusion_training import train_flow_map
-
-        fitted = self._fitted()
-        limit = check_training(steps, seconds, batch_size, learning_rate)
-        if self._bodies is not None:
-            raise ConfigurationError("model: expected a model without masks, since a flow map takes none")
-        if fitted.path.default_steps is not None:
-            raise ConfigurationError(f'model: expected one of kind "flow", got {self.kind!r}')
-        source = None
-        if fitted.condition_ndims:
-            if condition is None:
-                raise ConfigurationError("condition: expected conditions to draw from, got none")
-            leaf = pytree.tree_leaves(condition)[0]
-            with torch.no_grad():
-                source = self._features(condition, torch.Size([len(leaf)]))
-        elif condition is not None:
-            raise ConfigurationError("condition: expected none, for the model has no conditions")
-        flow_map, num_steps = train_flow_map(
-            self._networks(), fitted, source, self._shape, steps, limit, batch_size, learning_rate, self.seed, progress
-        )
-        if num_steps < steps and seconds is None:
-            warnings.warn(_EARLY.format("distil", limit, num_steps, steps), stacklevel=2)
-        fitted.flow_map = flow_map
-        return self
 
     def save(self, path: str | Path) -> None:
         """Write weights, base distribution and settings to a safetensors file, with the fingerprint of the group.
@@ -615,26 +485,79 @@ class GroupDiffusion(ConditionalLaw):
         try:
             with saved.file.bounded():
                 model = cls(group, saved.kind if kind is None else kind, **arguments)
-            bodies = Bodies(group) if saved.is_masked else None
+            particles = Particles(group) if saved.is_masked else None
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
         if model.kind != saved.kind:
             raise CheckpointError(f"{path}: expected a model of kind {model.kind!r}, got one of {saved.kind!r}")
-        networks = model._networks_for(bodies)
+        networks = model._networks_for(particles)
         model.fitted = saved.fill(networks, model._path_class)
         return model.eval()
+
+    def _fitted(self) -> FittedPath:
+        """Return the fitted path, or raise `ConfigurationError`."""
+        if self.fitted is None:
+            raise ConfigurationError("model: expected a fitted one; call fit(samples) or GroupDiffusion.load")
+        return self.fitted
+
+    @property
+    def _particles(self) -> Particles | None:
+        """The particles that may be absent, of a fitted model that knows masks."""
+        return None if self.fitted is None else self.fitted.particles
+
+    def _networks(self) -> ConditionalNetwork:
+        """The network and the encoder of its conditions in one module."""
+        return self._networks_for(self._particles)
+
+    def _networks_for(self, particles: Particles | None) -> ConditionalNetwork:
+        """The same with masks of particles, or without."""
+        uses_momentum = self._path_class.uses_momentum(self.group)
+        return ConditionalNetwork(self.group, self.network, self.encoder, uses_momentum, particles)
+
+    def _like(self) -> Tensor:
+        """A tensor of the dtype and the device of the model."""
+        return next((x for x in self._networks().parameters() if x.is_floating_point()), torch.empty(0))
+
+    def _features(self, condition: Any, batch: torch.Size, guidance: float = 1.0, mask: Any = None) -> Any:
+        """Features of conditions for a batch of elements, which is flattened, and their mask.
+
+        ``None`` without conditions; a `MaskedCondition` for a model that knows masks.
+        """
+        fitted, found = self._fitted(), None
+        if fitted.condition_ndims:
+            if condition is None and guidance != 1.0:
+                raise ConfigurationError("guidance: expected a condition, got none")
+            shapes = fitted.condition_ndims, fitted.feature_shape
+            found = self._networks().features(condition, *shapes, batch, self._like())
+        elif condition is not None or guidance != 1.0:
+            raise ConfigurationError("condition, guidance: expected none, for the model has no conditions")
+        if self._particles is None:
+            if mask is not None:
+                raise ConfigurationError("mask: expected none, for the model was trained without masks")
+            return found
+        mask = torch.ones(self._particles.num_particles) if mask is None else mask
+        return MaskedCondition(found, self._particles.check(mask, batch, self._like()))
+
+    def _base_log_prob(self, features: Any) -> Callable[[Tensor], Tensor]:
+        """The log-density of the base distribution, of the particles that are present."""
+        base, particles = self._fitted().base, self._particles
+        return base.log_prob if particles is None else lambda g: particles.log_prob(base, g, features.mask)
+
+    def _hidden(self, g: Tensor, features: Any) -> Tensor:
+        """Elements ``[b, *element_shape]`` whose absent particles are at the identity."""
+        return g if self._particles is None else self._particles.hide(g, features.mask)
 
     def _set_up(self, data: TrainingData, source: Any) -> tuple[ConditionalNetwork, FittedPath]:
         """Return networks for the data of a training, and what is fitted to data and source before it."""
         generator = torch.Generator(self._like().device).manual_seed(self.seed)
         count = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
         rows, conditions = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, count)), generator)
-        bodies, own = None, conditions
+        particles, own = None, conditions
         if isinstance(conditions, MaskedCondition):
-            bodies, (own, mask) = Bodies(self.group), conditions
+            particles, (own, mask) = Particles(self.group), conditions
             mask = mask.repeat(-(-len(rows) // len(mask)), 1)[: len(rows)]  # as the rows are repeated
-            rows = bodies.fill(rows, mask, generator)
-        base: BaseDistribution
+            rows = particles.fill(rows, mask, generator)
+        base: GroupDistribution
         if source is None:
             settings, base = self._path_class.fit(self.group, rows, generator)
         else:
@@ -642,7 +565,7 @@ class GroupDiffusion(ConditionalLaw):
             base = EmpiricalDistribution(self.group, source.to(rows))
             settings = self._path_class.fit_bridge(self.group, rows, base, generator)
         path = self._path_class.build(self.group, settings, base)
-        networks = copy.deepcopy(self._networks_for(bodies)).to(rows).train()
+        networks = copy.deepcopy(self._networks_for(particles)).to(rows).train()
         elements = path.training_batch(rows, generator).elements
         finite = elements[torch.isfinite(elements.flatten(1)).all(-1)]
         feature_shape = networks.prepare(finite, conditions, self.seed)
@@ -651,7 +574,55 @@ class GroupDiffusion(ConditionalLaw):
         if not any(parameter.requires_grad for parameter in networks.parameters()):
             raise ConfigurationError("network: expected parameters to train, got none that require gradients")
         ndims = () if own is None else tuple(x.ndim - 1 for x in pytree.tree_leaves(own))
-        return networks, FittedPath(path, base, settings, ndims, feature_shape, bodies)
+        return networks, FittedPath(path, base, settings, ndims, feature_shape, particles)
+
+
+class ModelDistribution(GroupDistribution):
+    r"""The distribution of a fitted model given one condition, see `GroupDiffusion.distribution`.
+
+    Densities are for the measure of `GroupDistribution`: on tori they are :math:`(2 \pi)^n` times those of
+    `GroupDiffusion.log_prob`. At elements that are not finite they are zero.
+
+    Args:
+        model: a fitted model.
+        condition: of all elements, or ``None``.
+        mask: which particles are present, or ``None``.
+        num_draws: see `GroupDiffusion.log_prob`, like ``tolerance``.
+        tolerance: of densities.
+    """
+
+    def __init__(
+        self, model: GroupDiffusion, condition: Any, mask: Tensor | None, num_draws: int, tolerance: float
+    ) -> None:
+        super().__init__(model.group)
+        self.model = model
+        self.condition, self.mask, self.num_draws, self.tolerance = condition, mask, num_draws, tolerance
+
+    @property
+    def has_all_particles(self) -> bool:
+        """False if a mask leaves out particles, of whose elements there is no density."""
+        return self.mask is None or bool(torch.as_tensor(self.mask).all())
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        return self.model.sample(shape, condition=self.condition, mask=self.mask, generator=generator)
+
+    def _log_prob(self, g: Tensor) -> Tensor:
+        rank = len(self.event_shape)
+        lost = ~torch.isfinite(g.flatten(-rank)).all(-1)
+        known = torch.where(lost[(..., *[None] * rank)], self.group.identity(dtype=g.dtype, device=g.device), g)
+        logs = self.model.log_prob(
+            known, condition=self.condition, mask=self.mask, num_draws=self.num_draws, tolerance=self.tolerance
+        )
+        share = 1.0 if self.mask is None else float(torch.as_tensor(self.mask).double().mean())
+        volume = share * sum_over_compact(self.group, log_torus_volume)
+        return torch.where(lost.to(logs.device), -math.inf, logs + volume)
+
+
+def _connected(group: Any) -> LieGroup:
+    """Return a connected group, or raise `ConfigurationError`."""
+    if check_type("group", group, LieGroup).num_components > 1:  # type: ignore[type-abstract]
+        raise ConfigurationError(f"group: expected a connected one, as no path leaves a component, got {group!r}")
+    return group
 
 
 def _path_class(kind: Any) -> type[ProbabilityPath]:

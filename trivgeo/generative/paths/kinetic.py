@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo._random import normal
-from trivgeo.generative.base_distributions import BaseDistribution
 from trivgeo.generative.paths.base import Network, TrainingBatch, follow_flow
 from trivgeo.generative.paths.noising import (
     MIN_STD_RATIO,
@@ -136,7 +136,7 @@ class KineticPath(NoisingPath):
         return TrainingBatch(g, level, used, target, 1.0 / self._target_variance(level))
 
     def sample_terminal(self, data: Tensor, generator: torch.Generator | None) -> Tensor:
-        r"""Draw :math:`\hat g` of noised data at the last time, where the momentum has no influence on its law."""
+        r"""Draw :math:`\hat g` of noised data at the last time, whose distribution does not depend on the momentum."""
         times = torch.full((len(data),), self.end_time).to(data)
         samples = [self.noise.sample(t, generator) for t in times.split(rows_at_once(len(data), self.noise.steps))]
         w, momentum, _ = (torch.cat(x) for x in zip(*samples, strict=True))
@@ -186,7 +186,7 @@ class KineticPath(NoisingPath):
         self,
         network: Network,
         g: Tensor,
-        base: BaseDistribution,
+        base_log_prob: Callable[[Tensor], Tensor],
         generator: torch.Generator | None,
         tolerance: float,
         divergence: Divergence | None,
@@ -209,7 +209,7 @@ class KineticPath(NoisingPath):
 
         def end_log_density(state: Tensor) -> Tensor:
             elements, momentum = split_state(group, state)
-            at_base = base.log_density(self._shift(elements, momentum, -last)) - last * log_growth(momentum)
+            at_base = base_log_prob(self._shift(elements, momentum, -last)) - last * log_growth(momentum)
             return at_base - 0.5 * momentum.square().sum(-1)
 
         logs = []

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trivgeo._random import uniform
 from trivgeo.errors import ConfigurationError
-from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution, group_mean
-from trivgeo.generative.measure import is_isotropic
+from trivgeo.generative.distribution_fitting import fit_base_distribution, group_mean
+from trivgeo.generative.distributions import GroupDistribution
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import DirectProduct, LieGroup
 from trivgeo.groups.harmonic import slowest_rate
@@ -79,7 +79,7 @@ def num_noise_factors(group: LieGroup, variance: float, minimum: int = 6, time: 
 @functools.lru_cache(maxsize=16)  # keyed by the identity of the group: called for every level of every training batch
 def _largest_turning_rate(group: LieGroup) -> float:
     r"""The :math:`\kappa` of `num_noise_factors`, over compact factors; zero if the slowest mode sets the variance."""
-    if group.is_compact and is_isotropic(group):
+    if group.is_compact and _is_isotropic(group):
         return 0.0
     factors = scaled_factors(group) if isinstance(group, DirectProduct) and not group.is_compact else [group]
     rates = (
@@ -88,6 +88,12 @@ def _largest_turning_rate(group: LieGroup) -> float:
         if factor.is_compact and not factor.algebra.is_abelian
     )
     return max(rates, default=0.0)
+
+
+def _is_isotropic(group: LieGroup) -> bool:
+    """Whether the basis of a group is a rotation of the natural basis times one factor."""
+    axes = torch.linalg.svdvals(group.basis.rows)
+    return bool(axes[0] - axes[-1] <= 1e-9 * axes[0])
 
 
 def rows_at_once(num_rows: int, num_factors: int) -> int:
@@ -150,7 +156,7 @@ def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
         data: elements ``[m, *element_shape]``.
         log_decay: minus the logarithm of what is left of the slowest mode.
     """
-    isotropic = group.is_compact and is_isotropic(group)
+    isotropic = group.is_compact and _is_isotropic(group)
     if isinstance(group, DirectProduct) and not isotropic and (factors := scaled_factors(group)):
         parts = zip(factors, group.split(data), strict=True)
         return max(terminal_std(factor, part, log_decay) for factor, part in parts)
@@ -239,7 +245,7 @@ class NoisingPath(ProbabilityPath):
         return 8.0
 
     @classmethod
-    def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
+    def fit_base(cls, group: LieGroup, samples: Tensor) -> GroupDistribution:
         """Fit the base distribution: Haar measure on compact factors, elsewhere mixtures of eight normal
         distributions.
         """
@@ -248,7 +254,7 @@ class NoisingPath(ProbabilityPath):
     @classmethod
     def fit(
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
-    ) -> tuple[dict[str, Any], BaseDistribution]:
+    ) -> tuple[dict[str, Any], GroupDistribution]:
         """Choose the width of the noise by `terminal_std`, and fit the base distribution to noised data.
 
         Returns:
@@ -264,7 +270,7 @@ class NoisingPath(ProbabilityPath):
         return settings, cls.fit_base(group, noised[is_finite])
 
     @classmethod
-    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
+    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: GroupDistribution) -> PathT:
         return cls._of_settings(group, settings)
 
     @classmethod
