@@ -85,7 +85,7 @@ def test_levels_by_the_noise_of_their_targets(group: LieGroup) -> None:
 
 
 def test_older_files(tmp_path: Path) -> None:
-    """What was learned in another frame, or of other entries, is refused; on tori nothing has changed."""
+    """Networks that learned in another frame, or from other entries, are refused; on tori nothing has changed."""
     for group in (Torus(2), SO(3), Translation(2)):
         base, settings = KineticPath.fit_base(group, group.random(8)), {"widest": 2.8}
         model = GroupDiffusion(group, "momentum", width=8, depth=1)
@@ -93,7 +93,7 @@ def test_older_files(tmp_path: Path) -> None:
         path = tmp_path / f"{group!r}.safetensors"
         model.save(path)
         file = read_file(path)
-        header = {**file.entry("trivgeo.GroupDiffusion"), "version": 1}  # as it was written once
+        header = {**file.entry("trivgeo.GroupDiffusion"), "version": [1, 1]}  # as it was written once
         entries = {"trivgeo.GroupDiffusion": json.dumps(header)}
         save_file(file.tensors, path, metadata={**entries, "checksum": content_hash(entries, file.tensors)})
     GroupDiffusion.load(tmp_path / "Torus(2).safetensors", Torus(2))

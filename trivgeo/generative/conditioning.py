@@ -17,7 +17,6 @@ from trivgeo.checks import check_arguments, check_count, check_fraction, check_t
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.generative.particles import MaskedCondition, Particles
-from trivgeo.generative.paths.base import Network
 from trivgeo.groups import LieGroup
 
 __all__ = [
@@ -93,7 +92,7 @@ def _ordered(condition: Any) -> Any:
     return condition
 
 
-_MIN_STD = 1e-3  # of an entry of a vector condition, in its own units
+_MIN_CONDITION_STD = 1e-3  # in the units of an entry of a vector condition
 
 
 class Standardization(nn.Module):
@@ -113,7 +112,7 @@ class Standardization(nn.Module):
     def fit(self, x: Tensor) -> None:
         """Set mean and standard deviation to those of the rows of x, ``[m, dim]``."""
         self.mean.copy_(x.mean(0))
-        self.std.copy_(x.std(0).clamp(min=_MIN_STD))
+        self.std.copy_(x.std(0).clamp(min=_MIN_CONDITION_STD))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x minus the mean, over the standard deviation, ``[*batch, dim]``."""
@@ -453,26 +452,15 @@ class ConditionalNetwork(nn.Module):
             return None
         return self.encoder.drop(self.encoder(condition), generator)
 
-    def given(self, features: Any, guidance: float = 1.0) -> Network:
-        """Return the network of elements that stays with the conditions of ``features``, ``[b, ...]``.
+    def given(self, features: Any, guidance: float = 1.0, function: nn.Module | None = None) -> Callable[..., Tensor]:
+        r"""Return the network with its features fixed, and classifier-free guidance (Ho and Salimans 2022).
 
         Args:
-            features: features of conditions that the encoder returned; ``None`` without conditions.
-            guidance: factor of classifier-free guidance, see `guided`; 1 for none.
-        """
-        return self.guided(self, features, guidance)
-
-    def guided(self, evaluate: Callable[..., Tensor], features: Any, guidance: float) -> Callable[..., Tensor]:
-        r"""Fix the features of a function, with classifier-free guidance (Ho and Salimans 2022).
-
-        Args:
-            evaluate: function whose last argument are features.
-            features: features of the conditions.
+            features: of conditions ``[b, ...]``, from the encoder; ``None`` without conditions.
             guidance: w of :math:`f(\varnothing) + w (f(c) - f(\varnothing))`; one is f itself.
-
-        Returns:
-            A function of the other arguments.
+            function: f in place of the network, whose last argument are features.
         """
+        evaluate = self if function is None else function
 
         def conditional(*args: Tensor | None) -> Tensor:
             return evaluate(*args, features)

@@ -56,9 +56,7 @@ class _Elements(constraints.Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Whether values are near the group, ``[*batch]``."""
-        periods = self.group._periods().reshape(self.group.element_shape).to(value)
-        error = torch.where(periods > 0, 0.0, (self.group.project(value) - value).abs() / (1.0 + value.abs()))
-        return (error < _MAX_ENTRY_ERROR).flatten(-self.event_dim).all(-1)
+        return _is_near(self.group, value, self.group.project(value))
 
 
 class GroupDistribution(nn.Module, Distribution, ABC):
@@ -105,7 +103,7 @@ class GroupDistribution(nn.Module, Distribution, ABC):
             return self._draw(self._shape(sample_shape), generator)
 
     def rsample(self, sample_shape: int | Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Draw elements that depend on the parameters differentiably, see `sample`.
+        """Draw elements that depend on the parameters differentiably, see `sample` for ``generator``.
 
         Raises:
             ConfigurationError: the distribution is sampled by rejection.
@@ -553,6 +551,32 @@ class EmpiricalDistribution(GroupDistribution):
 def _members(modules: nn.ModuleList) -> list[GroupDistribution]:
     """The distributions of a module list, with their type."""
     return cast("list[GroupDistribution]", list(modules))
+
+
+def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
+    """Project elements g, ``[b, *element_shape]``, on the group; messages call them ``name``.
+
+    Raises:
+        ShapeError: there is not one batch dimension.
+        NonFiniteError: elements hold NaN or infinity.
+        DomainError: rows are far from the group.
+    """
+    g = group.check_elements(g, name)
+    if len(group.batch_shape(g)) != 1:
+        raise ShapeError(f"{name}: expected one batch dimension, got {list(group.batch_shape(g))}")
+    if not bool(torch.isfinite(g).all()):
+        raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
+    near = group.project(g)
+    if bool((wrong := ~_is_near(group, g, near)).any()):
+        raise DomainError(f"{name}: expected elements of {group!r}, got {int(wrong.sum())} rows that are not")
+    return near
+
+
+def _is_near(group: LieGroup, g: Tensor, near: Tensor) -> Bool[Tensor, "*batch"]:
+    """Whether entries of g are those of elements ``near``, but for rounding and turns of angles."""
+    periods = group._periods().reshape(group.element_shape).to(g)
+    error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
+    return (error < _MAX_ENTRY_ERROR).flatten(-len(group.element_shape)).all(-1)
 
 
 def sum_over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> float:

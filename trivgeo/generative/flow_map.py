@@ -21,11 +21,11 @@ from trivgeo.sde.solvers.time_loop import solve
 __all__ = ["FlowMap", "FlowMapBatch", "FlowTrajectories"]
 
 _NUM_TIME_WAVES = 16
-_NUM_TRAJECTORIES = 8192  # that are followed at once
+_NUM_TRAJECTORIES = 8192  # trajectories that are followed at once
 _NUM_TRAJECTORY_STEPS = 16
-_MAX_TRAJECTORY_ENTRIES = 2**26  # numbers of all elements on them
-_NUM_USES = 16  # training rows a trajectory
-_FULL_SHARE = 0.5  # of the training rows: intervals from the base distribution to the data
+_MAX_TRAJECTORY_ENTRIES = 2**26  # entries of all elements on the trajectories
+_NUM_ROWS_PER_TRAJECTORY = 16
+_WHOLE_FLOW_PROBABILITY = 0.5  # probability that a training row spans the flow from base distribution to data
 
 
 class FlowMapBatch(NamedTuple):
@@ -162,7 +162,7 @@ class FlowTrajectories:
         first = integers(last, (count,), self._states, generator)
         span = (uniform((count,), self._states, generator) * (last - first)).floor().long()
         second = first + 1 + span.clamp(max=last - 1)
-        full = uniform((count,), self._states, generator) < _FULL_SHARE
+        full = uniform((count,), self._states, generator) < _WHOLE_FLOW_PROBABILITY
         first, second = torch.where(full, 0, first), torch.where(full, last, second.clamp(max=last))
         g, h = self._states[first, rows], self._states[second, rows]
         features = None if self._condition is None else self._condition[rows]
@@ -187,7 +187,7 @@ class FlowTrajectories:
         assert solution.saved is not None
         self._states, self._group = solution.saved[:, found], equation.group
         self._condition = None if self._condition is None else self._condition[found]
-        self._num_left = _NUM_USES * count
+        self._num_left = _NUM_ROWS_PER_TRAJECTORY * count
 
     def _displacement(self, g: Tensor, h: Tensor) -> Tensor:
         return self._group.log(self._group.compose(self._group.inverse(g), h))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
-from trivgeo.generative.data import TrainingData, check_pair, check_samples, check_training, training_data
 from trivgeo.generative.distributions import (
     EmpiricalDistribution,
     GroupDistribution,
+    check_samples,
     log_torus_volume,
     sum_over_compact,
 )
@@ -28,16 +28,15 @@ from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
 from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.generative.particles import MaskedCondition, Particles
 from trivgeo.generative.paths import PATHS, Bridge, ProbabilityPath
-from trivgeo.generative.paths.base import follow_flow
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence
+from trivgeo.sde.solvers.runge_kutta import solve_adaptive
 
 __all__ = ["GroupDiffusion", "ModelDistribution"]
 
 _TOLERANCE = 1e-4  # largest error of one step of a flow
-_EARLY = "{}: {:g} seconds ended the training after {} of {} steps; give seconds="
-_NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input scales are fitted
-_MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # of them, where elements are large
+_NUM_FIT_ROWS = 16_384  # base distribution, levels of noise and input scales are fitted to them
+_MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # large elements get fewer rows
 
 
 class GroupDiffusion(nn.Module):
@@ -182,27 +181,27 @@ class GroupDiffusion(nn.Module):
                 expected, or the axes of a compact group are of lengths so unequal that its noise cannot be simulated.
             CheckpointError: the folder holds the checkpoint of another training.
         """
-        from trivgeo.generative.diffusion_training import PathTraining, train_average
+        from trivgeo.generative import diffusion_training as training
 
-        limit = check_training(steps, seconds, batch_size, learning_rate)
+        settings = training.TrainingSettings(steps, seconds, batch_size, learning_rate, progress).checked()
         device = self._like().device
-        data = training_data(samples, condition, lambda pair: check_pair(pair, self.group, self.encoder, device))
+        check = functools.partial(training.check_pair, group=self.group, encoder=self.encoder, device=device)
+        data = training.training_data(samples, condition, check)
         source, pairing = (None, coupling) if isinstance(coupling, str) else check_type("coupling", coupling, Bridge)
         if pairing != "independent" and self.encoder is not None:
             raise ConfigurationError(f"coupling: expected 'independent' for a model with conditions, got {pairing!r}")
-        networks, fitted = self._set_up(data, source)
+        generator = torch.Generator(device).manual_seed(self.seed)
+        num_rows = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
+        rows = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, num_rows)), generator)
+        networks, fitted = self._set_up(*rows, source, generator)
         if fitted.particles is not None and not (source is None and pairing == "independent"):
             raise ConfigurationError(f"coupling: expected 'independent' for particles with a mask, got {coupling!r}")
         fitted.path = fitted.path.with_coupling(pairing)
-        training = PathTraining(networks, fitted.path, learning_rate, self.seed, self.num_draws)
-        train_average(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
-        networks.load_state_dict(training.average.state_dict())
+        module = training.PathTraining(networks, fitted.path, learning_rate, self.seed, self.num_draws)
+        fitted.ended_by_time = training.train_average(module, data.draw, settings, folder, data.is_repeatable)
+        networks.load_state_dict(module.average.state_dict())
         networks.to(device).eval()
-        early = training.num_steps < steps
-        if early and seconds is None:
-            warnings.warn(_EARLY.format("fit", limit, training.num_steps, steps), stacklevel=2)
-        fitted.num_skipped_rows = int(training.num_skipped_rows)
-        fitted.num_steps, fitted.ended_by_time = training.num_steps, early
+        fitted.num_steps, fitted.num_skipped_rows = module.num_steps, int(module.num_skipped_rows)
         self.network, self.encoder, self.fitted = networks.network, networks.encoder, fitted
         return self
 
@@ -229,10 +228,10 @@ class GroupDiffusion(nn.Module):
             ShapeError: the conditions have another shape than those of the training.
             NonFiniteError: its flow is finite nowhere, or the training diverged.
         """
-        from trivgeo.generative.diffusion_training import train_flow_map
+        from trivgeo.generative import diffusion_training as training
 
         fitted = self._fitted()
-        limit = check_training(steps, seconds, batch_size, learning_rate)
+        settings = training.TrainingSettings(steps, seconds, batch_size, learning_rate, progress).checked()
         if self._particles is not None:
             raise ConfigurationError("model: expected a model without masks, since a flow map takes none")
         if fitted.path.default_steps is not None:
@@ -246,12 +245,7 @@ class GroupDiffusion(nn.Module):
                 source = self._features(condition, torch.Size([len(leaf)]))
         elif condition is not None:
             raise ConfigurationError("condition: expected none, for the model has no conditions")
-        flow_map, num_steps = train_flow_map(
-            self._networks(), fitted, source, self._shape, steps, limit, batch_size, learning_rate, self.seed, progress
-        )
-        if num_steps < steps and seconds is None:
-            warnings.warn(_EARLY.format("distil", limit, num_steps, steps), stacklevel=2)
-        fitted.flow_map = flow_map
+        fitted.flow_map = training.train_flow_map(self._networks(), fitted, source, self._shape, settings, self.seed)
         return self
 
     def sample(
@@ -309,7 +303,7 @@ class GroupDiffusion(nn.Module):
                 tolerance = _TOLERANCE if tolerance is None else tolerance
                 found = fitted.path.sample(network, start, generator, tolerance)
             elif fitted.flow_map is not None:
-                found = fitted.flow_map.sample(start, steps, networks.guided(fitted.flow_map, features, guidance))
+                found = fitted.flow_map.sample(start, steps, networks.given(features, guidance, fitted.flow_map))
             else:
                 found = fitted.path.sample_in_steps(network, start, generator, steps)
             found = self._hidden(self.group.project(found.double()).to(found.dtype), features)
@@ -355,7 +349,7 @@ class GroupDiffusion(nn.Module):
                 raise ConfigurationError(f"model: expected a flow on the group, got one of kind {self.kind!r}")
             ends = fitted.path.end_time, fitted.path.start_time
             start, end = reversed(ends) if reverse else ends
-            found = self.group.project(follow_flow(flow, flat, start, end, tolerance).double())
+            found = self.group.project(solve_adaptive(flow, flat, start, end, tolerance=tolerance).final.double())
             found = self._hidden(found, features)
         return found.to(flat.dtype).reshape(g.shape)
 
@@ -547,11 +541,10 @@ class GroupDiffusion(nn.Module):
         """Elements ``[b, *element_shape]`` whose absent particles are at the identity."""
         return g if self._particles is None else self._particles.hide(g, features.mask)
 
-    def _set_up(self, data: TrainingData, source: Any) -> tuple[ConditionalNetwork, FittedPath]:
-        """Return networks for the data of a training, and what is fitted to data and source before it."""
-        generator = torch.Generator(self._like().device).manual_seed(self.seed)
-        count = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
-        rows, conditions = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, count)), generator)
+    def _set_up(
+        self, rows: Tensor, conditions: Any, source: Any, generator: torch.Generator
+    ) -> tuple[ConditionalNetwork, FittedPath]:
+        """Return networks for training rows and their conditions, and what is fitted to rows and source."""
         particles, own = None, conditions
         if isinstance(conditions, MaskedCondition):
             particles, (own, mask) = Particles(self.group), conditions

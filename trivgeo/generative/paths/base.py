@@ -20,7 +20,7 @@ from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun, solve_adaptive
 from trivgeo.sde.solvers.time_loop import solve
 
-__all__ = ["Network", "ProbabilityPath", "TrainingBatch", "follow_flow"]
+__all__ = ["Network", "ProbabilityPath", "TrainingBatch"]
 
 PathT = TypeVar("PathT", bound="ProbabilityPath")
 
@@ -156,7 +156,7 @@ class ProbabilityPath(ABC):
             generator: source of random numbers, where the flow needs any.
             tolerance: largest error of one step of the flow, see `solve_adaptive`.
         """
-        return follow_flow(self.flow(network), start, self.end_time, self.start_time, tolerance)
+        return solve_adaptive(self.flow(network), start, self.end_time, self.start_time, tolerance=tolerance).final
 
     def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:
         """Carry elements of the base distribution to data in a given number of steps.
@@ -219,19 +219,3 @@ class ProbabilityPath(ABC):
             divergence=divergence,
             generator=generator,
         ).log_density
-
-
-def follow_flow(flow: TrivializedSDE, initial: Tensor, start: float, end: float, tolerance: float) -> Tensor:
-    """Integrate a flow with adaptive steps.
-
-    Args:
-        flow: equation without noise.
-        initial: elements at the start, ``[b, ...]``.
-        start: first time.
-        end: last time.
-        tolerance: error of a step, see `trivgeo.sde.solvers.solve_adaptive`.
-
-    Returns:
-        Elements at the last time, ``[b, ...]``; NaN in chains that could not be followed.
-    """
-    return solve_adaptive(flow, initial, start, end, tolerance=tolerance).final

@@ -26,7 +26,7 @@ __all__ = ["Bridge", "FlowMatchingPath"]
 PathT = TypeVar("PathT", bound="FlowMatchingPath")
 
 _MAX_PAIR_ENTRIES = 2**24  # numbers of elements of pairs at once
-_WIDEN = 1.2  # factor on standard deviations: the base distribution covers the data
+_BASE_STD_RATIO = 1.2  # standard deviation of the base distribution, which is to cover the data, over that of the data
 
 
 class Bridge(NamedTuple):
@@ -74,7 +74,7 @@ class FlowMatchingPath(ProbabilityPath):
         """Fit the base distribution: Haar measure on compact factors, elsewhere normal ones 1.2 times as wide as the
         samples.
         """
-        return fit_base_distribution(group, samples, _WIDEN)
+        return fit_base_distribution(group, samples, _BASE_STD_RATIO)
 
     @classmethod
     def fit(

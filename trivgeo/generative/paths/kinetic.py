@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo._random import normal
-from trivgeo.generative.paths.base import Network, TrainingBatch, follow_flow
+from trivgeo.generative.paths.base import Network, TrainingBatch
 from trivgeo.generative.paths.noising import (
     MIN_STD_RATIO,
     NoisingPath,
@@ -35,6 +35,7 @@ from trivgeo.sde.processes.kinetic_diffusion import (
     split_state,
 )
 from trivgeo.sde.processes.trivialized import TrivializedSDE
+from trivgeo.sde.solvers.runge_kutta import solve_adaptive
 from trivgeo.sde.solvers.time_loop import solve
 
 __all__ = ["KineticPath"]
@@ -42,7 +43,7 @@ __all__ = ["KineticPath"]
 PathT = TypeVar("PathT", bound="KineticPath")
 
 _LOG_DECAY = 6.0  # minus the logarithm of what noise leaves of the slowest mode, on groups that are not abelian
-_NUM_GRID_LEVELS = 256  # of the table of the density of levels
+_NUM_GRID_LEVELS = 256  # size of the table of the density of levels
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class KineticPath(NoisingPath):
         Momenta are drawn at the last time and dropped at the first.
         """
         state = join_state(self.group, self._with_momentum(start, generator))
-        found = follow_flow(self.flow(network), state, self.end_time, self.start_time, tolerance)
+        found = solve_adaptive(self.flow(network), state, self.end_time, self.start_time, tolerance=tolerance).final
         return self._without_momentum(split_state(self.group, found))
 
     def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:

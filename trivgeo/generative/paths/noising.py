@@ -39,7 +39,7 @@ MAX_USUAL_FACTORS = 32
 MIN_STD_RATIO = 0.0025
 """Standard deviation of the noise at the data, in units of that of the widest noise."""
 _MAX_FACTORS, _MAX_KINETIC_FACTORS = 2048, 256  # more exponentials of one noise sample are refused
-_MAX_ANGLE_VARIANCE = 2.5  # of one exponential in its fastest direction: a full turn is four standard deviations
+_MAX_ANGLE_VARIANCE = 2.5  # variance of the fastest angle of one exponential: a full turn is four deviations
 _NUM_LEVEL_GROUPS = 8  # groups of levels of a batch, each with its own number of exponentials
 
 
@@ -212,8 +212,8 @@ def _slowest_rate_of_entries(group: LieGroup) -> float:
 
 PathT = TypeVar("PathT", bound="NoisingPath")
 
-_SAME_STD = 1e-6  # relative difference of standard deviations of factors that share one
-_NUM_COMPONENTS = 8  # of the mixture that noise of a noncompact group ends at
+_MIN_STD_DIFFERENCE = 1e-6  # relative difference of the noise of two factors, below which they share it
+_NUM_BASE_COMPONENTS = 8  # normal components of a base distribution on a noncompact group
 
 
 class NoisingPath(ProbabilityPath):
@@ -249,7 +249,7 @@ class NoisingPath(ProbabilityPath):
         """Fit the base distribution: Haar measure on compact factors, elsewhere mixtures of eight normal
         distributions.
         """
-        return fit_base_distribution(group, samples, num_components=_NUM_COMPONENTS)
+        return fit_base_distribution(group, samples, num_components=_NUM_BASE_COMPONENTS)
 
     @classmethod
     def fit(
@@ -263,7 +263,7 @@ class NoisingPath(ProbabilityPath):
         """
         stds = factor_stds(group, data, cls.log_decay(group))
         settings: dict[str, Any] = {"widest": max(stds) if stds else terminal_std(group, data, cls.log_decay(group))}
-        if stds and max(stds) - min(stds) > _SAME_STD * max(stds):
+        if stds and max(stds) - min(stds) > _MIN_STD_DIFFERENCE * max(stds):
             settings["ratios"] = [std / max(stds) for std in stds]
         noised = cls._of_settings(group, settings).sample_terminal(data, generator)
         is_finite = torch.isfinite(noised.flatten(1)).all(-1)
