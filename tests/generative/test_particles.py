@@ -224,7 +224,7 @@ def test_numbers_of_particles_that_vary() -> None:
         hidden = torch.where(mask, batch.elements, 0.0)
         found = model.network(hidden, batch.level, None, mask.float())
         expected = float((found - batch.target).square()[mask].mean())
-    training = PathTraining(model._networks(), model.fitted.path, 1e-3, 0)
+    training = PathTraining(model.networks, model.fitted.path, 1e-3, 0)
     with torch.no_grad():
         losses = [float(training._loss((g, MaskedCondition(None, mask)), seeded(k))[0]) for k in range(40)]
     assert sum(losses) / 40 == pytest.approx(expected, rel=0.15)

@@ -184,18 +184,11 @@ class ConditionEncoder(nn.Module):
             raise ShapeError(f"condition: expected vectors [{len(condition)}, {dim}], got {list(condition.shape)}")
 
     def forward(self, condition: Any) -> Any:
-        """Return the features of a batch of conditions, a tensor or tree of tensors ``[b, ...]``, one row each.
-
-        Args:
-            condition: conditions ``[b, ...]``, a tensor or a tree of tensors.
-        """
+        """Return the features of a batch of conditions, both a tensor or tree of tensors ``[b, ...]``."""
         return self.encoder(condition)
 
     def prepare(self, condition: Any) -> Any:
-        """Fit statistics and layers to training conditions, and return the features of the first two rows.
-
-        Args:
-            condition: conditions ``[m, ...]``, a tensor or a tree of tensors.
+        """Fit statistics and layers to training conditions ``[m, ...]``, and return the features of the first two.
 
         Raises:
             ConfigurationError: conditions are to be dropped, and the features are no tensor of floating-point numbers.
@@ -208,11 +201,9 @@ class ConditionEncoder(nn.Module):
         return features
 
     def initialise(self, dim: int, reference: Tensor) -> None:
-        """Draw the vector of a missing condition, unless conditions are never missing or the vector exists.
+        """Draw the vector ``[dim]`` of a missing condition, of the dtype and on the device of ``reference``.
 
-        Args:
-            dim: number of its entries.
-            reference: a tensor with its dtype and device.
+        Nothing is drawn if conditions are never missing, or the vector exists.
         """
         if self.dropout > 0.0 and self.missing is None:
             self.missing = nn.Parameter(normal((dim,), torch.empty(0), None).to(reference))
@@ -231,14 +222,9 @@ class ConditionEncoder(nn.Module):
         return self.missing.expand_as(self._checked(features))
 
     def drop(self, features: Any, generator: torch.Generator) -> Any:
-        """Replace random rows of a training batch of features by the vector of a missing condition.
+        """Return training features ``[b, ...]`` in which rows that ``generator`` draws lack their condition.
 
-        Args:
-            features: features ``[b, ...]``.
-            generator: random numbers that select the rows.
-
-        Returns:
-            Features of the same shape; ``features`` itself if conditions are never missing.
+        They are ``features`` itself if conditions are never missing.
         """
         if self.missing is None:
             return features
@@ -375,7 +361,7 @@ class ConditionalNetwork(nn.Module):
         if self.particles is not None:
             assert isinstance(features, MaskedCondition)
             presence = self.particles.presence(features.mask)
-            g = self.particles.hide(g, features.mask)
+            g = self.hidden(g, features)
             momentum = None if momentum is None else torch.where(presence, momentum, 0.0)
             return torch.where(presence, self._evaluate(g, level, momentum, *features), 0.0)
         return self._evaluate(g, level, momentum, features, None)
@@ -396,6 +382,10 @@ class ConditionalNetwork(nn.Module):
                 f"network: expected an algebra vector for each element {list(expected)}, got {list(found.shape)}"
             )
         return found
+
+    def hidden(self, g: Tensor, features: Any) -> Tensor:
+        """Return elements g ``[b, *element_shape]``, those outside of the mask of ``features`` at the identity."""
+        return g if self.particles is None else self.particles.hide(g, features.mask)
 
     def features(
         self, condition: Any, ndims: tuple[int, ...], shape: tuple[int, ...], batch: torch.Size, reference: Tensor

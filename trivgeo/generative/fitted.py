@@ -14,7 +14,6 @@ from trivgeo.generative.conditioning import ConditionalNetwork
 from trivgeo.generative.distributions import EmpiricalDistribution, GroupDistribution
 from trivgeo.generative.flow_map import FlowMap
 from trivgeo.generative.group_network import GroupNetwork
-from trivgeo.generative.particles import Particles
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.networks import NetworkFile, read_file, write_file
@@ -37,7 +36,6 @@ class FittedPath(nn.Module):
         settings: numbers that the path was built from.
         condition_ndims: number of dimensions of one condition, for each tensor in it; empty without conditions.
         feature_shape: shape of the features of one condition, if they are a tensor.
-        particles: factors of a power that may be absent; ``None`` for a model without masks.
         flow_map: of `GroupDiffusion.distil`; ``None`` before.
         num_skipped_rows: rows of the training that were skipped, for want of a logarithm; zero for a loaded model.
         num_steps: steps of the optimiser that were made; zero for a loaded model.
@@ -51,11 +49,10 @@ class FittedPath(nn.Module):
         settings: dict[str, Any],
         condition_ndims: tuple[int, ...] = (),
         feature_shape: tuple[int, ...] = (),
-        particles: Particles | None = None,
     ) -> None:
         super().__init__()
         self.path, self.base, self.settings = path, base, settings
-        self.condition_ndims, self.feature_shape, self.particles = condition_ndims, feature_shape, particles
+        self.condition_ndims, self.feature_shape = condition_ndims, feature_shape
         self.flow_map: FlowMap | None = None
         self.num_skipped_rows, self.num_steps, self.ended_by_time = 0, 0, False
 
@@ -185,7 +182,7 @@ class SavedModel:
                 f"{self.path}: expected versions {expected} of targets and inputs of a network of kind {self.kind!r} "
                 f"on {group!r}, got {self._versions}; fit the model again"
             )
-        fitted = FittedPath(built, base, self._settings, self._ndims, self._feature_shape, networks.particles)
+        fitted = FittedPath(built, base, self._settings, self._ndims, self._feature_shape)
         with self.file.bounded():
             networks.initialise(self._feature_shape)
             if self._has_flow_map:

@@ -93,8 +93,7 @@ class GroupDiffusion(nn.Module):
         width: see `GroupNetwork`, also for ``depth``.
 
     Attributes:
-        network: the network that is trained.
-        encoder: the encoder of the conditions; ``None`` for a model without conditions.
+        networks: the network and the encoder of its conditions in one module.
         fitted: path, base distribution and settings, see `FittedPath`; ``None`` before `fit`.
 
     Raises:
@@ -119,20 +118,31 @@ class GroupDiffusion(nn.Module):
         self._path_class = _path_class(kind)
         self.kind = kind if isinstance(kind, str) else kind.__name__
         self.seed, self.num_draws = check_count("seed", seed, 0), check_count("num_draws", num_draws)
-        self.encoder: ConditionEncoder | None = None
+        encoder: ConditionEncoder | None = None
         self.fitted: FittedPath | None = None
         if condition is not None:
-            self.encoder = ConditionEncoder(condition, condition_dropout)
+            encoder = ConditionEncoder(condition, condition_dropout)
         elif network is not None:
-            self.encoder = ConditionEncoder(nn.Identity(), 0.0)
+            encoder = ConditionEncoder(nn.Identity(), 0.0)
         features = None if isinstance(condition, nn.Module) else condition  # those of a module are known by its output
         uses_momentum = self._path_class.uses_momentum(group)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             own = copy.deepcopy(network)
-            self.network = GroupNetwork(group, uses_momentum, width, depth, features) if own is None else own
-        self._frozen = {name for name, x in self._networks().named_parameters() if not x.requires_grad}
+            own = GroupNetwork(group, uses_momentum, width, depth, features) if own is None else own
+        self.networks = ConditionalNetwork(group, own, encoder, uses_momentum)
+        self._frozen = {name for name, x in self.networks.named_parameters() if not x.requires_grad}
         self._shape = (width, depth)
+
+    @property
+    def network(self) -> nn.Module:
+        """The network that is trained."""
+        return self.networks.network
+
+    @property
+    def encoder(self) -> ConditionEncoder | None:
+        """The encoder of the conditions; ``None`` for a model without conditions."""
+        return self.networks.encoder
 
     def fit(
         self,
@@ -194,7 +204,7 @@ class GroupDiffusion(nn.Module):
         num_rows = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
         rows = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, num_rows)), generator)
         networks, fitted = self._set_up(*rows, source, generator)
-        if fitted.particles is not None and not (source is None and pairing == "independent"):
+        if networks.particles is not None and not (source is None and pairing == "independent"):
             raise ConfigurationError(f"coupling: expected 'independent' for particles with a mask, got {coupling!r}")
         fitted.path = fitted.path.with_coupling(pairing)
         module = training.PathTraining(networks, fitted.path, learning_rate, self.seed, self.num_draws)
@@ -202,7 +212,7 @@ class GroupDiffusion(nn.Module):
         networks.load_state_dict(module.average.state_dict())
         networks.to(device).eval()
         fitted.num_steps, fitted.num_skipped_rows = module.num_steps, int(module.num_skipped_rows)
-        self.network, self.encoder, self.fitted = networks.network, networks.encoder, fitted
+        self.networks, self.fitted = networks, fitted
         return self
 
     def distil(
@@ -232,7 +242,7 @@ class GroupDiffusion(nn.Module):
 
         fitted = self._fitted()
         settings = training.TrainingSettings(steps, seconds, batch_size, learning_rate, progress).checked()
-        if self._particles is not None:
+        if self.networks.particles is not None:
             raise ConfigurationError("model: expected a model without masks, since a flow map takes none")
         if fitted.path.default_steps is not None:
             raise ConfigurationError(f'model: expected one of kind "flow", got {self.kind!r}')
@@ -245,7 +255,7 @@ class GroupDiffusion(nn.Module):
                 source = self._features(condition, torch.Size([len(leaf)]))
         elif condition is not None:
             raise ConfigurationError("condition: expected none, for the model has no conditions")
-        fitted.flow_map = training.train_flow_map(self._networks(), fitted, source, self._shape, settings, self.seed)
+        fitted.flow_map = training.train_flow_map(self.networks, fitted, source, self._shape, settings, self.seed)
         return self
 
     def sample(
@@ -296,8 +306,8 @@ class GroupDiffusion(nn.Module):
         if not math.isfinite(guidance):
             raise ConfigurationError(f"guidance: expected a finite number, got {guidance}")
         with torch.no_grad():
-            networks, features = self._networks(), self._features(condition, torch.Size(shape), guidance, mask)
-            start = self._hidden(fitted.base.sample(math.prod(shape), generator), features)
+            networks, features = self.networks, self._features(condition, torch.Size(shape), guidance, mask)
+            start = networks.hidden(fitted.base.sample(math.prod(shape), generator), features)
             network = networks.given(features, guidance)
             if steps is None:
                 tolerance = _TOLERANCE if tolerance is None else tolerance
@@ -306,7 +316,7 @@ class GroupDiffusion(nn.Module):
                 found = fitted.flow_map.sample(start, steps, networks.given(features, guidance, fitted.flow_map))
             else:
                 found = fitted.path.sample_in_steps(network, start, generator, steps)
-            found = self._hidden(self.group.project(found.double()).to(found.dtype), features)
+            found = networks.hidden(self.group.project(found.double()).to(found.dtype), features)
         return found.reshape(*shape, *self.group.element_shape)
 
     def carry(
@@ -340,17 +350,18 @@ class GroupDiffusion(nn.Module):
         fitted = self._fitted()
         g = self.group.check_elements(g, "g")
         batch = self.group.batch_shape(g)
+        networks = self.networks
         with torch.no_grad():
             features = self._features(condition, batch, mask=mask)
-            flat = self._hidden(g.reshape(-1, *self.group.element_shape).to(self._like().device), features)
+            flat = networks.hidden(g.reshape(-1, *self.group.element_shape).to(self._like().device), features)
             flat = check_samples(self.group, flat, "g").to(self._like())
-            flow = fitted.path.flow(self._networks().given(features))
+            flow = fitted.path.flow(networks.given(features))
             if flow.group.dim != self.group.dim:
                 raise ConfigurationError(f"model: expected a flow on the group, got one of kind {self.kind!r}")
             ends = fitted.path.end_time, fitted.path.start_time
             start, end = reversed(ends) if reverse else ends
             found = self.group.project(solve_adaptive(flow, flat, start, end, tolerance=tolerance).final.double())
-            found = self._hidden(found, features)
+            found = networks.hidden(found, features)
         return found.to(flat.dtype).reshape(g.shape)
 
     def log_prob(
@@ -391,20 +402,20 @@ class GroupDiffusion(nn.Module):
         fitted = self._fitted()
         g = self.group.check_elements(g, "g")
         batch = self.group.batch_shape(g)
-        flat = g.reshape(-1, *self.group.element_shape).to(self._like().device)
+        networks, flat = self.networks, g.reshape(-1, *self.group.element_shape).to(self._like().device)
         if generator is None:
             generator = torch.Generator(flat.device).manual_seed(0)
         leaves = [x for x in pytree.tree_leaves((g, condition)) if isinstance(x, Tensor)]
         is_tracked = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
         with torch.set_grad_enabled(is_tracked):
             features = self._features(condition, batch, mask=mask)
-            flat = self._hidden(flat, features)
+            flat = networks.hidden(flat, features)
             near = check_samples(self.group, flat, "g").to(self._like())
             if is_tracked:  # projected, with the derivative of the identity
                 near = flat.to(near) + (near - flat.to(near)).detach()
                 near = near if near.requires_grad else near.requires_grad_()
-            network = self._networks().given(features)
-            shares: Any = 1.0 if self._particles is None else self._particles.share(features.mask).to(flat)
+            network, particles = networks.given(features), networks.particles
+            shares: Any = 1.0 if particles is None else particles.share(features.mask).to(flat)
             found = fitted.path.with_draws(check_count("num_draws", num_draws)).log_density(
                 network, near, self._base_log_prob(features), generator, tolerance, divergence
             )
@@ -449,7 +460,7 @@ class GroupDiffusion(nn.Module):
         """
         fitted = self._fitted()
         model = {"kind": self.kind, "seed": self.seed, "shape": list(self._shape)}
-        write_model(path, self.group, self._networks(), fitted, model)
+        write_model(path, self.group, self.networks, fitted, model)
 
     @classmethod
     def load(
@@ -484,8 +495,8 @@ class GroupDiffusion(nn.Module):
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
         if model.kind != saved.kind:
             raise CheckpointError(f"{path}: expected a model of kind {model.kind!r}, got one of {saved.kind!r}")
-        networks = model._networks_for(particles)
-        model.fitted = saved.fill(networks, model._path_class)
+        model.networks.particles = particles
+        model.fitted = saved.fill(model.networks, model._path_class)
         return model.eval()
 
     def _fitted(self) -> FittedPath:
@@ -494,23 +505,9 @@ class GroupDiffusion(nn.Module):
             raise ConfigurationError("model: expected a fitted one; call fit(samples) or GroupDiffusion.load")
         return self.fitted
 
-    @property
-    def _particles(self) -> Particles | None:
-        """The particles that may be absent, of a fitted model that knows masks."""
-        return None if self.fitted is None else self.fitted.particles
-
-    def _networks(self) -> ConditionalNetwork:
-        """The network and the encoder of its conditions in one module."""
-        return self._networks_for(self._particles)
-
-    def _networks_for(self, particles: Particles | None) -> ConditionalNetwork:
-        """The same with masks of particles, or without."""
-        uses_momentum = self._path_class.uses_momentum(self.group)
-        return ConditionalNetwork(self.group, self.network, self.encoder, uses_momentum, particles)
-
     def _like(self) -> Tensor:
         """A tensor of the dtype and the device of the model."""
-        return next((x for x in self._networks().parameters() if x.is_floating_point()), torch.empty(0))
+        return next((x for x in self.networks.parameters() if x.is_floating_point()), torch.empty(0))
 
     def _features(self, condition: Any, batch: torch.Size, guidance: float = 1.0, mask: Any = None) -> Any:
         """Features of conditions for a batch of elements, which is flattened, and their mask.
@@ -522,24 +519,20 @@ class GroupDiffusion(nn.Module):
             if condition is None and guidance != 1.0:
                 raise ConfigurationError("guidance: expected a condition, got none")
             shapes = fitted.condition_ndims, fitted.feature_shape
-            found = self._networks().features(condition, *shapes, batch, self._like())
+            found = self.networks.features(condition, *shapes, batch, self._like())
         elif condition is not None or guidance != 1.0:
             raise ConfigurationError("condition, guidance: expected none, for the model has no conditions")
-        if self._particles is None:
+        if (particles := self.networks.particles) is None:
             if mask is not None:
                 raise ConfigurationError("mask: expected none, for the model was trained without masks")
             return found
-        mask = torch.ones(self._particles.num_particles) if mask is None else mask
-        return MaskedCondition(found, self._particles.check(mask, batch, self._like()))
+        mask = torch.ones(particles.num_particles) if mask is None else mask
+        return MaskedCondition(found, particles.check(mask, batch, self._like()))
 
     def _base_log_prob(self, features: Any) -> Callable[[Tensor], Tensor]:
         """The log-density of the base distribution, of the particles that are present."""
-        base, particles = self._fitted().base, self._particles
+        base, particles = self._fitted().base, self.networks.particles
         return base.log_prob if particles is None else lambda g: particles.log_prob(base, g, features.mask)
-
-    def _hidden(self, g: Tensor, features: Any) -> Tensor:
-        """Elements ``[b, *element_shape]`` whose absent particles are at the identity."""
-        return g if self._particles is None else self._particles.hide(g, features.mask)
 
     def _set_up(
         self, rows: Tensor, conditions: Any, source: Any, generator: torch.Generator
@@ -558,7 +551,8 @@ class GroupDiffusion(nn.Module):
             base = EmpiricalDistribution(self.group, source.to(rows))
             settings = self._path_class.fit_bridge(self.group, rows, base, generator)
         path = self._path_class.build(self.group, settings, base)
-        networks = copy.deepcopy(self._networks_for(particles)).to(rows).train()
+        networks = copy.deepcopy(self.networks).to(rows).train()
+        networks.particles = particles
         elements = path.training_batch(rows, generator).elements
         finite = elements[torch.isfinite(elements.flatten(1)).all(-1)]
         feature_shape = networks.prepare(finite, conditions, self.seed)
@@ -567,7 +561,7 @@ class GroupDiffusion(nn.Module):
         if not any(parameter.requires_grad for parameter in networks.parameters()):
             raise ConfigurationError("network: expected parameters to train, got none that require gradients")
         ndims = () if own is None else tuple(x.ndim - 1 for x in pytree.tree_leaves(own))
-        return networks, FittedPath(path, base, settings, ndims, feature_shape, particles)
+        return networks, FittedPath(path, base, settings, ndims, feature_shape)
 
 
 class ModelDistribution(GroupDistribution):

@@ -104,14 +104,9 @@ class Particles:
         return mask.repeat_interleave(self.dim, -1)
 
     def fill(self, rows: Tensor, mask: Tensor, generator: torch.Generator) -> Tensor:
-        """Return rows whose absent particles are those of other rows, by which settings of a path are chosen.
+        """Return rows ``[m, *element_shape]`` whose absent particles are those of other rows, drawn by ``generator``.
 
-        A particle is taken at the same place where there is one, else at any place.
-
-        Args:
-            rows: elements ``[m, *element_shape]``.
-            mask: present particles ``[m, N]``.
-            generator: random numbers.
+        A particle is taken at the same place of the ``mask`` ``[m, N]`` where there is one, else at any place.
         """
         particles = rows.unflatten(-1, (self.num_particles, self.numel))
         known, found = particles[mask], particles.clone()

@@ -97,12 +97,7 @@ def _is_isotropic(group: LieGroup) -> bool:
 
 
 def rows_at_once(num_rows: int, num_factors: int) -> int:
-    """Return the number of rows of noise that one call simulates: fewer where many exponentials need much memory.
-
-    Args:
-        num_rows: number of all rows.
-        num_factors: number of exponentials of a row.
-    """
+    """Return how many of ``num_rows`` one call simulates: fewer where ``num_factors`` exponentials need much memory."""
     return max(1, min(num_rows, num_rows * MAX_USUAL_FACTORS // num_factors))
 
 
@@ -125,15 +120,12 @@ def level_groups(num_rows: int, num_factors: Callable[[float], int]) -> Iterator
 
 
 def stratified(num_rows: int, reference: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
-    """Draw increasing numbers in [0, 1], one in each of equal intervals, all shifted by the same uniform draw.
+    """Draw ``num_rows`` increasing numbers in [0, 1], one in each of equal intervals, all with the same uniform shift.
 
     Args:
-        num_rows: how many, b.
+        num_rows: b.
         reference: gives dtype and device.
-        generator: random numbers; None is torch's.
-
-    Returns:
-        Numbers ``[b]``.
+        generator: random numbers; ``None`` is torch's.
     """
     return (
         torch.arange(num_rows, dtype=reference.dtype, device=reference.device) + uniform((), reference, generator)
