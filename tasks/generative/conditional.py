@@ -1,4 +1,4 @@
-"""Class-conditional mixtures of known law on any group, and the test of models that learn them."""
+"""Class-conditional mixtures of known distribution on any group, and the test of models that learn them."""
 
 import math
 import time
@@ -35,7 +35,7 @@ class Labelled(NamedTuple):
 
 
 class ClassMixture:
-    """For each of equally likely classes a mixture of normal laws about elements that are drawn once.
+    """For each of equally likely classes a mixture of normal distributions about elements that are drawn once.
 
     Args:
         group: of the elements.
@@ -137,12 +137,12 @@ class ClassModelTest(ShardedTest):
 
 
 class ConditionalTest(ClassModelTest):
-    """A `GroupDiffusion` given classes of a `ClassMixture`, against the law itself.
+    """A `GroupDiffusion` given classes of a `ClassMixture`, against the distribution itself.
 
     One model learns the classes, a second one is trained with classes that are shuffled, which say nothing: its
-    likelihood must be that of the law of all classes. Excesses are differences of mean negative log-likelihoods of test
-    elements from those of the true law, in nats for each dimension of the group. Guidance is measured by how surely the
-    true law recognises the class of a sample: the mean of its probability given the sample.
+    likelihood must be that of all classes together. Excesses are differences of mean negative log-likelihoods of test
+    elements from those of the true distribution, in nats a dimension. Guidance is measured by how surely the
+    true distribution recognises the class of a sample: the mean of its probability given the sample.
 
     Args:
         source: of the elements.
@@ -223,7 +223,7 @@ class ConditionalTest(ClassModelTest):
         return -float(torch.cat(found).double().mean())
 
     def _recognised(self, g: Tensor, classes: Tensor) -> float:
-        """Mean probability of the class of an element under the true law."""
+        """Mean probability of the class of an element under the true distribution."""
         finite = torch.isfinite(g.flatten(1)).all(-1).cpu()
         shares = self.source.log_densities(g.cpu()[finite]).softmax(-1)
         return float(shares.gather(-1, classes.cpu()[finite].unsqueeze(-1)).mean())

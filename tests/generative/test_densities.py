@@ -31,7 +31,7 @@ def fitted(group: LieGroup, kind: str, spread: float = 1.0, **arguments: Any) ->
 
 
 def check_uneven(density: Tensor) -> None:
-    """The law is not the uniform one, of which the mass says nothing."""
+    """The distribution is not the uniform one, of which the mass says nothing."""
     assert float(density.max()) > 1.5 * float(density.min())
 
 
@@ -51,7 +51,7 @@ def test_mass_on_rotations() -> None:
 
 
 def test_mass_on_motions_of_the_plane() -> None:
-    """By draws of the base distribution, a normal law of known density: rules on a grid converge slowly here."""
+    """By draws of the normal base distribution, of known density: rules on a grid converge slowly here."""
     model = fitted(SE(2), "flow", 0.5)
     assert model.fitted is not None
     g = model.fitted.base.sample(4000, generator=seeded(0))

@@ -46,7 +46,7 @@ def test_fisher_constant(factor: float, form: Tensor, quadrature: tuple[Tensor, 
     assert float((gradient - (density * rotations).sum(0) / density.sum()).abs().max()) < 1e-8
 
 
-def test_fisher_constant_of_narrow_laws() -> None:
+def test_fisher_constant_of_narrow_distributions() -> None:
     """Laplace's approximation, exact in the limit; single precision does not overflow."""
     for s in (1e3, 1e5):
         values = s * torch.tensor([1.0, 0.6, -0.2], dtype=torch.float64)
@@ -64,30 +64,30 @@ def test_bingham_constant(scale: float, quadrature: tuple[Tensor, Tensor]) -> No
     """Mass one by the density itself."""
     rotations, weights = quadrature
     x = torch.randn(2, 4, 4, generator=seeded(0), dtype=torch.float64)
-    law = Bingham(scale * (x + x.mT))
-    mass = (weights * law.log_prob(rotations.unsqueeze(1)).exp().T).sum(-1)
+    distribution = Bingham(scale * (x + x.mT))
+    mass = (weights * distribution.log_prob(rotations.unsqueeze(1)).exp().T).sum(-1)
     assert_relative(mass, torch.ones(2, dtype=torch.float64), 1e-6)
     more = Bingham(scale * (x + x.mT) + 7.0 * torch.eye(4))
-    assert torch.allclose(more.log_prob(rotations[:5].unsqueeze(1)), law.log_prob(rotations[:5].unsqueeze(1)))
+    assert torch.allclose(more.log_prob(rotations[:5].unsqueeze(1)), distribution.log_prob(rotations[:5].unsqueeze(1)))
 
 
 @pytest.mark.parametrize("factor", [0.0, 1.0, 30.0])
 def test_samples_of_both(factor: float) -> None:
     """The mean of the samples is the gradient of the constant; few are denser than the mode."""
     f = (factor * SHEAR).requires_grad_()
-    law = MatrixFisher(f)
-    (mean,) = torch.autograd.grad(law.log_normaliser(), f)
-    drawn = law.sample((4000,), generator=seeded(1))
+    distribution = MatrixFisher(f)
+    (mean,) = torch.autograd.grad(distribution.log_normaliser(), f)
+    drawn = distribution.sample((4000,), generator=seeded(1))
     error = drawn.mean(0) - mean
     assert float((error.abs() / (drawn.std(0) / math.sqrt(4000) + 1e-12)).max()) < 4.5
-    assert bool((law.log_prob(drawn) <= law.log_prob(law.mode) + 1e-9).all())
+    assert bool((distribution.log_prob(drawn) <= distribution.log_prob(distribution.mode) + 1e-9).all())
     assert float((drawn @ drawn.mT - torch.eye(3)).abs().max()) < 1e-12
 
 
 def test_bingham_mode_and_samples() -> None:
     """Two thin axes: turns about x of any angle."""
-    law = Bingham(torch.diag(torch.tensor([0.0, 0.0, -200.0, -200.0])))
-    drawn = law.sample((500,), generator=seeded(0))
+    distribution = Bingham(torch.diag(torch.tensor([0.0, 0.0, -200.0, -200.0])))
+    drawn = distribution.sample((500,), generator=seeded(0))
     assert float((drawn[:, 0, 0] - 1.0).abs().max()) < 0.2
     assert float(drawn[:, 1, 1].std()) > 0.5
     assert (
@@ -108,20 +108,20 @@ class TestHeatKernel:
         """Images of torch's normal distribution."""
         std = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
         centre = torch.tensor([[3.0, -1.0], [0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
-        law = HeatKernelDistribution(Torus(2), centre, std)
-        g = law.sample((4,), generator=seeded(0))
+        distribution = HeatKernelDistribution(Torus(2), centre, std)
+        g = distribution.sample((4,), generator=seeded(0))
         turns = 2.0 * math.pi * torch.arange(-9, 10, dtype=torch.float64)
         images = Normal(centre[..., None], std[:, None, None]).log_prob(g[..., None] + turns).logsumexp(-1)
-        assert torch.allclose(law.log_prob(g), images.sum(-1) + 2.0 * math.log(2.0 * math.pi), atol=1e-9)
+        assert torch.allclose(distribution.log_prob(g), images.sum(-1) + 2.0 * math.log(2.0 * math.pi), atol=1e-9)
 
     def test_isotropic_gaussian(self, quadrature: tuple[Tensor, Tensor]) -> None:
         """Mass one, and the mean angle of its samples."""
         rotations, weights = quadrature
-        law = HeatKernelDistribution(SO(3), SO(3).exp(torch.tensor([1.0, 0.0, 2.0]).double()), 0.7)
-        density = law.log_prob(rotations).exp()
+        distribution = HeatKernelDistribution(SO(3), SO(3).exp(torch.tensor([1.0, 0.0, 2.0]).double()), 0.7)
+        density = distribution.log_prob(rotations).exp()
         assert float((weights * density).sum()) == pytest.approx(1.0, abs=1e-8)
-        trace = (rotations * law.centre).sum((-2, -1))
-        drawn = (law.sample((4000,), generator=seeded(0)) * law.centre).sum((-2, -1))
+        trace = (rotations * distribution.centre).sum((-2, -1))
+        drawn = (distribution.sample((4000,), generator=seeded(0)) * distribution.centre).sum((-2, -1))
         expected = float((weights * density * trace).sum())
         assert abs(float(drawn.mean()) - expected) < 4.0 * float(drawn.std()) / math.sqrt(4000)
 
@@ -131,8 +131,8 @@ class TestHeatKernel:
         centre = group.identity(dtype=torch.float64)
 
         def mean(std: Tensor, moved: Tensor) -> Tensor:
-            law = HeatKernelDistribution(group, group.perturb(centre, moved), std.expand(500))
-            return law.rsample(generator=seeded(3)).square().sum() / 500
+            distribution = HeatKernelDistribution(group, group.perturb(centre, moved), std.expand(500))
+            return distribution.rsample(generator=seeded(3)).square().sum() / 500
 
         std, moved = torch.tensor(0.4).double().requires_grad_(), torch.zeros(group.dim).double().requires_grad_()
         found, shift = torch.autograd.grad(mean(std, moved), (std, moved))
@@ -153,19 +153,19 @@ class TestHeatKernel:
 def test_shapes() -> None:
     """Batch and event shapes, and what of torch takes such objects."""
     centre, std = SO(3).random_haar(4, generator=seeded(0)), torch.tensor([[0.2], [0.5]])
-    law = HeatKernelDistribution(SO(3), centre, std)
-    assert (law.batch_shape, law.event_shape) == ((2, 4), (3, 3))
-    assert law.sample((5,)).shape == (5, 2, 4, 3, 3)
-    assert law.log_prob(SO(3).identity()).shape == (2, 4)
-    assert law.log_prob(law.sample((5,))).shape == (5, 2, 4)
-    assert law.expand((6, 2, 4)).sample().shape == (6, 2, 4, 3, 3)
-    assert bool(law.support.check(law.sample()).all())
-    assert not bool(law.support.check(2.0 * law.sample()).any())
-    assert Independent(law, 1).log_prob(law.sample()).shape == (2,)
-    mixture = MixtureSameFamily(Categorical(torch.ones(2, 4)), law)
+    distribution = HeatKernelDistribution(SO(3), centre, std)
+    assert (distribution.batch_shape, distribution.event_shape) == ((2, 4), (3, 3))
+    assert distribution.sample((5,)).shape == (5, 2, 4, 3, 3)
+    assert distribution.log_prob(SO(3).identity()).shape == (2, 4)
+    assert distribution.log_prob(distribution.sample((5,))).shape == (5, 2, 4)
+    assert distribution.expand((6, 2, 4)).sample().shape == (6, 2, 4, 3, 3)
+    assert bool(distribution.support.check(distribution.sample()).all())
+    assert not bool(distribution.support.check(2.0 * distribution.sample()).any())
+    assert Independent(distribution, 1).log_prob(distribution.sample()).shape == (2,)
+    mixture = MixtureSameFamily(Categorical(torch.ones(2, 4)), distribution)
     drawn = mixture.sample((7,))
     assert drawn.shape == (7, 2, 3, 3)
-    expected = law.log_prob(drawn.unsqueeze(-3)).logsumexp(-1) - math.log(4.0)
+    expected = distribution.log_prob(drawn.unsqueeze(-3)).logsumexp(-1) - math.log(4.0)
     assert torch.allclose(mixture.log_prob(drawn), expected, atol=1e-5)
     for other in (MatrixFisher(torch.zeros(2, 3, 3)), Bingham(torch.zeros(2, 4, 4)), HaarDistribution(SO(3), (2,))):
         assert other.sample((3,)).shape == (3, 2, 3, 3)

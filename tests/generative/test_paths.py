@@ -120,21 +120,21 @@ def test_files_of_particles_of_no_power(tmp_path: Path) -> None:
 
 
 def test_density_of_a_perfect_network() -> None:
-    """Of a normal law on the line: exact for every momentum, though noise of this width still shows where it began."""
+    """Of a normal distribution: exact for every momentum, though noise of this width still shows where it began."""
     spread = 0.5
     path = KineticPath.of_terminal_std(Translation(1), 2.0 * spread)
     data = spread * torch.randn(200_000, 1, generator=seeded(0), dtype=torch.float64)
-    law = fit_base_distribution(Translation(1), path.sample_terminal(data, seeded(1)))
+    distribution = fit_base_distribution(Translation(1), path.sample_terminal(data, seeded(1)))
 
     def network(g: Tensor, level: Tensor, momentum: Tensor | None) -> Tensor:
         width = path._coefficients(path._time(level))[1]
         return width * g / (spread**2 + width**2)
 
     at = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64).unsqueeze(-1)
-    found = path.log_density(network, at, law.log_prob, seeded(2), 1e-7, None)
+    found = path.log_density(network, at, distribution.log_prob, seeded(2), 1e-7, None)
     exact = torch.distributions.Normal(0.0, spread).log_prob(at[:, 0].double())
     assert torch.allclose(found, exact, atol=0.01), found - exact
-    drawn = path.sample(network, law.sample(20_000, seeded(3)), seeded(4), 1e-5)
+    drawn = path.sample(network, distribution.sample(20_000, seeded(3)), seeded(4), 1e-5)
     assert float(drawn.std()) == pytest.approx(spread, rel=0.02)
 
 
@@ -193,7 +193,7 @@ class TestCoupling:
         assert float(optimal.nan_to_num(10.0).square().sum()) < 0.8 * float(independent.nan_to_num(10.0).square().sum())
 
     def test_model(self) -> None:
-        """It learns the same law, and refuses what a coupling would bias."""
+        """It learns the same distribution, and refuses what a coupling would bias."""
         data = 0.3 * torch.randn(500, 1, generator=seeded(0))
         fit = {"batch_size": 64, "learning_rate": 5e-3, "progress": False, "coupling": "optimal"}
         model = GroupDiffusion(Torus(1), "flow", width=16, depth=1).fit(data, steps=150, **fit)
@@ -239,7 +239,7 @@ class TestFactors:
 
     @pytest.mark.parametrize("kind", [DiffusionPath, KineticPath])
     def test_density(self, kind: type[DiffusionPath | KineticPath]) -> None:
-        """With the score in closed form, that of two normal laws of widths far apart."""
+        """With the score in closed form, that of two normal distributions of widths far apart."""
         group, std = DirectProduct(Translation(1), Translation(1)), torch.tensor([0.01, 3.0], dtype=torch.float64)
         data = std * torch.randn(4000, 2, generator=seeded(0), dtype=torch.float64)
         settings, _ = kind.fit(group, data, seeded(1))

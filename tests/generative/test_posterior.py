@@ -1,4 +1,4 @@
-"""Learned priors of inverse problems: weighted draws against quadrature, and against laws in closed form."""
+"""Learned priors of inverse problems: weighted draws against quadrature, and against distributions in closed form."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def model() -> GroupDiffusion:
 @pytest.mark.parametrize("condition", [None, torch.tensor(1)], ids=["all", "class"])
 def test_learned_prior_on_a_torus(model: GroupDiffusion, condition: Tensor | None) -> None:
     """Moments and evidence are those of the model's own density times the likelihood, by quadrature."""
-    law = model.distribution(condition=condition)
+    distribution = model.distribution(condition=condition)
     with pytest.raises(ShapeError, match="g"):
-        law.log_prob(torch.zeros(4, 3))
-    logs = law.log_prob(grid().float()).double()
+        distribution.log_prob(torch.zeros(4, 3))
+    logs = distribution.log_prob(grid().float()).double()
     assert float(logs.exp().mean()) == pytest.approx(1.0, abs=0.01)  # Haar measure of mass one
     exact = (logs - von_mises(grid())).softmax(0)
-    draws = draw_posterior(law, von_mises, 4000, generator=seeded(1))
+    draws = draw_posterior(distribution, von_mises, 4000, generator=seeded(1))
     assert (
         float((draws.weights.unsqueeze(-1) * waves(draws.elements)).sum(0).sub(exact @ waves(grid())).abs().max())
         < 0.05
@@ -74,11 +74,13 @@ def test_learned_prior_on_a_torus(model: GroupDiffusion, condition: Tensor | Non
 @pytest.mark.slow(reason="weighted draws of the same density stay, against the same quadrature")
 def test_search_with_a_learned_prior(model: GroupDiffusion) -> None:
     """`PosteriorSampler` with the density of the model finds the same evidence and moments."""
-    group, law = Torus(2), model.distribution(condition=torch.tensor(0), tolerance=1e-2)
+    group, distribution = Torus(2), model.distribution(condition=torch.tensor(0), tolerance=1e-2)
     action = LeftTranslation(group)
-    sampler = PosteriorSampler(action, lambda y: von_mises(group.inverse(y)), prior=law, num_samples=200, budget=600)
+    sampler = PosteriorSampler(
+        action, lambda y: von_mises(group.inverse(y)), prior=distribution, num_samples=200, budget=600
+    )
     sample = sampler(group.identity(1), generator=seeded(0))
-    logs = law.log_prob(grid().float()).double() - von_mises(grid())
+    logs = distribution.log_prob(grid().float()).double() - von_mises(grid())
     assert float(sample.log_evidence) == pytest.approx(float(logs.exp().mean().log()), abs=0.12)
     found = (sample.weights.double().unsqueeze(-1) * waves(sample.elements)).sum(1)[0]
     assert float((found - logs.softmax(0) @ waves(grid())).abs().max()) < 0.12

@@ -64,14 +64,14 @@ class TrainingData(ABC):
         self.check = check
 
     @abstractmethod
-    def first_rows(self, count: int, generator: torch.Generator) -> Pair:
-        """Return elements and conditions of at most ``count`` rows, in the random order of ``generator``.
+    def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
+        """Return elements and conditions of at most ``num_rows`` rows, in the random order of ``generator``.
 
         A model chooses its settings by these rows.
         """
 
-    def fit_rows(self, group: LieGroup, count: int, generator: torch.Generator) -> Pair:
-        """Return ``count`` rows in the random order of ``generator``, by which levels of noise are set.
+    def fit_rows(self, group: LieGroup, num_rows: int, generator: torch.Generator) -> Pair:
+        """Return ``num_rows`` rows in the random order of ``generator``, by which levels of noise are set.
 
         Rows are repeated if there are fewer.
 
@@ -79,18 +79,18 @@ class TrainingData(ABC):
             ShapeError: there are fewer than two.
             DomainError: all rows are the same, of a group that is not compact.
         """
-        elements, condition = self.first_rows(count, generator)
+        elements, condition = self.first_rows(num_rows, generator)
         if len(elements) < 2:
             raise ShapeError(f"samples: expected at least two elements, got {len(elements)}")
         if not group.is_compact and bool((elements == elements[:1]).all()):
             raise DomainError("samples: expected elements that differ, which set the levels of noise, got the same one")
-        if len(elements) < count:
-            elements = elements.repeat(count // len(elements) + 1, *[1] * len(group.element_shape))
-        return elements[:count], condition
+        if len(elements) < num_rows:
+            elements = elements.repeat(num_rows // len(elements) + 1, *[1] * len(group.element_shape))
+        return elements[:num_rows], condition
 
     @abstractmethod
-    def draw(self, count: int, generator: torch.Generator) -> Pair:
-        """Return a training batch: elements and conditions of ``count`` rows that ``generator`` draws."""
+    def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
+        """Return a training batch: elements and conditions of ``num_rows`` rows that ``generator`` draws."""
 
 
 class _Tensors(TrainingData):
@@ -100,12 +100,12 @@ class _Tensors(TrainingData):
         super().__init__(check)
         self.data = check((samples, condition))
 
-    def first_rows(self, count: int, generator: torch.Generator) -> Pair:
+    def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
         order = permutation((len(self.data[0]),), self.data[0], generator)
-        return _rows(self.data, order[:count])
+        return _rows(self.data, order[:num_rows])
 
-    def draw(self, count: int, generator: torch.Generator) -> Pair:
-        return _rows(self.data, integers(len(self.data[0]), (count,), torch.empty(0), generator))
+    def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
+        return _rows(self.data, integers(len(self.data[0]), (num_rows,), torch.empty(0), generator))
 
 
 class _Indexed(TrainingData):
@@ -117,12 +117,12 @@ class _Indexed(TrainingData):
         if len(dataset) < 2:
             raise ShapeError(f"samples: expected at least two elements, got {len(dataset)}")
 
-    def first_rows(self, count: int, generator: torch.Generator) -> Pair:
+    def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
         reference = torch.empty(0, device=generator.device)
-        return self._items(permutation((len(self.dataset),), reference, generator)[:count])
+        return self._items(permutation((len(self.dataset),), reference, generator)[:num_rows])
 
-    def draw(self, count: int, generator: torch.Generator) -> Pair:
-        return self._items(integers(len(self.dataset), (count,), torch.empty(0), generator))
+    def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
+        return self._items(integers(len(self.dataset), (num_rows,), torch.empty(0), generator))
 
     def _items(self, indices: Tensor) -> Pair:
         return self.check(_pair(default_collate([self.dataset[i] for i in indices.tolist()])))
@@ -139,7 +139,7 @@ class _Loaded(TrainingData):
         self._stream: Iterator[Any] = iter(())
         self._layout: Any = None
 
-    def first_rows(self, count: int, generator: torch.Generator) -> Pair:
+    def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
         parts: list[Pair] = []
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(
@@ -147,14 +147,14 @@ class _Loaded(TrainingData):
             )  # loaders take their order from it, unless told otherwise
             for batch in self.loader:
                 parts.append(self._checked(batch))
-                if sum(len(part[0]) for part in parts) >= count:
+                if sum(len(part[0]) for part in parts) >= num_rows:
                     break
         if not parts:
             raise ShapeError("samples: expected at least two elements, got a loader without batches")
         whole: Pair = pytree.tree_map(lambda *x: torch.cat(x) if isinstance(x[0], Tensor) else x[0], *parts)
-        return _rows(whole, permutation((len(whole[0]),), whole[0], generator)[:count])
+        return _rows(whole, permutation((len(whole[0]),), whole[0], generator)[:num_rows])
 
-    def draw(self, count: int, generator: torch.Generator) -> Pair:
+    def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
         batch = next(self._stream, None)
         if batch is None:
             self._stream = iter(self.loader)

@@ -131,8 +131,8 @@ class FlowTrajectories:
 
     Args:
         flow: from features of conditions to the equation of the flow, on the group of the elements.
-        base: (count, generator) to elements of the base distribution.
-        features: (count, generator) to features of random conditions ``[count, d]``, or ``None``.
+        base: (num_rows, generator) to elements of the base distribution.
+        features: (num_rows, generator) to features of random conditions ``[num_rows, d]``, or ``None``.
         times: of the flow at the data and at the base distribution.
     """
 
@@ -148,21 +148,21 @@ class FlowTrajectories:
         self._condition: Tensor | None = None
         self._num_left = 0
 
-    def draw(self, count: int, generator: torch.Generator) -> FlowMapBatch:
-        """Draw ``count`` pairs of points of trajectories by ``generator``; half of the pairs are both ends.
+    def draw(self, num_rows: int, generator: torch.Generator) -> FlowMapBatch:
+        """Draw ``num_rows`` pairs of points of trajectories by ``generator``; half of the pairs are both ends.
 
         Raises:
             NonFiniteError: the flow of the model cannot be followed.
         """
         if self._num_left <= 0:
             self._follow(generator)
-        self._num_left -= count
+        self._num_left -= num_rows
         last = _NUM_TRAJECTORY_STEPS
-        rows = integers(self._states.shape[1], (count,), self._states, generator)
-        first = integers(last, (count,), self._states, generator)
-        span = (uniform((count,), self._states, generator) * (last - first)).floor().long()
+        rows = integers(self._states.shape[1], (num_rows,), self._states, generator)
+        first = integers(last, (num_rows,), self._states, generator)
+        span = (uniform((num_rows,), self._states, generator) * (last - first)).floor().long()
         second = first + 1 + span.clamp(max=last - 1)
-        full = uniform((count,), self._states, generator) < _WHOLE_FLOW_PROBABILITY
+        full = uniform((num_rows,), self._states, generator) < _WHOLE_FLOW_PROBABILITY
         first, second = torch.where(full, 0, first), torch.where(full, last, second.clamp(max=last))
         g, h = self._states[first, rows], self._states[second, rows]
         features = None if self._condition is None else self._condition[rows]
