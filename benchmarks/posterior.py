@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trivgeo.generative.measure import sum_over_compact
+from trivgeo.generative.distributions import sum_over_compact
 from trivgeo.groups import SE, SO, Action, Affine, HeatSymmetry, LieGroup, Similarity
 from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion import PosteriorSampler

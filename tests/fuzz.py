@@ -40,7 +40,7 @@ PACKAGES = (
         "expressions",
     ),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.resampling"),
-    *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
+    *("generative", "generative.paths", "generative.distributions"),
     *("inversion.stages", "inversion.energies", "inversion.learned", "features", "registration"),
 )
 # what trains, or takes seconds whatever it is given

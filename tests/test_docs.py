@@ -40,7 +40,7 @@ EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
 PUBLIC = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.resampling"),
-    *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
+    *("generative", "generative.paths", "generative.distributions"),
     *(
         "groups.action",
         "groups.harmonic",
@@ -52,8 +52,7 @@ PUBLIC = (
         "groups.homogeneous",
         "inversion.checked",
         "inversion.equivariant.equivariant_model",
-        "generative.bodies",
-        "generative.distributions",
+        "generative.particles",
         "generative.flow_map",
         "generative.model",
         "generative.posterior_draws",

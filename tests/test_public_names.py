@@ -26,7 +26,7 @@ CONFIGS = sorted((ROOT / "tasks" / "configs").rglob("*.yaml"))
 PACKAGES = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.resampling"),
-    *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
+    *("generative", "generative.paths", "generative.distributions"),
     *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.from_generators"),
     *("inversion.stages", "inversion.energies", "inversion.learned", "inversion.transformations"),
     *("features", "registration"),

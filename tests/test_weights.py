@@ -17,7 +17,7 @@ from tasks.images.pose import PoseNetwork
 from tests.inversion.circle import Perceptron, untrained
 from trivgeo.errors import CheckpointError
 from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.model import FittedPath
+from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.paths import DiffusionPath
 from trivgeo.groups import SO, Torus
 from trivgeo.inversion import LearnedInverter
@@ -103,7 +103,7 @@ def test_headers_of_larger_models(entry: str, tmp_path: Path) -> None:
     path = tmp_path / "some.safetensors"
     model = GroupDiffusion(Torus(2), width=8, depth=1, condition=torch.nn.Identity())
     base, settings = DiffusionPath.fit_base(Torus(2), Torus(2).random(8)), {"widest": 1.0}
-    model._networks().initialise((3,))
+    model.networks.initialise((3,))
     model.fitted = FittedPath(DiffusionPath.build(Torus(2), settings, base), base, settings, (1,), (3,))
     model.save(path)
     load = lambda: GroupDiffusion.load(path, Torus(2), condition=torch.nn.Identity())  # noqa: E731

@@ -81,7 +81,7 @@ for kind in ("diffusion", "momentum", "flow"):
 # %%
 uniform = -2.0 * math.log(2.0 * math.pi)
 scores = {kind: float(model.log_prob(test, tolerance=1e-3).mean()) for kind, model in models.items()}
-print(f"uniform law: {uniform:.2f} nats")
+print(f"uniform distribution: {uniform:.2f} nats")
 for kind, value in scores.items():
     print(f"{kind}: {value:.2f} nats")
 

@@ -1,6 +1,7 @@
 """Training of a score of the frames, and test of its samples against frames of held-out digits."""
 
 import copy
+import functools
 import math
 import time
 from typing import Any
@@ -13,8 +14,8 @@ from torch import Tensor
 from trivgeo._devices import on_device
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError
-from trivgeo.generative.score_matching import implicit_loss
 from trivgeo.sde import forward_noising, solve, uniform_grid
+from trivgeo.sde.likelihood import ExactDivergence
 from trivgeo.sde.noise import noise_with_target
 from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.solvers import GeometricHeun
@@ -226,9 +227,9 @@ class FrameDiffusion(ShardedTest):
             differences = []
             with torch.no_grad():
                 for part, goal in zip(g.chunk(10), target.chunk(10), strict=True):
-                    s = self.average(part, t)
-                    denoising = (s**2).sum(-1).mean() - 2.0 * (s * goal).sum(-1).mean()
-                    differences.append(implicit_loss(self.average, self.group, part, t) - denoising)
+                    score, divergence = ExactDivergence()(self.group, functools.partial(self.average, t=t), part)
+                    # of the implicit loss |s|^2 + 2 div s and the denoising loss |s|^2 - 2 s . T
+                    differences.append(2.0 * (divergence + (score * goal).sum(-1)).mean())
             d = torch.stack(differences)
             worst = max(worst, abs(float(d.mean())) / (float(d.std()) / math.sqrt(len(d))))
         return worst

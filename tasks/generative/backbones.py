@@ -7,10 +7,9 @@ from torch import Tensor
 
 from trivgeo.checks import check_choice, check_count, check_positive
 from trivgeo.errors import ConfigurationError
-from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.base_distributions import fit_base_distribution
-from trivgeo.generative.bodies import pad_bodies
-from trivgeo.generative.measure import log_torus_volume, sum_over_compact
+from trivgeo.generative import GroupDiffusion, fit_base_distribution
+from trivgeo.generative.distributions import log_torus_volume, sum_over_compact
+from trivgeo.generative.particles import pad_particles
 from trivgeo.groups import SE
 from trivgeo.sde.likelihood import HutchinsonDivergence
 
@@ -177,7 +176,7 @@ class BackboneTest(ShardedTest):
         with seeded_training(seed):
             network = ChainNetwork(residue, self.width)
             model = GroupDiffusion(self.group, self.kind, seed, network=network).to(self.device)
-            elements, mask = pad_bodies(self.group, [relative_frames(x).float() for x in chains])
+            elements, mask = pad_particles(self.group, [relative_frames(x).float() for x in chains])
             return model.fit((elements, None, mask), **self.training_settings)
 
     def _drawn(self, model: GroupDiffusion, number: int, length: int, generator: torch.Generator) -> Tensor:
@@ -213,11 +212,11 @@ class BackboneTest(ShardedTest):
         """Negative log-likelihoods of held-out chains for each relative frame, of the model and of a mixture."""
         order = torch.randperm(len(chains), generator=generator_of(0, 2)).tolist()[: self.likelihoods]
         relative = [relative_frames(chains[i]).float() for i in order]
-        elements, mask = pad_bodies(self.group, relative)
+        elements, mask = pad_particles(self.group, relative)
         start = time.perf_counter()
         logs = model.log_prob(elements, mask=mask, tolerance=self.tolerance, divergence=HutchinsonDivergence())
         mixture = fit_base_distribution(_FRAME, single, num_components=self.components)
-        independent = mixture.log_density(torch.cat(relative)) - sum_over_compact(_FRAME, log_torus_volume)
+        independent = mixture.log_prob(torch.cat(relative)) - sum_over_compact(_FRAME, log_torus_volume)
         number = int(mask.sum())
         return {
             "NLL a residue, samples": -float(logs.double().sum()) / number,

@@ -10,7 +10,7 @@ import torch
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.model import PATHS
+from trivgeo.generative.paths import PATHS
 
 KINDS = tuple(PATHS)
 """Kinds of models."""

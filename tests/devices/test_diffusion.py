@@ -12,9 +12,8 @@ from torch import Tensor
 from tests.groups.cases import affine_line
 from tests.helpers import seeded
 from trivgeo import _numerics as _linalg
-from trivgeo.generative import GroupDiffusion, base_distributions, fit_base_distribution
+from trivgeo.generative import GroupDiffusion, distributions, fit_base_distribution
 from trivgeo.generative import model as model_module
-from trivgeo.generative.score_matching import ScoreNetwork, denoising_loss, implicit_loss
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation, U
 from trivgeo.sde import (
     EnergyScore,
@@ -101,21 +100,6 @@ def test_noise_and_equations(group: LieGroup, device: torch.device) -> None:
         assert_same(*(group.random_haar(3, generator=seeded(0), device=place) for place in (device, "cpu")), device)
 
 
-@pytest.mark.parametrize("group", [Torus(2), SE(2)], ids=repr)
-def test_score_matching(group: LieGroup, device: torch.device) -> None:
-    data = group.random(16, std=0.3, generator=seeded(0), device=device)
-    network = ScoreNetwork(group, SCHEDULE, width=8, depth=1).to(device)
-    generator = torch.Generator(device).manual_seed(0)
-    for loss in (
-        denoising_loss(network, group, SCHEDULE, data, t=0.5, generator=generator),
-        implicit_loss(network, group, data, 0.5),
-    ):
-        loss.backward()
-        assert loss.device == device
-    # new samples are where the network is
-    assert reverse_diffusion(group, SCHEDULE, network, num_samples=3, steps=2, generator=seeded(0)).device == device
-
-
 @pytest.mark.parametrize(
     ("group", "kind"),
     [
@@ -139,7 +123,7 @@ def test_models(
 ) -> None:
     """Samples and densities are where the model is, wherever data and generators are; a file is read anywhere."""
     monkeypatch.setattr(model_module, "_NUM_FIT_ROWS", 256)
-    monkeypatch.setattr(base_distributions, "_NUM_MASS_DRAWS", 500)
+    monkeypatch.setattr(distributions, "_NUM_MASS_DRAWS", 500)
     data = group.random(60, std=0.4, generator=seeded(0))
 
     def fitted(place: torch.device | str, data: Tensor) -> GroupDiffusion:
@@ -160,7 +144,7 @@ def test_models(
     loaded.to(device)
     assert loaded.sample(2, **how).device == device
     assert loaded.log_prob(data[:1], tolerance=0.5).device == device
-    assert loaded.distribution(tolerance=0.5).log_density(data[:1]).device == device
+    assert loaded.distribution(tolerance=0.5).log_prob(data[:1]).device == device
 
 
 def test_base_distributions(device: torch.device) -> None:
@@ -168,7 +152,7 @@ def test_base_distributions(device: torch.device) -> None:
     for components in (1, 2):
         here = fit_base_distribution(SE(2), data, num_components=components)
         there = fit_base_distribution(SE(2), data.to(device), num_components=components)
-        assert_same(there.log_density(data[:5].to(device)), here.log_density(data[:5]), device)
+        assert_same(there.log_prob(data[:5].to(device)), here.log_prob(data[:5]), device)
         assert there.sample(3, seeded(0)).device == device
 
 

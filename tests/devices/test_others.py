@@ -14,7 +14,7 @@ from tests.helpers import random_elements, seeded
 from tests.pde.equations import KDV
 from trivgeo._torch import pytree
 from trivgeo.actions import Field, FieldAction, ImageWarp
-from trivgeo.generative import GroupDiffusion, base_distributions
+from trivgeo.generative import GroupDiffusion, distributions
 from trivgeo.generative import model as model_module
 from trivgeo.geoopt import GroupManifold
 from trivgeo.groups import SE, SO, Affine, KdVSymmetry, Similarity, Torus
@@ -79,7 +79,7 @@ def test_registration(group: Any, device: torch.device) -> None:
 def test_conditions(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Conditions come to the model from anywhere."""
     monkeypatch.setattr(model_module, "_NUM_FIT_ROWS", 64)
-    monkeypatch.setattr(base_distributions, "_NUM_MASS_DRAWS", 100)
+    monkeypatch.setattr(distributions, "_NUM_MASS_DRAWS", 100)
     data, labels = Torus(1).random_haar(40, generator=seeded(0)), torch.arange(40) % 3
     for condition, given in ((nn.Embedding(3, 4), labels), (2, torch.randn(40, 2, generator=seeded(1)))):
         model = GroupDiffusion(Torus(1), "flow", condition=condition, width=8, depth=1).to(device)

@@ -1,4 +1,4 @@
-"""Flows between two sets of samples: the optimal map of normal laws, round trips, files."""
+"""Flows between two sets of samples: the optimal map of normal distributions, round trips, files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SCALE, SHIFT = torch.tensor([0.5, 2.0]), torch.tensor([3.0, -1.0])
 
 @pytest.fixture(scope="module")
 def bridge() -> GroupDiffusion:
-    """From a standard normal law on the plane to one of other widths, in an order that says nothing."""
+    """From a standard normal distribution on the plane to one of other widths, in an order that says nothing."""
     source = torch.randn(2000, 2, generator=seeded(0))
     data = SHIFT + SCALE * torch.randn(2000, 2, generator=seeded(1))
     return GroupDiffusion(Translation(2), "flow", **SMALL).fit(data, coupling=Bridge(source), **FIT)
 
 
 def test_optimal_map(bridge: GroupDiffusion) -> None:
-    """The optimal map of normal laws with aligned axes is linear (Olkin and Pukelsheim 1982)."""
+    """The optimal map of normal distributions with aligned axes is linear (Olkin and Pukelsheim 1982)."""
     x = torch.randn(200, 2, generator=seeded(2))
     error = bridge.carry(x) - (SHIFT + SCALE * x)
     assert float(error.square().mean().sqrt()) < 0.25

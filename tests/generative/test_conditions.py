@@ -1,4 +1,4 @@
-"""Models with conditions: what they learn of known conditional laws, what conditions may be, what is refused."""
+"""Models with conditions: known distributions that they learn, what conditions may be, what is refused."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trivgeo.generative.diffusion_training import PathTraining
 from trivgeo.groups import SE, SO, LieGroup, Torus
 
 STD = 0.3
-NLL = 0.5 + math.log(STD * math.sqrt(2.0 * math.pi))  # of a normal law in one dimension, in nats
+NLL = 0.5 + math.log(STD * math.sqrt(2.0 * math.pi))  # of a normal distribution in one dimension, in nats
 SMALL = {"width": 32, "depth": 1}
 FIT: dict[str, Any] = {"steps": 400, "batch_size": 256, "learning_rate": 5e-3, "progress": False}
 
 
 def pairs(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Angles about an angle, and cosine and sine of the latter: the law of the angles alone is nearly uniform."""
+    """Angles about an angle, and cosine and sine of the latter: that of the angles alone is nearly uniform."""
     centre = 2.0 * math.pi * torch.rand(count, 1, generator=seeded(seed))
     angle = centre + STD * torch.randn(count, 1, generator=seeded(seed + 100))
     return Torus(1).wrap(angle), torch.cat([centre.cos(), centre.sin()], -1)
@@ -72,7 +72,7 @@ class TestKnownLaw:
         assert torch.allclose(of_shape.flatten(), model.log_prob(few, condition=given, tolerance=1e-3), atol=1e-3)
 
     def test_guidance(self, model: GroupDiffusion) -> None:
-        """Sharpens; the factor 1 is none, the factor 0 is the law without a condition."""
+        """Sharpens; the factor 1 is none, the factor 0 is the distribution without a condition."""
         c = torch.tensor([1.0, 0.0])
         spread = {
             w: float(Torus(1).wrap(model.sample(500, condition=c, guidance=w, generator=seeded(0))).abs().mean())
@@ -201,7 +201,7 @@ def test_own_network(kind: str, condition: nn.Module | None, dropout: float, tmp
 
 
 def test_own_network_learns() -> None:
-    """A network of one's own without conditions: the velocity of a narrow law of angles."""
+    """A network of one's own without conditions: the velocity of a narrow distribution of angles."""
     network = nn.Sequential(nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1))
 
     class Angles(nn.Module):

@@ -13,7 +13,16 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 from tests.generative.quadrature import rotation_rule
 from tests.helpers import assert_relative, seeded
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative.distributions import Bingham, HaarUniform, HeatKernelDistribution, MatrixFisher
+from trivgeo.generative.distributions import (
+    Bingham,
+    EmpiricalDistribution,
+    HaarDistribution,
+    HeatKernelDistribution,
+    MatrixFisher,
+    MixtureDistribution,
+    NormalDistribution,
+    ProductDistribution,
+)
 from trivgeo.groups import SE, SO, SU, DirectProduct, Torus, Translation
 
 SHEAR = torch.tensor([[2.0, 1.0, -0.5], [0.3, -3.0, 1.0], [0.0, 2.0, 1.5]], dtype=torch.float64)
@@ -37,7 +46,7 @@ def test_fisher_constant(factor: float, form: Tensor, quadrature: tuple[Tensor, 
     assert float((gradient - (density * rotations).sum(0) / density.sum()).abs().max()) < 1e-8
 
 
-def test_fisher_constant_of_narrow_laws() -> None:
+def test_fisher_constant_of_narrow_distributions() -> None:
     """Laplace's approximation, exact in the limit; single precision does not overflow."""
     for s in (1e3, 1e5):
         values = s * torch.tensor([1.0, 0.6, -0.2], dtype=torch.float64)
@@ -55,30 +64,30 @@ def test_bingham_constant(scale: float, quadrature: tuple[Tensor, Tensor]) -> No
     """Mass one by the density itself."""
     rotations, weights = quadrature
     x = torch.randn(2, 4, 4, generator=seeded(0), dtype=torch.float64)
-    law = Bingham(scale * (x + x.mT))
-    mass = (weights * law.log_prob(rotations.unsqueeze(1)).exp().T).sum(-1)
+    distribution = Bingham(scale * (x + x.mT))
+    mass = (weights * distribution.log_prob(rotations.unsqueeze(1)).exp().T).sum(-1)
     assert_relative(mass, torch.ones(2, dtype=torch.float64), 1e-6)
     more = Bingham(scale * (x + x.mT) + 7.0 * torch.eye(4))
-    assert torch.allclose(more.log_prob(rotations[:5].unsqueeze(1)), law.log_prob(rotations[:5].unsqueeze(1)))
+    assert torch.allclose(more.log_prob(rotations[:5].unsqueeze(1)), distribution.log_prob(rotations[:5].unsqueeze(1)))
 
 
 @pytest.mark.parametrize("factor", [0.0, 1.0, 30.0])
 def test_samples_of_both(factor: float) -> None:
     """The mean of the samples is the gradient of the constant; few are denser than the mode."""
     f = (factor * SHEAR).requires_grad_()
-    law = MatrixFisher(f)
-    (mean,) = torch.autograd.grad(law.log_normaliser(), f)
-    drawn = law.sample((4000,), generator=seeded(1))
+    distribution = MatrixFisher(f)
+    (mean,) = torch.autograd.grad(distribution.log_normaliser(), f)
+    drawn = distribution.sample((4000,), generator=seeded(1))
     error = drawn.mean(0) - mean
     assert float((error.abs() / (drawn.std(0) / math.sqrt(4000) + 1e-12)).max()) < 4.5
-    assert bool((law.log_prob(drawn) <= law.log_prob(law.mode) + 1e-9).all())
+    assert bool((distribution.log_prob(drawn) <= distribution.log_prob(distribution.mode) + 1e-9).all())
     assert float((drawn @ drawn.mT - torch.eye(3)).abs().max()) < 1e-12
 
 
 def test_bingham_mode_and_samples() -> None:
     """Two thin axes: turns about x of any angle."""
-    law = Bingham(torch.diag(torch.tensor([0.0, 0.0, -200.0, -200.0])))
-    drawn = law.sample((500,), generator=seeded(0))
+    distribution = Bingham(torch.diag(torch.tensor([0.0, 0.0, -200.0, -200.0])))
+    drawn = distribution.sample((500,), generator=seeded(0))
     assert float((drawn[:, 0, 0] - 1.0).abs().max()) < 0.2
     assert float(drawn[:, 1, 1].std()) > 0.5
     assert (
@@ -99,20 +108,20 @@ class TestHeatKernel:
         """Images of torch's normal distribution."""
         std = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
         centre = torch.tensor([[3.0, -1.0], [0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
-        law = HeatKernelDistribution(Torus(2), centre, std)
-        g = law.sample((4,), generator=seeded(0))
+        distribution = HeatKernelDistribution(Torus(2), centre, std)
+        g = distribution.sample((4,), generator=seeded(0))
         turns = 2.0 * math.pi * torch.arange(-9, 10, dtype=torch.float64)
         images = Normal(centre[..., None], std[:, None, None]).log_prob(g[..., None] + turns).logsumexp(-1)
-        assert torch.allclose(law.log_prob(g), images.sum(-1) + 2.0 * math.log(2.0 * math.pi), atol=1e-9)
+        assert torch.allclose(distribution.log_prob(g), images.sum(-1) + 2.0 * math.log(2.0 * math.pi), atol=1e-9)
 
     def test_isotropic_gaussian(self, quadrature: tuple[Tensor, Tensor]) -> None:
         """Mass one, and the mean angle of its samples."""
         rotations, weights = quadrature
-        law = HeatKernelDistribution(SO(3), SO(3).exp(torch.tensor([1.0, 0.0, 2.0]).double()), 0.7)
-        density = law.log_prob(rotations).exp()
+        distribution = HeatKernelDistribution(SO(3), SO(3).exp(torch.tensor([1.0, 0.0, 2.0]).double()), 0.7)
+        density = distribution.log_prob(rotations).exp()
         assert float((weights * density).sum()) == pytest.approx(1.0, abs=1e-8)
-        trace = (rotations * law.centre).sum((-2, -1))
-        drawn = (law.sample((4000,), generator=seeded(0)) * law.centre).sum((-2, -1))
+        trace = (rotations * distribution.centre).sum((-2, -1))
+        drawn = (distribution.sample((4000,), generator=seeded(0)) * distribution.centre).sum((-2, -1))
         expected = float((weights * density * trace).sum())
         assert abs(float(drawn.mean()) - expected) < 4.0 * float(drawn.std()) / math.sqrt(4000)
 
@@ -122,8 +131,8 @@ class TestHeatKernel:
         centre = group.identity(dtype=torch.float64)
 
         def mean(std: Tensor, moved: Tensor) -> Tensor:
-            law = HeatKernelDistribution(group, group.perturb(centre, moved), std.expand(500))
-            return law.rsample(generator=seeded(3)).square().sum() / 500
+            distribution = HeatKernelDistribution(group, group.perturb(centre, moved), std.expand(500))
+            return distribution.rsample(generator=seeded(3)).square().sum() / 500
 
         std, moved = torch.tensor(0.4).double().requires_grad_(), torch.zeros(group.dim).double().requires_grad_()
         found, shift = torch.autograd.grad(mean(std, moved), (std, moved))
@@ -144,27 +153,27 @@ class TestHeatKernel:
 def test_shapes() -> None:
     """Batch and event shapes, and what of torch takes such objects."""
     centre, std = SO(3).random_haar(4, generator=seeded(0)), torch.tensor([[0.2], [0.5]])
-    law = HeatKernelDistribution(SO(3), centre, std)
-    assert (law.batch_shape, law.event_shape) == ((2, 4), (3, 3))
-    assert law.sample((5,)).shape == (5, 2, 4, 3, 3)
-    assert law.log_prob(SO(3).identity()).shape == (2, 4)
-    assert law.log_prob(law.sample((5,))).shape == (5, 2, 4)
-    assert law.expand((6, 2, 4)).sample().shape == (6, 2, 4, 3, 3)
-    assert bool(law.support.check(law.sample()).all())
-    assert not bool(law.support.check(2.0 * law.sample()).any())
-    assert Independent(law, 1).log_prob(law.sample()).shape == (2,)
-    mixture = MixtureSameFamily(Categorical(torch.ones(2, 4)), law)
+    distribution = HeatKernelDistribution(SO(3), centre, std)
+    assert (distribution.batch_shape, distribution.event_shape) == ((2, 4), (3, 3))
+    assert distribution.sample((5,)).shape == (5, 2, 4, 3, 3)
+    assert distribution.log_prob(SO(3).identity()).shape == (2, 4)
+    assert distribution.log_prob(distribution.sample((5,))).shape == (5, 2, 4)
+    assert distribution.expand((6, 2, 4)).sample().shape == (6, 2, 4, 3, 3)
+    assert bool(distribution.support.check(distribution.sample()).all())
+    assert not bool(distribution.support.check(2.0 * distribution.sample()).any())
+    assert Independent(distribution, 1).log_prob(distribution.sample()).shape == (2,)
+    mixture = MixtureSameFamily(Categorical(torch.ones(2, 4)), distribution)
     drawn = mixture.sample((7,))
     assert drawn.shape == (7, 2, 3, 3)
-    expected = law.log_prob(drawn.unsqueeze(-3)).logsumexp(-1) - math.log(4.0)
+    expected = distribution.log_prob(drawn.unsqueeze(-3)).logsumexp(-1) - math.log(4.0)
     assert torch.allclose(mixture.log_prob(drawn), expected, atol=1e-5)
-    for other in (MatrixFisher(torch.zeros(2, 3, 3)), Bingham(torch.zeros(2, 4, 4)), HaarUniform(SO(3), (2,))):
+    for other in (MatrixFisher(torch.zeros(2, 3, 3)), Bingham(torch.zeros(2, 4, 4)), HaarDistribution(SO(3), (2,))):
         assert other.sample((3,)).shape == (3, 2, 3, 3)
         assert float(other.log_prob(other.sample((3,))).abs().max()) < 1e-6
         assert other.expand((5, 2)).log_prob(SO(3).identity()).shape == (5, 2)
         assert torch.equal(*(other.sample((3,), generator=seeded(0)) for _ in range(2)))
-    assert HaarUniform(SU(3)).sample((2,)).shape == (2, *SU(3).element_shape)
-    assert float(HaarUniform(Torus(2), (3,)).entropy().abs().max()) == 0.0
+    assert HaarDistribution(SU(3)).sample((2,)).shape == (2, *SU(3).element_shape)
+    assert float(HaarDistribution(Torus(2), (3,)).entropy().abs().max()) == 0.0
 
 
 def test_under_transforms() -> None:
@@ -186,7 +195,7 @@ def test_bad_input() -> None:
     with pytest.raises(ShapeError, match="broadcast"):
         HeatKernelDistribution(SO(3), SO(3).identity(3), torch.ones(2))
     with pytest.raises(ConfigurationError, match="compact"):
-        HaarUniform(SE(2))
+        HaarDistribution(SE(2))
     with pytest.raises(ShapeError, match=r"\[..., 3, 3\]"):
         MatrixFisher(torch.zeros(4, 4))
     with pytest.raises(NonFiniteError):
@@ -197,3 +206,68 @@ def test_bad_input() -> None:
         MatrixFisher(torch.zeros(3, 3)).rsample()
     with pytest.raises(ShapeError, match="value"):
         MatrixFisher(torch.zeros(3, 3)).log_prob(torch.zeros(2, 2))
+
+
+def test_batches_are_distributions_one_by_one() -> None:
+    """Of normal distributions, mixtures and products: densities, and moments of samples, those of each alone."""
+    group, double = SE(2), torch.float64
+    centre = group.random(3, std=0.5, generator=seeded(0), dtype=double)
+    loc = 0.1 * torch.randn(3, 3, generator=seeded(1), dtype=double)
+    scale_tril = torch.diag_embed(torch.tensor([[2.5, 0.3, 0.2], [0.3, 0.4, 0.2], [0.4, 0.2, 0.5]], dtype=double))
+    weights = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]], dtype=double)
+    one = torch.eye(1, dtype=double)
+
+    def normal(k: Any) -> NormalDistribution:
+        return NormalDistribution(group, centre[k], loc[k], scale_tril[k])
+
+    def mixture(k: Any) -> MixtureDistribution:
+        other = NormalDistribution(
+            group, group.compose(centre[k], centre[k]), 0.0 * loc[k], 0.1 * torch.eye(3).double()
+        )
+        return MixtureDistribution([normal(k), other], weights[k])
+
+    def product(k: Any) -> ProductDistribution:
+        shift = NormalDistribution(Translation(1), loc[k][..., :1], 0.0 * loc[k][..., :1], one)
+        return ProductDistribution(DirectProduct(group, Translation(1)), [mixture(k), shift])
+
+    for make in (normal, mixture, product):
+        batch, each = make(slice(None)), [make(k) for k in range(3)]
+        drawn = batch.sample(4000, seeded(2))
+        assert drawn.shape == (4000, 3, *batch.group.element_shape)
+        found = batch.log_prob(drawn)
+        assert torch.allclose(found, torch.stack([x.log_prob(drawn[:, k]) for k, x in enumerate(each)], 1), atol=2e-2)
+        others = torch.stack([x.sample(4000, seeded(3 + k)) for k, x in enumerate(each)], 1)
+        for f in (lambda g: g.cos().flatten(2), lambda g: (g * g).tanh().flatten(2)):
+            error = (f(drawn).mean(0) - f(others).mean(0)) / (f(drawn).var(0) / 2000 + 1e-12).sqrt()
+            assert float(error.abs().max()) < 4.5
+        # members of a batch are independent
+        first = drawn.flatten(2).cos()[..., :4]
+        covariance = ((first[:, 0] - first[:, 0].mean(0)) * (first[:, 2] - first[:, 2].mean(0))).mean(0)
+        assert float((covariance / (first[:, 0].std(0) * first[:, 2].std(0) + 1e-6)).abs().max()) < 4.5 / 4000**0.5
+
+
+def test_expanded_distributions() -> None:
+    """Copies of one distribution have its densities; a number and a shape of samples are the same."""
+    group = SE(2)
+    normal = NormalDistribution(group, group.identity(), torch.zeros(3), 0.3 * torch.eye(3))
+    product = DirectProduct(SO(3), group)
+    for one in (
+        normal,
+        MixtureDistribution([normal, normal], torch.tensor([0.5, 0.5])),
+        ProductDistribution(product, [HaarDistribution(SO(3)), normal]),
+        HaarDistribution(SO(3)),
+        HeatKernelDistribution(SO(3), SO(3).identity(), 0.3),
+        MatrixFisher(SHEAR.float()),
+    ):
+        many = one.expand((2, 4))
+        g = one.sample(4, seeded(0))
+        assert torch.equal(g, one.sample((4,), seeded(0)))
+        assert (many.batch_shape, one.batch_shape) == ((2, 4), ())
+        assert many.sample(5, seeded(1)).shape == (5, 2, 4, *one.event_shape)
+        assert torch.allclose(many.log_prob(g), one.log_prob(g).expand(2, 4), atol=1e-5)
+        assert many.double().sample(1, seeded(1)).dtype == torch.float64  # a module, with parameters of its own
+        assert one.sample(1, seeded(1)).dtype == torch.float32
+    elements = EmpiricalDistribution(group, group.random(3, generator=seeded(0))).expand((2, 4)).sample(5, seeded(1))
+    assert elements.shape == (5, 2, 4, 2, 3)
+    with pytest.raises(ShapeError, match="factors: expected 2 distributions"):
+        ProductDistribution(product, [normal])

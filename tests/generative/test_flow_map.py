@@ -65,14 +65,14 @@ class TestOneStep:
 
     def test_better_than_a_step_along_the_flow(self, model: GroupDiffusion) -> None:
         """Which takes the mean of both sides where the condition does not tell."""
-        law = pairs(2000, seed=2)[0]
+        distribution = pairs(2000, seed=2)[0]
         assert model.fitted is not None
         learned = model.sample(2000, generator=seeded(0), steps=1)
         flow_map, model.fitted.flow_map = model.fitted.flow_map, None
         heun, fine = (model.sample(2000, generator=seeded(0), steps=steps) for steps in (1, 30))
         model.fitted.flow_map = flow_map
-        assert distance(learned, law) < 0.5 * distance(heun, law)
-        assert distance(fine, law) < 0.12
+        assert distance(learned, distribution) < 0.5 * distance(heun, distribution)
+        assert distance(fine, distribution) < 0.12
 
     def test_guidance_and_file(self, model: GroupDiffusion, tmp_path: Path) -> None:
         c = torch.tensor([1.0])

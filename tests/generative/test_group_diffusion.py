@@ -1,4 +1,4 @@
-"""Three lines from samples to a model: what it learns of known laws, what it keeps, what it refuses."""
+"""Three lines from samples to a model: what it learns of known distributions, what it keeps, what it refuses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from torch import Tensor
 
 from tests.helpers import affine_line, assert_relative, seeded, stein_z_scores
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative import BaseDistribution, GroupDiffusion, fit_base_distribution
-from trivgeo.generative.base_distributions import NormalDistribution
+from trivgeo.generative import GroupDiffusion, GroupDistribution, fit_base_distribution
 from trivgeo.generative.diffusion_training import PathTraining
-from trivgeo.generative.model import PATHS
-from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
+from trivgeo.generative.distributions import NormalDistribution
+from trivgeo.generative.paths import PATHS, DiffusionPath, FlowMatchingPath, KineticPath
 from trivgeo.generative.paths.noising import terminal_std
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, SemidirectProduct, Torus, Translation, U
 from trivgeo.sde import heat_kernel, probability_flow
@@ -35,13 +34,13 @@ SOME = torch.tensor([[0.3, -1.0], [1.0, 2.0]])
 
 @pytest.fixture(scope="module", params=["diffusion", SLOW_MOMENTUM, "flow"])
 def model(request: pytest.FixtureRequest) -> GroupDiffusion:
-    """Of a narrow normal law on T^2, hardly trained."""
+    """Of a narrow normal distribution on T^2, hardly trained."""
     data = CENTRE + STD * torch.randn(1000, 2, generator=seeded(0))
     fitted = GroupDiffusion(Torus(2), request.param, width=32, depth=1)
     return fitted.fit(data, steps=150, batch_size=256, learning_rate=5e-3, progress=False)
 
 
-def fitted_path(kind: str, group: LieGroup, data: Tensor) -> tuple[DiffusionPath | KineticPath, BaseDistribution]:
+def fitted_path(kind: str, group: LieGroup, data: Tensor) -> tuple[DiffusionPath | KineticPath, GroupDistribution]:
     """The path of a kind with noise, and its base distribution, for 16,384 rows of the data."""
     rows = data.repeat(-(-16_384 // len(data)), *[1] * len(group.element_shape))[:16_384]
     settings, base = PATHS[kind].fit(group, rows, seeded(0))
@@ -57,7 +56,7 @@ def near(g: Tensor) -> float:
 
 class TestModel:
     def test_density(self, model: GroupDiffusion) -> None:
-        """Of mass one with respect to d theta, however little was learned; periodic; nearer to the law than before."""
+        """Of mass one with respect to d theta, however little was learned; periodic; nearer to the data than before."""
         angle = (torch.arange(SIDE) + 0.5) * (2.0 * math.pi / SIDE)
         test = CENTRE + STD * torch.randn(100, 2, generator=seeded(9))
         turned = SOME + 2.0 * math.pi * torch.tensor([[1.0, -2.0], [0.0, 1.0]])
@@ -74,7 +73,7 @@ class TestModel:
         assert 0.5 * (UNIFORM + TRUE) < float(of_test.mean()) < TRUE + 0.3
 
     def test_samples(self, model: GroupDiffusion, tmp_path: Path) -> None:
-        """Of the law; a function of the seed; the same from a file."""
+        """Of the distribution; a function of the seed; the same from a file."""
         g = model.sample(300, generator=seeded(1), tolerance=1e-2)
         assert near(g) > 0.5
         assert torch.equal(g, model.sample(300, generator=seeded(1), tolerance=1e-2))
@@ -338,7 +337,7 @@ def test_noise_that_cannot_be_simulated() -> None:
 
 @pytest.mark.parametrize("kind", ["diffusion", SLOW_MOMENTUM])
 def test_noise_mixes_the_determinant(kind: str) -> None:
-    """Of data whose determinant is one, noise that moves it little left it where it was; the law is Haar's."""
+    """Of data whose determinant is one, noise that moves it little left it where it was; the distribution is Haar's."""
     group = U(2, scale=[1.0, 1.0, 1.0, 0.1])
     data = group.exp(0.3 * torch.randn(2000, 4, generator=seeded(0)) * torch.tensor([1.0, 1.0, 1.0, 0.0]))
     path, base = fitted_path(kind, group, data)
@@ -395,14 +394,14 @@ def test_bad_input() -> None:
             GroupDiffusion(SE(2), kind, width=8, depth=1).fit(SE(2).random(1).expand(8, 2, 3))
 
 
-def test_laws_of_samples_in_fewer_dimensions() -> None:
+def test_distributions_of_samples_in_fewer_dimensions() -> None:
     """Two samples, many times: in float32 their covariance is not positive by itself."""
     rows = Translation(3).random(2, generator=seeded(0)).repeat(2000, 1)
-    law = fit_base_distribution(Translation(3), rows)
-    drawn = law.sample(4000, seeded(1))
-    assert torch.isfinite(law.log_density(drawn)).all()
+    distribution = fit_base_distribution(Translation(3), rows)
+    drawn = distribution.sample(4000, seeded(1))
+    assert torch.isfinite(distribution.log_prob(drawn)).all()
     assert torch.allclose(drawn.std(0), rows.std(0), rtol=0.1)
-    with pytest.raises(DomainError, match="factor: expected a law of vectors that are logarithms"):
+    with pytest.raises(DomainError, match="scale_tril: expected a distribution of vectors that are logarithms"):
         NormalDistribution(SO(3), SO(3).identity(), torch.full((3,), 50.0), 0.1 * torch.eye(3))
 
 
@@ -410,16 +409,16 @@ def test_laws_of_samples_in_fewer_dimensions() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("group", [Torus(2), SO(3), SE(2), affine_line()], ids=repr)
 def test_entropy_of_known_laws(group: LieGroup, kind: str) -> None:
-    """The likelihood of a fitted law is within 0.02 nats a dimension of its entropy."""
+    """The likelihood of a fitted distribution is within 0.02 nats a dimension of its entropy."""
     if group.is_compact:
         kernel = heat_kernel(group)
         assert kernel is not None
         draw = lambda n, seed: kernel.sample(torch.full((n,), 0.2), seeded(seed))  # noqa: E731
         exact = lambda g: kernel.log_density(g, g.new_full((len(g),), 0.2))  # noqa: E731
     else:
-        law = noise_log_density(group, 0.2)
+        distribution = noise_log_density(group, 0.2)
         draw = lambda n, seed: group.random(n, std=0.2**0.5, generator=seeded(seed))  # noqa: E731
-        exact = lambda g: law(g) - 0.5 * group.dim * math.log(2.0 * math.pi * 0.2)  # noqa: E731
+        exact = lambda g: distribution(g) - 0.5 * group.dim * math.log(2.0 * math.pi * 0.2)  # noqa: E731
     model = GroupDiffusion(group, kind, width=128, depth=2)
     model.fit(draw(20_000, 0), steps=6000, progress=False)
     test = draw(2000, 1)

@@ -13,7 +13,7 @@ from tests.helpers import seeded
 from trivgeo._random import uniform
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.base_distributions import NormalDistribution
+from trivgeo.generative.distributions import NormalDistribution
 from trivgeo.groups import LieAlgebra, LieGroup, Torus
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, log_haar_volume, slowest_rate
 from trivgeo.sde import heat_kernel, trivialized_grad
@@ -110,9 +110,9 @@ def test_volume() -> None:
     """Normal distributions have mass one with respect to Haar measure of mass one."""
     assert log_haar_volume(GROUP) == pytest.approx(math.log(2.0 * math.pi / 0.5))
     assert slowest_rate(GROUP) == pytest.approx(0.5 * 0.25)
-    law = NormalDistribution(GROUP, GROUP.identity(), torch.tensor([0.3]), torch.tensor([[1.0]]))
+    distribution = NormalDistribution(GROUP, GROUP.identity(), torch.tensor([0.3]), torch.tensor([[1.0]]))
     g = unit((torch.arange(400) + 0.5).unsqueeze(-1) * (2.0 * math.pi / 400))
-    assert float(law.log_density(g).exp().mean()) == pytest.approx(1.0, abs=1e-3)
+    assert float(distribution.log_prob(g).exp().mean()) == pytest.approx(1.0, abs=1e-3)
 
     class Silent(Circle):
         """A circle that does not know its volume."""

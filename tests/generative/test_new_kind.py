@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.helpers import seeded
 from trivgeo.errors import CheckpointError
-from trivgeo.generative import BaseDistribution, GroupDiffusion, ProbabilityPath
+from trivgeo.generative import GroupDiffusion, GroupDistribution, ProbabilityPath
 from trivgeo.generative.paths import TrainingBatch
 from trivgeo.groups import LieGroup, Torus
 from trivgeo.sde import ConstantSchedule, TrivializedSDE
@@ -25,18 +25,18 @@ class EasedPath(ProbabilityPath):
     """Flow matching along geodesics that leave the data and reach the base distribution slowly."""
 
     group: LieGroup
-    base: BaseDistribution
+    base: GroupDistribution
     start_time: ClassVar[float] = 0.0  # type: ignore[misc]
     end_time: ClassVar[float] = 1.0  # type: ignore[misc]
 
     @classmethod
     def fit(
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
-    ) -> tuple[dict[str, Any], BaseDistribution]:
+    ) -> tuple[dict[str, Any], GroupDistribution]:
         return {}, cls.fit_base(group, data)
 
     @classmethod
-    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> Self:
+    def build(cls, group: LieGroup, settings: Mapping[str, Any], base: GroupDistribution) -> Self:
         return cls(group, base)
 
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:

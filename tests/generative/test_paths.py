@@ -15,8 +15,8 @@ from torch import Tensor
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.generative import GroupDiffusion, fit_base_distribution
-from trivgeo.generative.base_distributions import NormalDistribution
-from trivgeo.generative.model import FittedPath
+from trivgeo.generative.distributions import NormalDistribution
+from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
 from trivgeo.generative.paths import diffusion as diffusion_path
 from trivgeo.generative.paths.noising import num_noise_factors, stratified
@@ -85,7 +85,7 @@ def test_levels_by_the_noise_of_their_targets(group: LieGroup) -> None:
 
 
 def test_older_files(tmp_path: Path) -> None:
-    """What was learned in another frame, or of other entries, is refused; on tori nothing has changed."""
+    """Networks that learned in another frame, or from other entries, are refused; on tori nothing has changed."""
     for group in (Torus(2), SO(3), Translation(2)):
         base, settings = KineticPath.fit_base(group, group.random(8)), {"widest": 2.8}
         model = GroupDiffusion(group, "momentum", width=8, depth=1)
@@ -93,7 +93,7 @@ def test_older_files(tmp_path: Path) -> None:
         path = tmp_path / f"{group!r}.safetensors"
         model.save(path)
         file = read_file(path)
-        header = {**file.entry("trivgeo.GroupDiffusion"), "version": 1}  # as it was written once
+        header = {**file.entry("trivgeo.GroupDiffusion"), "version": [1, 1]}  # as it was written once
         entries = {"trivgeo.GroupDiffusion": json.dumps(header)}
         save_file(file.tensors, path, metadata={**entries, "checksum": content_hash(entries, file.tensors)})
     GroupDiffusion.load(tmp_path / "Torus(2).safetensors", Torus(2))
@@ -105,8 +105,8 @@ def test_older_files(tmp_path: Path) -> None:
         GroupDiffusion.load(tmp_path / "Translation(2).safetensors", Translation(2))
 
 
-def test_files_of_bodies_of_no_power(tmp_path: Path) -> None:
-    """A header that says that bodies may be absent, of a model on one group."""
+def test_files_of_particles_of_no_power(tmp_path: Path) -> None:
+    """A header that says that particles may be absent, of a model on one group."""
     group, path = Torus(2), tmp_path / "model.safetensors"
     base, settings = KineticPath.fit_base(group, group.random(8)), {"widest": 2.8}
     model = GroupDiffusion(group, "momentum", width=8, depth=1)
@@ -120,21 +120,21 @@ def test_files_of_bodies_of_no_power(tmp_path: Path) -> None:
 
 
 def test_density_of_a_perfect_network() -> None:
-    """Of a normal law on the line: exact for every momentum, though noise of this width still shows where it began."""
+    """Of a normal distribution: exact for every momentum, though noise of this width still shows where it began."""
     spread = 0.5
     path = KineticPath.of_terminal_std(Translation(1), 2.0 * spread)
     data = spread * torch.randn(200_000, 1, generator=seeded(0), dtype=torch.float64)
-    law = fit_base_distribution(Translation(1), path.sample_terminal(data, seeded(1)))
+    distribution = fit_base_distribution(Translation(1), path.sample_terminal(data, seeded(1)))
 
     def network(g: Tensor, level: Tensor, momentum: Tensor | None) -> Tensor:
         width = path._coefficients(path._time(level))[1]
         return width * g / (spread**2 + width**2)
 
     at = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64).unsqueeze(-1)
-    found = path.log_density(network, at, law, seeded(2), 1e-7, None)
+    found = path.log_density(network, at, distribution.log_prob, seeded(2), 1e-7, None)
     exact = torch.distributions.Normal(0.0, spread).log_prob(at[:, 0].double())
     assert torch.allclose(found, exact, atol=0.01), found - exact
-    drawn = path.sample(network, law.sample(20_000, seeded(3)), seeded(4), 1e-5)
+    drawn = path.sample(network, distribution.sample(20_000, seeded(3)), seeded(4), 1e-5)
     assert float(drawn.std()) == pytest.approx(spread, rel=0.02)
 
 
@@ -193,7 +193,7 @@ class TestCoupling:
         assert float(optimal.nan_to_num(10.0).square().sum()) < 0.8 * float(independent.nan_to_num(10.0).square().sum())
 
     def test_model(self) -> None:
-        """It learns the same law, and refuses what a coupling would bias."""
+        """It learns the same distribution, and refuses what a coupling would bias."""
         data = 0.3 * torch.randn(500, 1, generator=seeded(0))
         fit = {"batch_size": 64, "learning_rate": 5e-3, "progress": False, "coupling": "optimal"}
         model = GroupDiffusion(Torus(1), "flow", width=16, depth=1).fit(data, steps=150, **fit)
@@ -223,7 +223,7 @@ def test_draws_of_momenta() -> None:
 
 class TestFactors:
     def test_noise_of_each_factor(self) -> None:
-        """Rotations and shifts have noise of their own size; bodies of a power share theirs."""
+        """Rotations and shifts have noise of their own size; particles of a power share theirs."""
         group = DirectProduct(SO(3), Translation(2))
         data = group.random(2000, std=0.1, generator=seeded(0))
         wide = group.join(group.split(data)[0], 50.0 * group.split(data)[1])
@@ -239,7 +239,7 @@ class TestFactors:
 
     @pytest.mark.parametrize("kind", [DiffusionPath, KineticPath])
     def test_density(self, kind: type[DiffusionPath | KineticPath]) -> None:
-        """With the score in closed form, that of two normal laws of widths far apart."""
+        """With the score in closed form, that of two normal distributions of widths far apart."""
         group, std = DirectProduct(Translation(1), Translation(1)), torch.tensor([0.01, 3.0], dtype=torch.float64)
         data = std * torch.randn(4000, 2, generator=seeded(0), dtype=torch.float64)
         settings, _ = kind.fit(group, data, seeded(1))
@@ -256,6 +256,6 @@ class TestFactors:
 
         last = (std.square() + (ratios * sigma(torch.ones((), dtype=torch.float64))).square()).sqrt().flatten()
         base = NormalDistribution(group, group.identity(dtype=torch.float64), torch.zeros_like(last), last.diag())
-        found = path.log_density(network, data[:5], base, seeded(2), 1e-6, None)
+        found = path.log_density(network, data[:5], base.log_prob, seeded(2), 1e-6, None)
         expected = torch.distributions.Normal(0.0, std).log_prob(data[:5]).sum(-1)
         assert torch.allclose(found, expected, atol=0.02)

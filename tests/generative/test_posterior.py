@@ -1,4 +1,4 @@
-"""Learned priors of inverse problems: weighted draws against quadrature, and against laws in closed form."""
+"""Learned priors of inverse problems: weighted draws against quadrature, and against distributions in closed form."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from benchmarks.posterior import LeftTranslation
 from tests.helpers import assert_relative, seeded
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.base_distributions import MixtureDistribution, NormalDistribution
-from trivgeo.generative.distributions import MatrixFisher
+from trivgeo.generative.distributions import MatrixFisher, MixtureDistribution, NormalDistribution
 from trivgeo.generative.posterior_draws import draw_posterior
 from trivgeo.groups import SO, Torus, Translation
 from trivgeo.inversion import PosteriorSampler
@@ -52,13 +51,13 @@ def model() -> GroupDiffusion:
 @pytest.mark.parametrize("condition", [None, torch.tensor(1)], ids=["all", "class"])
 def test_learned_prior_on_a_torus(model: GroupDiffusion, condition: Tensor | None) -> None:
     """Moments and evidence are those of the model's own density times the likelihood, by quadrature."""
-    law = model.distribution(condition=condition)
+    distribution = model.distribution(condition=condition)
     with pytest.raises(ShapeError, match="g"):
-        law.log_density(torch.zeros(4, 3))
-    logs = law.log_density(grid().float()).double()
+        distribution.log_prob(torch.zeros(4, 3))
+    logs = distribution.log_prob(grid().float()).double()
     assert float(logs.exp().mean()) == pytest.approx(1.0, abs=0.01)  # Haar measure of mass one
     exact = (logs - von_mises(grid())).softmax(0)
-    draws = draw_posterior(law, von_mises, 4000, generator=seeded(1))
+    draws = draw_posterior(distribution, von_mises, 4000, generator=seeded(1))
     assert (
         float((draws.weights.unsqueeze(-1) * waves(draws.elements)).sum(0).sub(exact @ waves(grid())).abs().max())
         < 0.05
@@ -75,11 +74,13 @@ def test_learned_prior_on_a_torus(model: GroupDiffusion, condition: Tensor | Non
 @pytest.mark.slow(reason="weighted draws of the same density stay, against the same quadrature")
 def test_search_with_a_learned_prior(model: GroupDiffusion) -> None:
     """`PosteriorSampler` with the density of the model finds the same evidence and moments."""
-    group, law = Torus(2), model.distribution(condition=torch.tensor(0), tolerance=1e-2)
+    group, distribution = Torus(2), model.distribution(condition=torch.tensor(0), tolerance=1e-2)
     action = LeftTranslation(group)
-    sampler = PosteriorSampler(action, lambda y: von_mises(group.inverse(y)), prior=law, num_samples=200, budget=600)
+    sampler = PosteriorSampler(
+        action, lambda y: von_mises(group.inverse(y)), prior=distribution, num_samples=200, budget=600
+    )
     sample = sampler(group.identity(1), generator=seeded(0))
-    logs = law.log_density(grid().float()).double() - von_mises(grid())
+    logs = distribution.log_prob(grid().float()).double() - von_mises(grid())
     assert float(sample.log_evidence) == pytest.approx(float(logs.exp().mean().log()), abs=0.12)
     found = (sample.weights.double().unsqueeze(-1) * waves(sample.elements)).sum(1)[0]
     assert float((found - logs.softmax(0) @ waves(grid())).abs().max()) < 0.12
@@ -91,8 +92,8 @@ def test_a_model_without_conditions_is_a_prior() -> None:
     own = GroupDiffusion(SO(2), "flow", width=8, depth=1).fit(rotations, steps=2, batch_size=32, progress=False)
     prior = ImportanceSampling(prior=own).prior
     assert torch.equal(prior.sample(5, seeded(1)), own.sample(5, generator=seeded(1)))
-    assert_relative(prior.log_density(rotations[:5]), own.log_prob(rotations[:5]), 1e-6)  # Haar measure of mass one
-    assert float(prior.log_density(rotations[:1] * math.nan)) == -math.inf
+    assert_relative(prior.log_prob(rotations[:5]), own.log_prob(rotations[:5]), 1e-6)  # Haar measure of mass one
+    assert float(prior.log_prob(rotations[:1] * math.nan)) == -math.inf
 
 
 def test_conjugate() -> None:
@@ -153,7 +154,7 @@ def test_a_search_takes_a_prior_that_loses_draws() -> None:
     normal = NormalDistribution(group, torch.zeros(1).double(), torch.zeros(1).double(), torch.eye(1).double())
 
     class Losing:
-        log_density = normal.log_density
+        log_prob = normal.log_prob
 
         def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
             drawn = normal.sample(num_samples, generator)
@@ -213,20 +214,20 @@ def test_distributions_of_torch_are_priors() -> None:
         prior.sample(2.5)  # type: ignore[arg-type]
 
 
-def test_absent_bodies_are_no_prior_of_a_search() -> None:
-    """Their elements have no density; weighted draws take them, and a distribution of all bodies is a prior."""
+def test_absent_particles_are_no_prior_of_a_search() -> None:
+    """Their elements have no density; weighted draws take them, and a distribution of all particles is a prior."""
     group = SO(2) ** 2
     angles = SO(2).exp(0.4 * torch.randn(200, 2, 1, generator=seeded(0))).flatten(1)
     mask = torch.tensor([[1, 1], [1, 0]]).bool().repeat(100, 1)
     own = GroupDiffusion(group, "flow", width=8, depth=1)
     own.fit((angles, None, mask), steps=2, batch_size=32, progress=False)
     part = own.distribution(mask=mask[1])
-    with pytest.raises(ConfigurationError, match="prior: expected a distribution of all bodies"):
+    with pytest.raises(ConfigurationError, match="prior: expected a distribution of all particles"):
         ImportanceSampling(prior=part)
     assert len(draw_posterior(part, lambda g: g[:, 0], 7, generator=seeded(1)).weights) == 7
     for whole in (own.distribution(), own.distribution(mask=mask[0])):
         assert ImportanceSampling(prior=whole).prior is whole
-    assert ImportanceSampling(prior=own).prior.has_all_bodies
+    assert ImportanceSampling(prior=own).prior.has_all_particles
 
 
 def test_one_condition_of_a_distribution(model: GroupDiffusion) -> None:

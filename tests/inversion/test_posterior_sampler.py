@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.posterior import LeftTranslation, Wells
 from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
-from trivgeo.generative.base_distributions import HaarDistribution, MixtureDistribution, NormalDistribution
+from trivgeo.generative.distributions import HaarDistribution, MixtureDistribution, NormalDistribution
 from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
 from trivgeo.inversion.posterior import Posterior
@@ -247,8 +247,8 @@ class TestTrust:
         class Half:
             sample = normal.sample
 
-            def log_density(self, g: Tensor) -> Tensor:
-                return torch.where(g[..., 0] > 0.0, value, normal.log_density(g))
+            def log_prob(self, g: Tensor) -> Tensor:
+                return torch.where(g[..., 0] > 0.0, value, normal.log_prob(g))
 
         sample = sampled(group, lambda g: 0.0 * g[..., 0], prior=Half())
         assert (sample.log_evidence + math.log(2.0)).abs().max() < 0.15
@@ -410,7 +410,7 @@ class TestSampler:
 
         class Draws:
             def __init__(self, value: float, density: Callable[[Tensor], Tensor]) -> None:
-                self.value, self.log_density = value, density
+                self.value, self.log_prob = value, density
 
             def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
                 return torch.full((num_samples, 2, 3), self.value)
@@ -480,7 +480,7 @@ class TestParts:
         )
         draws = mixture.sample(100_000, seeded(0))
         assert 0.01 < float((~draws.principal).double().mean()) < 0.3
-        log_ratio = known.log_density(draws.elements) - mixture.log_density(draws.elements)
+        log_ratio = known.log_prob(draws.elements) - mixture.log_density(draws.elements)
         mass = torch.where(draws.principal, log_ratio.exp(), 0.0)
         error = float(mass.std()) / math.sqrt(mass.numel())
         assert abs(float(mass.mean()) - 1.0) < 4 * error < 0.05

@@ -94,7 +94,7 @@ class TestSources:
 class TestBaselines:
     @pytest.mark.parametrize("model", [WrappedMixture(3, 15), KernelDensity(20, [1.5, 3.0])], ids=["mixture", "kernel"])
     def test_on_a_torus(self, model: WrappedMixture | KernelDensity) -> None:
-        """Mass one on a grid; the density of a law across the cut; samples of it."""
+        """Mass one on a grid; the density of a distribution across the cut; samples of it."""
         group = Torus(2)
         train = torch.tensor([3.1, 1.0]) + 0.3 * torch.randn(500, 2, generator=seeded(0))
         model.fit(group, train, 0)

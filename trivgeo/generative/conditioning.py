@@ -15,9 +15,8 @@ from trivgeo._random import normal, uniform
 from trivgeo._torch import pytree
 from trivgeo.checks import check_arguments, check_count, check_fraction, check_tensor
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
-from trivgeo.generative.bodies import Bodies, MaskedCondition
 from trivgeo.generative.group_network import GroupNetwork
-from trivgeo.generative.paths.base import Network
+from trivgeo.generative.particles import MaskedCondition, Particles
 from trivgeo.groups import LieGroup
 
 __all__ = [
@@ -93,7 +92,7 @@ def _ordered(condition: Any) -> Any:
     return condition
 
 
-_MIN_STD = 1e-3  # of an entry of a vector condition, in its own units
+_MIN_CONDITION_STD = 1e-3  # in the units of an entry of a vector condition
 
 
 class Standardization(nn.Module):
@@ -113,7 +112,7 @@ class Standardization(nn.Module):
     def fit(self, x: Tensor) -> None:
         """Set mean and standard deviation to those of the rows of x, ``[m, dim]``."""
         self.mean.copy_(x.mean(0))
-        self.std.copy_(x.std(0).clamp(min=_MIN_STD))
+        self.std.copy_(x.std(0).clamp(min=_MIN_CONDITION_STD))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x minus the mean, over the standard deviation, ``[*batch, dim]``."""
@@ -185,18 +184,11 @@ class ConditionEncoder(nn.Module):
             raise ShapeError(f"condition: expected vectors [{len(condition)}, {dim}], got {list(condition.shape)}")
 
     def forward(self, condition: Any) -> Any:
-        """Return the features of a batch of conditions, a tensor or tree of tensors ``[b, ...]``, one row each.
-
-        Args:
-            condition: conditions ``[b, ...]``, a tensor or a tree of tensors.
-        """
+        """Return the features of a batch of conditions, both a tensor or tree of tensors ``[b, ...]``."""
         return self.encoder(condition)
 
     def prepare(self, condition: Any) -> Any:
-        """Fit statistics and layers to training conditions, and return the features of the first two rows.
-
-        Args:
-            condition: conditions ``[m, ...]``, a tensor or a tree of tensors.
+        """Fit statistics and layers to training conditions ``[m, ...]``, and return the features of the first two.
 
         Raises:
             ConfigurationError: conditions are to be dropped, and the features are no tensor of floating-point numbers.
@@ -209,11 +201,9 @@ class ConditionEncoder(nn.Module):
         return features
 
     def initialise(self, dim: int, reference: Tensor) -> None:
-        """Draw the vector of a missing condition, unless conditions are never missing or the vector exists.
+        """Draw the vector ``[dim]`` of a missing condition, of the dtype and on the device of ``reference``.
 
-        Args:
-            dim: number of its entries.
-            reference: a tensor with its dtype and device.
+        Nothing is drawn if conditions are never missing, or the vector exists.
         """
         if self.dropout > 0.0 and self.missing is None:
             self.missing = nn.Parameter(normal((dim,), torch.empty(0), None).to(reference))
@@ -232,14 +222,9 @@ class ConditionEncoder(nn.Module):
         return self.missing.expand_as(self._checked(features))
 
     def drop(self, features: Any, generator: torch.Generator) -> Any:
-        """Replace random rows of a training batch of features by the vector of a missing condition.
+        """Return training features ``[b, ...]`` in which rows that ``generator`` draws lack their condition.
 
-        Args:
-            features: features ``[b, ...]``.
-            generator: random numbers that select the rows.
-
-        Returns:
-            Features of the same shape; ``features`` itself if conditions are never missing.
+        They are ``features`` itself if conditions are never missing.
         """
         if self.missing is None:
             return features
@@ -267,7 +252,7 @@ class ConditionalNetwork(nn.Module):
         network: a `GroupNetwork`, or a module (g, t, features), see `GroupDiffusion`.
         encoder: of the conditions; ``None`` for a model without.
         uses_momentum: whether momenta are given.
-        bodies: of a group that is a power, where masks say which are present; ``None`` without masks.
+        particles: of a group that is a power, where masks say which are present; ``None`` without masks.
     """
 
     def __init__(
@@ -276,11 +261,11 @@ class ConditionalNetwork(nn.Module):
         network: nn.Module,
         encoder: ConditionEncoder | None,
         uses_momentum: bool,
-        bodies: Bodies | None = None,
+        particles: Particles | None = None,
     ) -> None:
         super().__init__()
         self.group, self.network, self.encoder, self.uses_momentum = group, network, encoder, uses_momentum
-        self.bodies = bodies
+        self.particles = particles
 
     @property
     def version(self) -> int:
@@ -331,7 +316,7 @@ class ConditionalNetwork(nn.Module):
     def _check_arguments(self) -> None:
         """Raise `ConfigurationError` if a user's network does not take the arguments that it will be given."""
         taken = inspect.signature(self.network.forward).parameters
-        given = {"momentum": self.uses_momentum, "mask": self.bodies is not None}
+        given = {"momentum": self.uses_momentum, "mask": self.particles is not None}
         names = [name for name, is_given in given.items() if is_given]
         for name in names:
             if name not in taken and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
@@ -351,7 +336,7 @@ class ConditionalNetwork(nn.Module):
             return
         if len(feature_shape) != has_features:
             raise ShapeError(f"condition: expected features [b, d] of a GroupNetwork, got [b, {feature_shape}]")
-        dim = sum(feature_shape) + (0 if self.bodies is None else self.bodies.count)
+        dim = sum(feature_shape) + (0 if self.particles is None else self.particles.num_particles)
         if dim == 0:
             self.network.condition = None
         elif self.network.condition_dim != dim:
@@ -367,16 +352,16 @@ class ConditionalNetwork(nn.Module):
             features: features of the conditions, or ``None``; with masks a `MaskedCondition`.
 
         Returns:
-            Algebra vectors ``[*batch, dim]``; zero for absent bodies, whose elements and momenta have no influence.
+            Algebra vectors ``[*batch, dim]``; zero for absent particles, whose elements and momenta have no influence.
 
         Raises:
             ConfigurationError: a user's network returns no floating-point tensor.
             ShapeError: its result has another shape.
         """
-        if self.bodies is not None:
+        if self.particles is not None:
             assert isinstance(features, MaskedCondition)
-            presence = self.bodies.presence(features.mask)
-            g = self.bodies.hide(g, features.mask)
+            presence = self.particles.presence(features.mask)
+            g = self.hidden(g, features)
             momentum = None if momentum is None else torch.where(presence, momentum, 0.0)
             return torch.where(presence, self._evaluate(g, level, momentum, *features), 0.0)
         return self._evaluate(g, level, momentum, features, None)
@@ -384,7 +369,7 @@ class ConditionalNetwork(nn.Module):
     def _evaluate(
         self, g: Tensor, level: Tensor, momentum: Tensor | None, features: Any, mask: Tensor | None
     ) -> Tensor:
-        """The vectors of the network for all bodies."""
+        """The vectors of the network for all particles."""
         if isinstance(self.network, GroupNetwork):
             known = [x for x in (features, None if mask is None else mask.to(g)) if x is not None]
             return self.network(g, level, momentum, torch.cat(known, -1) if known else None)
@@ -397,6 +382,10 @@ class ConditionalNetwork(nn.Module):
                 f"network: expected an algebra vector for each element {list(expected)}, got {list(found.shape)}"
             )
         return found
+
+    def hidden(self, g: Tensor, features: Any) -> Tensor:
+        """Return elements g ``[b, *element_shape]``, those outside of the mask of ``features`` at the identity."""
+        return g if self.particles is None else self.particles.hide(g, features.mask)
 
     def features(
         self, condition: Any, ndims: tuple[int, ...], shape: tuple[int, ...], batch: torch.Size, reference: Tensor
@@ -453,26 +442,15 @@ class ConditionalNetwork(nn.Module):
             return None
         return self.encoder.drop(self.encoder(condition), generator)
 
-    def given(self, features: Any, guidance: float = 1.0) -> Network:
-        """Return the network of elements that stays with the conditions of ``features``, ``[b, ...]``.
+    def given(self, features: Any, guidance: float = 1.0, function: nn.Module | None = None) -> Callable[..., Tensor]:
+        r"""Return the network with its features fixed, and classifier-free guidance (Ho and Salimans 2022).
 
         Args:
-            features: features of conditions that the encoder returned; ``None`` without conditions.
-            guidance: factor of classifier-free guidance, see `guided`; 1 for none.
-        """
-        return self.guided(self, features, guidance)
-
-    def guided(self, evaluate: Callable[..., Tensor], features: Any, guidance: float) -> Callable[..., Tensor]:
-        r"""Fix the features of a function, with classifier-free guidance (Ho and Salimans 2022).
-
-        Args:
-            evaluate: function whose last argument are features.
-            features: features of the conditions.
+            features: of conditions ``[b, ...]``, from the encoder; ``None`` without conditions.
             guidance: w of :math:`f(\varnothing) + w (f(c) - f(\varnothing))`; one is f itself.
-
-        Returns:
-            A function of the other arguments.
+            function: f in place of the network, whose last argument are features.
         """
+        evaluate = self if function is None else function
 
         def conditional(*args: Tensor | None) -> Tensor:
             return evaluate(*args, features)

@@ -1,29 +1,316 @@
-"""Training of a `GroupDiffusion` by Lightning."""
+"""Training of a `GroupDiffusion` and of its flow map by Lightning, on tensors, data sets and loaders."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeVar
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from trivgeo._random import integers, keyed, permutation
 from trivgeo._text import described
 from trivgeo._torch import pytree
-from trivgeo.errors import ConfigurationError, NonFiniteError
-from trivgeo.generative.conditioning import ConditionalNetwork
-from trivgeo.generative.data import Pair
+from trivgeo.checks import check_count, check_positive
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder, check_condition
+from trivgeo.generative.distributions import check_samples
 from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.flow_map import FlowMap, FlowMapBatch, FlowTrajectories
+from trivgeo.generative.particles import MaskedCondition, Particles
 from trivgeo.generative.paths.base import ProbabilityPath
+from trivgeo.groups import LieGroup
 from trivgeo.training import NetworkTraining, move_average, train
 
-__all__ = ["FlowMapTraining", "PathTraining", "train_average", "train_flow_map"]
+__all__ = [
+    "FlowMapTraining",
+    "PathTraining",
+    "TrainingData",
+    "TrainingSettings",
+    "check_pair",
+    "train_average",
+    "train_flow_map",
+    "training_data",
+]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
+_DEFAULT_SECONDS = 600.0
 _NUM_SCALE_ROWS = 4096  # to which input and output scales of a flow map are fitted
+
+Pair = tuple[Tensor, Any]
+"""Elements ``[m, *element_shape]``, and their conditions or ``None``."""
+Check = Callable[[Any], Pair]
+
+
+class TrainingData(ABC):
+    """Elements, with their conditions, from which batches are drawn.
+
+    Args:
+        check: from raw data to a `Pair` on the device of the model; raises an error for what is none.
+
+    Attributes:
+        is_repeatable: whether a batch is a function of the generator alone.
+    """
+
+    is_repeatable = True
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+
+    @abstractmethod
+    def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
+        """Return elements and conditions of at most ``num_rows`` rows, in the random order of ``generator``.
+
+        A model chooses its settings by these rows.
+        """
+
+    def fit_rows(self, group: LieGroup, num_rows: int, generator: torch.Generator) -> Pair:
+        """Return ``num_rows`` rows in the random order of ``generator``, by which levels of noise are set.
+
+        Rows are repeated if there are fewer.
+
+        Raises:
+            ShapeError: there are fewer than two.
+            DomainError: all rows are the same, of a group that is not compact.
+        """
+        elements, condition = self.first_rows(num_rows, generator)
+        if len(elements) < 2:
+            raise ShapeError(f"samples: expected at least two elements, got {len(elements)}")
+        if not group.is_compact and bool((elements == elements[:1]).all()):
+            raise DomainError("samples: expected elements that differ, which set the levels of noise, got the same one")
+        if len(elements) < num_rows:
+            elements = elements.repeat(num_rows // len(elements) + 1, *[1] * len(group.element_shape))
+        return elements[:num_rows], condition
+
+    @abstractmethod
+    def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
+        """Return a training batch: elements and conditions of ``num_rows`` rows that ``generator`` draws."""
+
+
+class _Tensors(TrainingData):
+    """Tensors that are checked once."""
+
+    def __init__(self, samples: Any, condition: Any, check: Check) -> None:
+        super().__init__(check)
+        self.data = check((samples, condition))
+
+    def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
+        order = permutation((len(self.data[0]),), self.data[0], generator)
+        return _rows(self.data, order[:num_rows])
+
+    def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
+        return _rows(self.data, integers(len(self.data[0]), (num_rows,), torch.empty(0), generator))
+
+
+class _Indexed(TrainingData):
+    """A data set whose items are elements, or pairs of an element and its condition."""
+
+    def __init__(self, dataset: Any, check: Check) -> None:
+        super().__init__(check)
+        self.dataset = dataset
+        if len(dataset) < 2:
+            raise ShapeError(f"samples: expected at least two elements, got {len(dataset)}")
+
+    def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
+        reference = torch.empty(0, device=generator.device)
+        return self._items(permutation((len(self.dataset),), reference, generator)[:num_rows])
+
+    def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
+        return self._items(integers(len(self.dataset), (num_rows,), torch.empty(0), generator))
+
+    def _items(self, indices: Tensor) -> Pair:
+        return self.check(_pair(default_collate([self.dataset[i] for i in indices.tolist()])))
+
+
+class _Loaded(TrainingData):
+    """A loader, in its own order and batches; it begins anew when it is through."""
+
+    is_repeatable = False
+
+    def __init__(self, loader: Any, check: Check) -> None:
+        super().__init__(check)
+        self.loader = loader
+        self._stream: Iterator[Any] = iter(())
+        self._layout: Any = None
+
+    def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
+        parts: list[Pair] = []
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(
+                generator.initial_seed()
+            )  # loaders take their order from it, unless told otherwise
+            for batch in self.loader:
+                parts.append(self._checked(batch))
+                if sum(len(part[0]) for part in parts) >= num_rows:
+                    break
+        if not parts:
+            raise ShapeError("samples: expected at least two elements, got a loader without batches")
+        whole: Pair = pytree.tree_map(lambda *x: torch.cat(x) if isinstance(x[0], Tensor) else x[0], *parts)
+        return _rows(whole, permutation((len(whole[0]),), whole[0], generator)[:num_rows])
+
+    def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
+        batch = next(self._stream, None)
+        if batch is None:
+            self._stream = iter(self.loader)
+            batch = next(self._stream)
+        return self._checked(batch)
+
+    def _checked(self, batch: Any) -> Pair:
+        """Elements and conditions of a batch; all batches have conditions and masks, or none."""
+        pair = self.check(_pair(batch))
+        leaves, structure = pytree.tree_flatten(pair)
+        layout = structure, [isinstance(x, Tensor) for x in leaves]
+        self._layout = layout if self._layout is None else self._layout
+        if layout != self._layout:
+            raise ConfigurationError("samples: expected batches that all have conditions and masks, or none of them")
+        return pair
+
+
+def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
+    """Return the data of a training.
+
+    Args:
+        samples: elements, a pair of elements and conditions, a triple with a mask, a `Dataset`, a `DataLoader`, or a
+            Lightning data module.
+        condition: conditions of a tensor of elements, or ``None``.
+        check: function that checks elements and conditions of a batch.
+
+    Raises:
+        ConfigurationError: there are conditions beside something that has its own.
+    """
+    if isinstance(samples, tuple) and len(samples) in (2, 3) and isinstance(samples[0], Tensor):
+        own: TrainingData | None = None if condition is not None else _Tensors(*_pair(samples), check)
+    elif hasattr(samples, "train_dataloader"):
+        samples.prepare_data()
+        samples.setup("fit")
+        own = _Loaded(samples.train_dataloader(), check)
+    elif isinstance(samples, DataLoader):
+        own = _Loaded(samples, check)
+    elif isinstance(samples, IterableDataset):
+        raise ConfigurationError(
+            "samples: expected a data set with items by index, got an IterableDataset; give a DataLoader"
+        )
+    elif isinstance(samples, Dataset):
+        own = _Indexed(samples, check)
+    else:
+        return _Tensors(samples, condition, check)
+    if condition is not None or own is None:
+        raise ConfigurationError(
+            f"condition: expected none beside {type(samples).__name__}, which holds conditions itself"
+        )
+    return own
+
+
+def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device) -> Pair:
+    """Return elements and conditions of a training, on a device.
+
+    Args:
+        pair: samples and conditions of a user.
+        group: the group of the elements.
+        encoder: of the conditions, ``None`` for a model without them.
+        device: of the model.
+
+    Raises:
+        ConfigurationError: the dtype is below float32, or conditions are missing or not expected.
+        ShapeError: elements or conditions have other shapes, or differ in number.
+        NonFiniteError: elements hold NaN or infinity.
+        DomainError: elements are far from the group.
+    """
+    samples, condition = pair
+    samples = samples.detach() if isinstance(samples, Tensor) else samples
+    if isinstance(condition, MaskedCondition):
+        return _check_masked(samples, condition, group, encoder, device)
+    data = check_samples(group, samples, "samples")
+    if torch.finfo(data.dtype).bits < 32:
+        raise ConfigurationError(f"samples: expected float32 or float64, got {data.dtype}")
+    data = data.to(device)
+    if encoder is None:
+        if condition is not None:
+            raise ConfigurationError(
+                "condition: expected none, for the model has no conditions; GroupDiffusion(group, condition=3) has"
+            )
+        return data, None
+    if condition is None:
+        if not encoder.is_optional:
+            raise ConfigurationError("condition: expected one for each element, got none")
+        return data, None
+    condition = check_condition(condition, encoder.is_vector, data)
+    for x in pytree.tree_leaves(condition):
+        if x.ndim == 0 or len(x) != len(data):
+            raise ShapeError(f"condition: expected one for each of {len(data)} elements, got {list(x.shape)}")
+    encoder.check(condition)
+    return data, condition
+
+
+def _check_masked(
+    samples: Any, condition: MaskedCondition, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device
+) -> Pair:
+    """Elements whose absent particles are at the identity, and conditions with their mask."""
+    particles = Particles(group)
+    g = group.check_elements(samples, "samples")
+    batch = group.batch_shape(g)
+    mask = particles.check(condition.mask, batch, g)
+    hidden = particles.hide(g, mask.reshape(*batch, particles.num_particles))
+    data, known = check_pair((hidden, condition.condition), group, encoder, device)
+    return data, MaskedCondition(known, mask.to(device))
+
+
+def _pair(batch: Any) -> Pair:
+    """Return elements and conditions of a batch of a loader, which may be a list of both, and of a mask."""
+    if isinstance(batch, Tensor):
+        return batch, None
+    if isinstance(batch, list | tuple) and len(batch) in (1, 2, 3):
+        elements, condition, mask = (*batch, None, None)[:3]
+        if mask is None:
+            return elements, condition
+        if isinstance(condition, Tensor) and condition.numel() == 0:
+            condition = None  # which torch does not collate
+        return elements, MaskedCondition(condition, mask)
+    raise ConfigurationError(
+        "samples: expected elements, pairs of elements and conditions, or triples with a mask, got "
+        f"{type(batch).__name__}"
+    )
+
+
+def _rows(data: Pair, indices: Tensor) -> Pair:
+    return pytree.tree_map(lambda x: x[indices.to(x.device)] if isinstance(x, Tensor) else x, data)
+
+
+class TrainingSettings(NamedTuple):
+    """Settings of a training, see `GroupDiffusion.fit`.
+
+    Attributes:
+        steps: largest number of optimiser steps.
+        seconds: time after which the training ends; ``None`` for ten minutes, of whose end a warning tells.
+        batch_size: rows of a step.
+        learning_rate: largest step of the optimiser.
+        progress: show a bar; ``None`` for one on a terminal.
+    """
+
+    steps: int
+    seconds: float | None
+    batch_size: int
+    learning_rate: float
+    progress: bool | None
+
+    def checked(self) -> TrainingSettings:
+        """Return the settings.
+
+        Raises:
+            ConfigurationError: a number is out of range.
+        """
+        check_count("steps", self.steps)
+        check_count("batch_size", self.batch_size)
+        check_positive("learning_rate", self.learning_rate)
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds)
+        return self
 
 
 class _AveragedTraining(NetworkTraining[ModuleT]):
@@ -124,10 +411,10 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         elements, level, momentum, target, weight = self.path.training_batch(self._repeated(samples), generator)
         features = self._repeated(self.network.training_features(condition, generator))
         counted = weight
-        if (bodies := self.network.bodies) is not None:  # the mean is over coordinates of present bodies
-            elements = bodies.hide(elements, features.mask)
-            target = torch.where(bodies.presence(features.mask), target, 0.0)
-            counted = weight * bodies.share(features.mask).to(weight)
+        if (particles := self.network.particles) is not None:  # the mean is over coordinates of present particles
+            elements = particles.hide(elements, features.mask)
+            target = torch.where(particles.presence(features.mask), target, 0.0)
+            counted = weight * particles.share(features.mask).to(weight)
         found = torch.isfinite(target).all(-1) & torch.isfinite(elements.flatten(1)).all(-1)
         mask = found.reshape(-1, *[1] * (elements.ndim - 1))
         identity = self.path.group.identity(dtype=elements.dtype, device=elements.device)
@@ -168,23 +455,37 @@ class FlowMapTraining(_AveragedTraining[FlowMap]):
         return {"loss": self.training_step(batch, number)}
 
 
-def train_average(training: _AveragedTraining[Any], *arguments: Any, **others: Any) -> None:
-    """Run `train`, and check the average of the weights.
+def train_average(
+    training: _AveragedTraining[Any],
+    draw: Callable[[int, torch.Generator], Any],
+    settings: TrainingSettings,
+    folder: str | Path | None = None,
+    is_repeatable: bool = False,
+) -> bool:
+    """Run `train`, check the average of the weights, and return whether time ended the training before all steps.
 
     Args:
-        training: see `train`.
-        arguments: see `train`, also for ``others``.
+        training: see `train`, like ``draw``, ``folder`` and ``is_repeatable``.
+        settings: numbers of steps and rows, and the time.
 
     Raises:
         NonFiniteError: a weight is NaN or infinite.
     """
-    train(training, *arguments, **others)
+    limit = _DEFAULT_SECONDS if settings.seconds is None else settings.seconds
+    train(training, draw, settings.steps, settings.batch_size, limit, folder, settings.progress, is_repeatable)
     for name, x in training.average.state_dict().items():
         if not bool(torch.isfinite(x).all()):
             raise NonFiniteError(
                 f"network: expected finite weights after the training, got NaN or infinity in {name}; a smaller "
                 "learning_rate may help"
             )
+    ended_by_time = training.num_steps < settings.steps
+    if ended_by_time and settings.seconds is None:
+        warnings.warn(
+            f"{limit:g} seconds ended the training after {training.num_steps} of {settings.steps} steps; give seconds=",
+            stacklevel=4,
+        )
+    return ended_by_time
 
 
 def train_flow_map(
@@ -192,29 +493,16 @@ def train_flow_map(
     fitted: FittedPath,
     features: Any,
     shape: tuple[int, int],
-    steps: int,
-    seconds: float,
-    batch_size: int,
-    learning_rate: float,
+    settings: TrainingSettings,
     seed: int,
-    progress: bool | None,
-) -> tuple[FlowMap, int]:
-    """Train the flow map of a fitted model.
+) -> FlowMap:
+    """Train the flow map of a fitted model, and return it.
 
     Args:
-        networks: of the model.
-        fitted: what was fitted with them.
+        networks: of the model, like ``fitted``.
         features: of conditions, of which trajectories draw, ``[m, d]``; ``None`` without conditions.
         shape: width and depth of the map's network.
-        steps: number of optimiser steps.
-        seconds: time after which the training ends.
-        batch_size: rows of a step.
-        learning_rate: largest step of the optimiser.
-        progress: show a progress bar; ``None`` for one on a terminal, see `GroupDiffusion.fit`.
-        seed: of the model.
-
-    Returns:
-        The map, and the number of steps that were made.
+        settings: of the training, like ``seed``.
 
     Raises:
         ConfigurationError: the features are no vectors.
@@ -243,6 +531,6 @@ def train_flow_map(
         flow_map.adopt(networks.network)
         found = torch.isfinite(first.displacement).all(-1)
         flow_map.speed.copy_(first.displacement[found].square().mean().sqrt())
-    training = FlowMapTraining(flow_map, learning_rate, seed)
-    train_average(training, trajectories.draw, steps, batch_size, seconds, None, progress, is_repeatable=False)
-    return training.average.to(reference.device).eval(), training.num_steps
+    training = FlowMapTraining(flow_map, settings.learning_rate, seed)
+    train_average(training, trajectories.draw, settings)
+    return training.average.to(reference.device).eval()

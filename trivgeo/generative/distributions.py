@@ -1,33 +1,49 @@
-"""Distributions on groups as `torch.distributions.Distribution` objects, with batch and event shapes."""
+"""Distributions on groups: what models draw from, what they are, and the priors of inverse problems."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import is_abstract
-from trivgeo._random import normal, uniform
+from trivgeo._random import choice, integers, normal, permutation, uniform
 from trivgeo._signatures import check_calls
 from trivgeo._text import described
-from trivgeo.checks import check_count, check_tensor
+from trivgeo.checks import check_count, check_tensor, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.groups import SO, LieGroup
-from trivgeo.groups.harmonic import heat_kernel
+from trivgeo.groups import SO, DirectProduct, LieGroup
+from trivgeo.groups.harmonic import heat_kernel, log_haar_volume
+from trivgeo.groups.product import scaled_factors
 from trivgeo.groups.rotations import rotation_from_quaternion, rotation_to_quaternion
+from trivgeo.sde.noise.kernel import is_principal, log_about
 
-__all__ = ["Bingham", "GroupDistribution", "HaarUniform", "HeatKernelDistribution", "MatrixFisher"]
+__all__ = [
+    "Bingham",
+    "EmpiricalDistribution",
+    "GroupDistribution",
+    "HaarDistribution",
+    "HeatKernelDistribution",
+    "MatrixFisher",
+    "MixtureDistribution",
+    "NormalDistribution",
+    "ProductDistribution",
+]
 
 DistributionT = TypeVar("DistributionT", bound="GroupDistribution")
 
-_NUM_NODES = 128  # of the quadrature of a normalising constant
-_MAX_ROUNDS = 10_000  # of a rejection sampler, whose acceptance is above a tenth
-_MAX_ASYMMETRY = 1e-4  # relative, of a matrix that is taken for symmetric
+_NUM_MASS_DRAWS = 20_000
+_NUM_QUADRATURE_NODES = 128
+_MAX_REJECTION_ROUNDS = 10_000  # the acceptance probability is above a tenth
+_MAX_ASYMMETRY = 1e-4  # relative difference of mirrored entries of a matrix that is taken for symmetric
 _MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of a value from those of the nearest element
 
 
@@ -40,29 +56,33 @@ class _Elements(constraints.Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Whether values are near the group, ``[*batch]``."""
-        periods = self.group._periods().reshape(self.group.element_shape).to(value)
-        error = torch.where(periods > 0, 0.0, (self.group.project(value) - value).abs() / (1.0 + value.abs()))
-        return (error < _MAX_ENTRY_ERROR).flatten(-self.event_dim).all(-1)
+        return _is_near(self.group, value, self.group.project(value))
 
 
-class GroupDistribution(Distribution):
-    """A distribution on a group, for everything that takes a `torch.distributions.Distribution`.
+class GroupDistribution(nn.Module, Distribution, ABC):
+    r"""A distribution on a group, for everything that takes a `torch.distributions.Distribution`.
 
-    Densities are for left Haar measure: of total mass one on compact factors, elsewhere Lebesgue measure of the
-    algebra, in the basis of the group, at the identity. On a torus :math:`n \\log 2 \\pi` less is the log-density for
-    the angles.
+    It is also a module, whose parameters are buffers: ``.to(device)`` moves them, and a file of a model holds them.
+    A new distribution is a subclass with `_draw` and `_log_prob`.
+
+    Densities are for left Haar measure: of total mass one on compact groups, else the one that is Lebesgue measure of
+    the algebra, in the basis of the group, at the identity; factor by factor of a `DirectProduct` that is not compact,
+    unless its scale mixes the factors. On a torus :math:`n \log 2 \pi` less is the log-density for the angles.
 
     Args:
         group: where the values are.
         batch_shape: of the parameters.
-        reference: tensor with the dtype and the device of the samples.
+        parameters: tensors by name, each ``[*batch_shape, ...]``.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}  # parameters raise typed errors
 
-    def __init__(self, group: LieGroup, batch_shape: Sequence[int], reference: Tensor) -> None:
-        self.group, self._like = group, reference
-        super().__init__(torch.Size(batch_shape), torch.Size(group.element_shape), validate_args=False)
+    def __init__(self, group: LieGroup, batch_shape: Sequence[int] = (), **parameters: Tensor) -> None:
+        nn.Module.__init__(self)
+        Distribution.__init__(self, torch.Size(batch_shape), torch.Size(group.element_shape), validate_args=False)
+        self.group = group
+        for name, value in parameters.items():
+            self.register_buffer(name, value)
 
     def __repr__(self) -> str:
         return described(self, {"group": self.group, "batch_shape": tuple(self.batch_shape)})
@@ -73,19 +93,17 @@ class GroupDistribution(Distribution):
         return _Elements(self.group)
 
     def sample(self, sample_shape: int | Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Draw elements, without derivatives.
+        """Draw elements ``[*sample_shape, *batch_shape, *element_shape]``, without derivatives.
 
         Args:
+            sample_shape: number of elements, or the shape of their batch.
             generator: random numbers; ``None`` is torch's.
         """
         with torch.no_grad():
             return self._draw(self._shape(sample_shape), generator)
 
     def rsample(self, sample_shape: int | Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Draw elements that depend on the parameters differentiably.
-
-        Args:
-            generator: random numbers; ``None`` is torch's.
+        """Draw elements that depend on the parameters differentiably, see `sample` for ``generator``.
 
         Raises:
             ConfigurationError: the distribution is sampled by rejection.
@@ -95,10 +113,24 @@ class GroupDistribution(Distribution):
         return self._draw(self._shape(sample_shape), generator)
 
     def log_prob(self, value: Tensor) -> Float[Tensor, "*batch"]:
-        """Return log-densities of elements ``value`` ``[*batch, *element_shape]``, which broadcast with parameters."""
+        """Return log-densities of elements ``value`` ``[*batch, *element_shape]``, which broadcast with parameters.
+
+        They are -inf outside of the support.
+        """
         value = self.group.check_elements(value, "value")
         batch = torch.broadcast_shapes(self.group.batch_shape(value), self.batch_shape)
-        return self._log_density(value.expand(*batch, *self.event_shape))
+        return self._log_prob(value.expand(*batch, *self.event_shape))
+
+    def expand(self: DistributionT, batch_shape: Sequence[int], _instance: Any = None) -> DistributionT:
+        """Return the distribution with parameters repeated to a ``batch_shape``."""
+        rank, new = len(self.batch_shape), copy.copy(self)
+        expanded = {name: x.expand(*batch_shape, *x.shape[rank:]) for name, x in self.named_buffers(recurse=False)}
+        GroupDistribution.__init__(new, self.group, batch_shape, **expanded)
+        for name, child in self.named_children():
+            if isinstance(child, nn.ModuleList):
+                child = nn.ModuleList(member.expand(batch_shape) for member in _members(child))
+            setattr(new, name, child)
+        return new
 
     def _shape(self, sample_shape: int | Sequence[int]) -> torch.Size:
         """Batch shape of draws, or `ConfigurationError`."""
@@ -106,57 +138,130 @@ class GroupDistribution(Distribution):
         return torch.Size([check_count("sample_shape", size, 0) for size in sizes]) + self.batch_shape
 
     @abstractmethod
-    def expand(self: DistributionT, batch_shape: Sequence[int], _instance: Any = None) -> DistributionT:
-        """Return the distribution with parameters repeated to a ``batch_shape``."""
-
-    @abstractmethod
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         """Elements ``[*shape, *element_shape]``; the last dimensions of ``shape`` are those of the parameters."""
 
     @abstractmethod
-    def _log_density(self, g: Tensor) -> Tensor:
+    def _log_prob(self, g: Tensor) -> Tensor:
         """Log-densities of elements that have the batch shape already."""
 
 
-class HaarUniform(GroupDistribution):
+class HaarDistribution(GroupDistribution):
     """The uniform distribution on a compact group, whose density is one.
 
     Args:
         group: a compact group.
         batch_shape: of independent copies.
-        reference: tensor with the dtype and the device of the samples; default torch's dtype on the CPU.
 
     Raises:
         ConfigurationError: the group is not known to be compact.
 
     Example:
-        >>> HaarUniform(SO(3)).sample((5,)).shape
+        >>> HaarDistribution(SO(3)).sample((5,)).shape
         torch.Size([5, 3, 3])
     """
 
     has_rsample = True  # without parameters
+    reference: Tensor
 
-    def __init__(self, group: LieGroup, batch_shape: Sequence[int] = (), reference: Tensor | None = None) -> None:
+    def __init__(self, group: LieGroup, batch_shape: Sequence[int] = ()) -> None:
         if not group.is_compact:
             raise ConfigurationError(f"group: expected a compact one, got {group!r}")
-        super().__init__(group, batch_shape, torch.empty(0) if reference is None else reference)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> HaarUniform:
-        """Return so many copies, see `GroupDistribution.expand`; ``batch_shape`` is that of the result."""
-        return HaarUniform(self.group, batch_shape, self._like)
+        super().__init__(group, batch_shape)
+        self.register_buffer("reference", torch.zeros(tuple(batch_shape)), persistent=False)  # dtype and device
 
     def entropy(self) -> Tensor:
         """Return zeros ``[*batch_shape]``."""
-        return self._like.new_zeros(self.batch_shape)
+        return torch.zeros_like(self.reference)
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-        drawn = self.group.random_haar(
-            shape.numel(), generator=generator, dtype=self._like.dtype, device=self._like.device
-        )
+        dtype, device = self.reference.dtype, self.reference.device
+        drawn = self.group.random_haar(shape.numel(), generator=generator, dtype=dtype, device=device)
         return drawn.reshape(*shape, *self.event_shape)
 
-    def _log_density(self, g: Tensor) -> Tensor:
+    def _log_prob(self, g: Tensor) -> Tensor:
         return g.new_zeros(self.group.batch_shape(g))
+
+
+class NormalDistribution(GroupDistribution):
+    r"""The distribution of :math:`c \exp v` with v normal, conditioned on v being the logarithm of exp v.
+
+    .. math:: \log p(g) = \log N(v; m, F F^T) - \log |\det J_r(v)| - \log Z + \log \mathrm{vol},
+        \quad v = \log(c^{-1} g)
+
+    Z is the probability of the condition, estimated by 20,000 draws with a fixed seed; one on groups whose exponential
+    is one to one. vol is the volume of the compact factors, see `log_haar_volume`: 8 pi^2 on SO(3). Elements without a
+    logarithm have no density: on groups with such elements, keep the distribution narrow.
+
+    Args:
+        group: the group of the elements.
+        centre: c, ``[*batch, *element_shape]``.
+        loc: m, ``[*batch, dim]``.
+        scale_tril: F, lower triangular, ``[*batch, dim, dim]``.
+
+    Raises:
+        ShapeError: an argument has another shape.
+        DomainError: F is not lower triangular with a positive diagonal, or none of the draws is the logarithm of its
+            exponential.
+        ConfigurationError: the group is compact, or has a compact factor, whose volume is not known, see
+            `log_haar_volume`.
+    """
+
+    centre: Tensor
+    loc: Tensor
+    scale_tril: Tensor
+    log_mass: Tensor
+
+    def __init__(
+        self, group: LieGroup, centre: Tensor, loc: Float[Tensor, "*#batch n"], scale_tril: Float[Tensor, "*#batch n n"]
+    ) -> None:
+        group.check_elements(centre, "centre")
+        if loc.shape[-1:] != (group.dim,):
+            raise ShapeError(f"loc: expected an algebra vector [{group.dim}], got {list(loc.shape)}")
+        if scale_tril.shape[-2:] != (group.dim, group.dim):
+            raise ShapeError(f"scale_tril: expected a matrix [{group.dim}, {group.dim}], got {list(scale_tril.shape)}")
+        if not bool((scale_tril.diagonal(dim1=-2, dim2=-1) > 0.0).all()) or bool(scale_tril.triu(1).any()):
+            raise DomainError(
+                "scale_tril: expected a lower triangular matrix with a positive diagonal, such as the cholesky factor "
+                f"of a covariance, got {scale_tril.tolist()}"
+            )
+        centre, loc, scale_tril = promoted(centre=centre, loc=loc, scale_tril=scale_tril)
+        batch = _broadcast_shapes(
+            centre=group.batch_shape(centre), loc=loc.shape[:-1], scale_tril=scale_tril.shape[:-2]
+        )
+        parameters = {"centre": centre, "loc": loc, "scale_tril": scale_tril}
+        ranks = {"centre": len(group.element_shape), "loc": 1, "scale_tril": 2}
+        whole = {name: x.detach().expand(*batch, *x.shape[x.ndim - ranks[name] :]) for name, x in parameters.items()}
+        super().__init__(group, batch, **{name: x.clone() for name, x in whole.items()})
+        self._log_volume = sum_over_compact(group, log_haar_volume)
+        share = self._vectors(_NUM_MASS_DRAWS, torch.Generator().manual_seed(0))[1].double().mean(0)
+        if not bool((share > 0.0).all()):
+            raise DomainError(
+                "scale_tril: expected a distribution of vectors that are logarithms, v = log(exp(v)), got none in "
+                f"{_NUM_MASS_DRAWS} draws"
+            )
+        self.register_buffer("log_mass", share.log().to(loc))
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        num_samples = shape[: len(shape) - len(self.batch_shape)].numel()
+        v, is_kept = self._vectors(num_samples, generator)
+        while bool((is_kept.sum(0) < num_samples).any()):
+            more = self._vectors(num_samples, generator)
+            v, is_kept = torch.cat([v, more[0]]), torch.cat([is_kept, more[1]])
+        first = (~is_kept).to(torch.uint8).argsort(dim=0, stable=True)[:num_samples]
+        v = torch.take_along_dim(v, first.unsqueeze(-1), 0).reshape(*shape, self.group.dim)
+        return self.group.retract(self.centre, v)
+
+    def _log_prob(self, g: Tensor) -> Tensor:
+        v, volume = log_about(self.group, self.centre, g)
+        logs = normal_log_density(v.unsqueeze(-2), self.loc.unsqueeze(-2), self.scale_tril).squeeze(-1)
+        return logs - self.log_mass - volume + self._log_volume
+
+    def _vectors(self, num_draws: int, generator: torch.Generator | None) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
+        """Draw normal vectors ``[m, *batch, dim]``, and say which are logarithms of their exponentials."""
+        z = normal((num_draws, *self.batch_shape, self.group.dim), self.loc, generator)
+        v = self.loc + matmul(z.unsqueeze(-2), self.scale_tril.mT).squeeze(-2)
+        return v, is_principal(v, self.group.log(self.group.exp(v)))
 
 
 class HeatKernelDistribution(GroupDistribution):
@@ -182,6 +287,8 @@ class HeatKernelDistribution(GroupDistribution):
     """
 
     has_rsample = True
+    centre: Tensor
+    std: Tensor
 
     def __init__(self, group: LieGroup, centre: Tensor, std: Float[Tensor, "*batch"] | float) -> None:
         kernel = heat_kernel(group)
@@ -192,25 +299,19 @@ class HeatKernelDistribution(GroupDistribution):
         if not is_abstract(scale) and not bool((scale >= 0.0).all()):
             raise DomainError(f"std: expected numbers that are not negative, got {scale}")
         batch = _broadcast_shapes(centre=group.batch_shape(centre), std=scale.shape)
+        super().__init__(group, batch, centre=centre.expand(*batch, *group.element_shape), std=scale.expand(batch))
         self._kernel = kernel
-        self.centre, self.std = centre.expand(*batch, *group.element_shape), scale.expand(batch)
-        super().__init__(group, batch, centre.detach())
 
     @property
     def mode(self) -> Tensor:
         """The centre."""
         return self.centre
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> HeatKernelDistribution:
-        return HeatKernelDistribution(
-            self.group, self.centre.expand(*batch_shape, *self.event_shape), self.std.expand(tuple(batch_shape))
-        )
-
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         noise = self._kernel.sample(self.std.square().expand(shape), generator)
         return self.group.compose(self.centre.expand(*shape, *self.event_shape), noise)
 
-    def _log_density(self, g: Tensor) -> Tensor:
+    def _log_prob(self, g: Tensor) -> Tensor:
         batch = self.group.batch_shape(g)
         away = self.group.compose(self.group.inverse(self.centre), g)
         return self._kernel.log_density(away, self.std.square().expand(batch).to(g))
@@ -243,9 +344,11 @@ class MatrixFisher(GroupDistribution):
                 [0., 0., 1.]])
     """
 
+    parameter: Tensor
+
     def __init__(self, parameter: Float[Tensor, "*batch 3 3"]) -> None:
-        self.parameter = _checked_matrices("parameter", parameter, 3)
-        super().__init__(SO(3), parameter.shape[:-2], self.parameter.detach())
+        parameter = _checked_matrices("parameter", parameter, 3)
+        super().__init__(SO(3), parameter.shape[:-2], parameter=parameter)
 
     @property
     def mode(self) -> Tensor:
@@ -260,13 +363,10 @@ class MatrixFisher(GroupDistribution):
         proper = torch.cat([values[..., :2], values[..., 2:] * sign.unsqueeze(-1)], -1)
         return _log_fisher_constant(proper).to(self.parameter)
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> MatrixFisher:
-        return MatrixFisher(self.parameter.expand(*batch_shape, 3, 3))
-
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         return Bingham(_quaternion_form(self.parameter))._draw(shape, generator)
 
-    def _log_density(self, g: Tensor) -> Tensor:
+    def _log_prob(self, g: Tensor) -> Tensor:
         return (self.parameter * g).sum((-2, -1)) - self.log_normaliser()
 
 
@@ -291,12 +391,14 @@ class Bingham(GroupDistribution):
         tensor([1., 1., 1.])
     """
 
+    parameter: Tensor
+
     def __init__(self, parameter: Float[Tensor, "*batch 4 4"]) -> None:
-        self.parameter = _checked_matrices("parameter", parameter, 4)
-        skew = (self.parameter - self.parameter.mT).abs().amax((-2, -1))
-        if not is_abstract(skew) and bool((skew > _MAX_ASYMMETRY * self.parameter.abs().amax((-2, -1))).any()):
+        parameter = _checked_matrices("parameter", parameter, 4)
+        skew = (parameter - parameter.mT).abs().amax((-2, -1))
+        if not is_abstract(skew) and bool((skew > _MAX_ASYMMETRY * parameter.abs().amax((-2, -1))).any()):
             raise DomainError("parameter: expected symmetric matrices, got others")
-        super().__init__(SO(3), parameter.shape[:-2], self.parameter.detach())
+        super().__init__(SO(3), parameter.shape[:-2], parameter=parameter)
 
     @property
     def mode(self) -> Tensor:
@@ -310,9 +412,6 @@ class Bingham(GroupDistribution):
         proper = 0.5 * (values[..., :1] + values[..., 1:]) - mean.unsqueeze(-1)
         return (_log_fisher_constant(proper) + mean).to(self.parameter)
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Bingham:
-        return Bingham(self.parameter.expand(*batch_shape, 4, 4))
-
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         values, vectors = torch.linalg.eigh(self.parameter.double())
         loss = values[..., -1:] - values  # of log-density, along each axis
@@ -321,7 +420,7 @@ class Bingham(GroupDistribution):
         loss, width = loss.expand(*shape, 4).reshape(-1, 4), width.expand(shape).flatten()
         bound = -0.5 * (4.0 - width) + 2.0 * (4.0 / width).log()
         found, left = torch.zeros_like(loss), torch.arange(len(loss), device=loss.device)
-        for _ in range(_MAX_ROUNDS):
+        for _ in range(_MAX_REJECTION_ROUNDS):
             x = normal((len(left), 4), loss, generator) * stds[left]
             x = x / x.norm(dim=-1, keepdim=True)
             square = (loss[left] * x.square()).sum(-1)
@@ -335,9 +434,174 @@ class Bingham(GroupDistribution):
         q = (vectors.expand(*shape, 4, 4) @ found.reshape(*shape, 4, 1)).squeeze(-1)
         return rotation_from_quaternion(q).to(self.parameter)
 
-    def _log_density(self, g: Tensor) -> Tensor:
+    def _log_prob(self, g: Tensor) -> Tensor:
         q = rotation_to_quaternion(g)
         return (q * (self.parameter.to(g) @ q.unsqueeze(-1)).squeeze(-1)).sum(-1) - self.log_normaliser()
+
+
+class MixtureDistribution(GroupDistribution):
+    r"""The mixture :math:`\sum_k w_k p_k` of distributions on the same group.
+
+    Args:
+        components: the distributions p_k, all of one batch shape.
+        weights: the probabilities w_k, positive, of sum one, ``[*batch, K]``.
+
+    Raises:
+        ShapeError: there are not as many weights as components, or none.
+        DomainError: the weights are no probabilities.
+    """
+
+    weights: Tensor
+
+    def __init__(self, components: Sequence[GroupDistribution], weights: Float[Tensor, "*batch K"]) -> None:
+        if not components or weights.shape != (*components[0].batch_shape, len(components)):
+            raise ShapeError(
+                f"weights: expected one for each of {len(components)} components, got {list(weights.shape)}"
+            )
+        if not bool((weights > 0.0).all()) or bool(((weights.sum(-1) - 1.0).abs() > 1e-4).any()):
+            raise DomainError(f"weights: expected positive numbers of sum one, got {weights.tolist()}")
+        super().__init__(components[0].group, components[0].batch_shape, weights=weights.detach().clone())
+        self.components = nn.ModuleList(components)
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        num_samples, event = shape[: len(shape) - len(self.batch_shape)].numel(), self.event_shape
+        weights = self.weights.reshape(-1, len(self.components))  # [b, K]
+        label = choice(weights, num_samples, generator).sort(-1).values
+        counts = nn.functional.one_hot(label, len(self.components)).sum(1)
+        most = counts.amax(0)  # draws of each component, as many as a member of the batch needs
+        drawn = [x.sample(n, generator) for x, n in zip(_members(self.components), most.tolist(), strict=True)]
+        g = torch.cat(drawn).reshape(-1, len(weights), *event)
+        # draws of a component come one after the other, and members of the batch take the first ones of each
+        rank = torch.arange(num_samples, device=label.device) - (counts.cumsum(-1) - counts).gather(-1, label)
+        place = (most.cumsum(0) - most)[label] + rank
+        order = torch.stack([permutation((num_samples,), weights, generator) for _ in weights])
+        place = place.gather(-1, order).T.reshape(num_samples, len(weights), *[1] * len(event))
+        return torch.take_along_dim(g, place, 0).reshape(*shape, *event)
+
+    def _log_prob(self, g: Tensor) -> Tensor:
+        each = torch.stack([component.log_prob(g) for component in _members(self.components)], -1)
+        return (each + self.weights.log()).logsumexp(-1)
+
+
+class ProductDistribution(GroupDistribution):
+    """Independent distributions on the factors of a product.
+
+    Args:
+        group: the product.
+        factors: the distributions, all of one batch shape.
+
+    Raises:
+        ShapeError: there are not as many as the product has factors.
+    """
+
+    group: DirectProduct
+
+    def __init__(self, group: DirectProduct, factors: Sequence[GroupDistribution]) -> None:
+        if len(factors) != len(group.factors):
+            raise ShapeError(f"factors: expected {len(group.factors)} distributions, got {len(factors)}")
+        super().__init__(group, factors[0].batch_shape)
+        self.factors = nn.ModuleList(factors)
+
+    def factor_log_prob(self, g: Tensor) -> Float[Tensor, "*batch m"]:
+        """Return the log-densities of the m factors of elements g, ``[*batch, *element_shape]``."""
+        parts = zip(_members(self.factors), self.group.split(g), strict=True)
+        return torch.stack([factor.log_prob(part) for factor, part in parts], -1)
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        sample_shape = shape[: len(shape) - len(self.batch_shape)]
+        return self.group.join(*(factor.sample(sample_shape, generator) for factor in _members(self.factors)))
+
+    def _log_prob(self, g: Tensor) -> Tensor:
+        return self.factor_log_prob(g).sum(-1)
+
+
+class EmpiricalDistribution(GroupDistribution):
+    """The uniform distribution on the elements of a sample: the source of a `Bridge`. It has no density.
+
+    Args:
+        group: the group of the elements.
+        elements: the sample ``[m, *element_shape]``.
+
+    Raises:
+        ShapeError: there are no elements, or not one batch dimension.
+    """
+
+    elements: Tensor
+
+    def __init__(self, group: LieGroup, elements: Tensor) -> None:
+        elements = group.check_elements(elements, "elements")
+        if len(group.batch_shape(elements)) != 1 or not len(elements):
+            raise ShapeError(f"elements: expected some [m, ...], got {list(elements.shape)}")
+        super().__init__(group, elements=elements.detach().clone())
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> EmpiricalDistribution:
+        new = copy.copy(self)
+        GroupDistribution.__init__(new, self.group, batch_shape, elements=self.elements)  # all draw from one sample
+        return new
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        return self.elements[integers(len(self.elements), shape, self.elements, generator)]
+
+    def _log_prob(self, g: Tensor) -> Tensor:
+        raise ConfigurationError(
+            "log_prob: expected a model from a base distribution, got a bridge from a sample, which has no density"
+        )
+
+
+def _members(modules: nn.ModuleList) -> list[GroupDistribution]:
+    """The distributions of a module list, with their type."""
+    return cast("list[GroupDistribution]", list(modules))
+
+
+def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
+    """Project elements g, ``[b, *element_shape]``, on the group; messages call them ``name``.
+
+    Raises:
+        ShapeError: there is not one batch dimension.
+        NonFiniteError: elements hold NaN or infinity.
+        DomainError: rows are far from the group.
+    """
+    g = group.check_elements(g, name)
+    if len(group.batch_shape(g)) != 1:
+        raise ShapeError(f"{name}: expected one batch dimension, got {list(group.batch_shape(g))}")
+    if not bool(torch.isfinite(g).all()):
+        raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
+    near = group.project(g)
+    if bool((wrong := ~_is_near(group, g, near)).any()):
+        raise DomainError(f"{name}: expected elements of {group!r}, got {int(wrong.sum())} rows that are not")
+    return near
+
+
+def _is_near(group: LieGroup, g: Tensor, near: Tensor) -> Bool[Tensor, "*batch"]:
+    """Whether entries of g are those of elements ``near``, but for rounding and turns of angles."""
+    periods = group._periods().reshape(group.element_shape).to(g)
+    error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
+    return (error < _MAX_ENTRY_ERROR).flatten(-len(group.element_shape)).all(-1)
+
+
+def sum_over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> float:
+    """Return the sum of ``log_size`` over the compact factors of ``group``, or its value for a compact group."""
+    if group.is_compact:
+        return log_size(group)
+    factors = scaled_factors(group) if isinstance(group, DirectProduct) else []
+    return math.fsum(sum_over_compact(factor, log_size) for factor in factors)
+
+
+def log_torus_volume(group: LieGroup) -> float:
+    r"""Return :math:`n \log 2 \pi` for the n angles of a compact ``group``, by which densities for angles differ."""
+    periods = group._periods().double()
+    return float(periods[periods > 0].log().sum())
+
+
+def normal_log_density(
+    v: Float[Tensor, "*b m n"], loc: Float[Tensor, "*b #m n"], scale_tril: Float[Tensor, "*b n n"]
+) -> Float[Tensor, "*b m"]:
+    """Log-density of the normal distribution on the algebra at rows v."""
+    n, loc, scale_tril = v.shape[-1], loc.to(v), scale_tril.to(v)
+    inverse = torch.linalg.solve_triangular(scale_tril, torch.eye(n).to(v), upper=False)
+    squares = matmul(v - loc, inverse.mT).square().sum(-1)
+    log_size = scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1, keepdim=True) + 0.5 * n * math.log(2.0 * math.pi)
+    return -0.5 * squares - log_size
 
 
 def _broadcast_shapes(**shapes: torch.Size) -> torch.Size:
@@ -388,7 +652,7 @@ def _log_fisher_constant(proper: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*b
 
 def _legendre(reference: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and weights of Gauss and Legendre on [0, 1]."""
-    order = torch.arange(1, _NUM_NODES, dtype=torch.float64)
+    order = torch.arange(1, _NUM_QUADRATURE_NODES, dtype=torch.float64)
     off = 0.5 / (1.0 - (2.0 * order) ** -2).sqrt()
     nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
     return (0.5 * (1.0 + nodes)).to(reference), vectors[0].square().to(reference)

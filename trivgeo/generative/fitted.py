@@ -10,9 +10,8 @@ from torch import nn
 
 from trivgeo.checks import check_count
 from trivgeo.errors import CheckpointError
-from trivgeo.generative.base_distributions import BaseDistribution, EmpiricalDistribution
-from trivgeo.generative.bodies import Bodies
 from trivgeo.generative.conditioning import ConditionalNetwork
+from trivgeo.generative.distributions import EmpiricalDistribution, GroupDistribution
 from trivgeo.generative.flow_map import FlowMap
 from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.generative.paths.base import ProbabilityPath
@@ -22,6 +21,10 @@ from trivgeo.networks import NetworkFile, read_file, write_file
 __all__ = ["FittedPath", "SavedModel", "write_model"]
 
 _HEADER = "trivgeo.GroupDiffusion"  # entry of the header of its files
+_NO_CONDITION: dict[str, Any] = {
+    **{"vector_dim": None, "own_condition": False, "own_network": False, "dropout": 0.0},
+    **{"ndims": [], "feature_shape": []},
+}
 
 
 class FittedPath(nn.Module):
@@ -33,7 +36,6 @@ class FittedPath(nn.Module):
         settings: numbers that the path was built from.
         condition_ndims: number of dimensions of one condition, for each tensor in it; empty without conditions.
         feature_shape: shape of the features of one condition, if they are a tensor.
-        bodies: factors of a power that may be absent; ``None`` for a model without masks.
         flow_map: of `GroupDiffusion.distil`; ``None`` before.
         num_skipped_rows: rows of the training that were skipped, for want of a logarithm; zero for a loaded model.
         num_steps: steps of the optimiser that were made; zero for a loaded model.
@@ -43,15 +45,14 @@ class FittedPath(nn.Module):
     def __init__(
         self,
         path: ProbabilityPath,
-        base: BaseDistribution,
+        base: GroupDistribution,
         settings: dict[str, Any],
         condition_ndims: tuple[int, ...] = (),
         feature_shape: tuple[int, ...] = (),
-        bodies: Bodies | None = None,
     ) -> None:
         super().__init__()
         self.path, self.base, self.settings = path, base, settings
-        self.condition_ndims, self.feature_shape, self.bodies = condition_ndims, feature_shape, bodies
+        self.condition_ndims, self.feature_shape = condition_ndims, feature_shape
         self.flow_map: FlowMap | None = None
         self.num_skipped_rows, self.num_steps, self.ended_by_time = 0, 0, False
 
@@ -75,8 +76,9 @@ def write_model(
         "settings": fitted.settings,
         "version": [fitted.path.target_version, networks.version],
         "flow_map": fitted.flow_map is not None,
-        "masked": networks.bodies is not None,
+        "masked": networks.particles is not None,
         "source": len(fitted.base.elements) if isinstance(fitted.base, EmpiricalDistribution) else 0,
+        "condition": None,
     }
     if networks.encoder is not None:
         header["condition"] = {
@@ -97,13 +99,7 @@ class SavedModel:
 
     Attributes:
         kind: the name of the kind.
-        seed: of the model.
-        width: of its network.
-        depth: of its network.
-        settings: of its path.
-        condition: what is known of its conditions; ``None`` for a model without conditions.
-        is_masked: whether bodies of a power may be absent.
-        num_source_elements: of the source of a bridge; zero for other models.
+        is_masked: whether particles of a power may be absent.
 
     Raises:
         CheckpointError: the file is none of these, or its model is on another group.
@@ -111,27 +107,20 @@ class SavedModel:
 
     def __init__(self, path: str | Path, group: LieGroup) -> None:
         self.file: NetworkFile = read_file(path, has_checksum=True)
+        self.path, self.group = path, group
         header = self.file.entry(_HEADER)
         try:
             fits = group.matches(header["group"]) and group.scale.tolist() == header["scale"]
-            self.kind, self.seed = header["kind"], header["seed"]
-            self.width, self.depth = header["shape"]
-            self.settings = dict(header["settings"])
-            self.condition: dict[str, Any] | None = header.get("condition")
-            if self.condition is not None:
-                self.condition_ndims = tuple(self.condition["ndims"])
-                self.feature_shape = tuple(self.condition["feature_shape"])
-                self.vector_dim: int | None = self.condition["vector_dim"]
-                self.dropout: float = self.condition["dropout"]
-                self.has_own_network: bool = self.condition["own_network"]
-            self.is_masked = bool(header.get("masked", False))
-            self.num_source_elements = check_count("source", header.get("source", 0), 0)
-            self.has_flow_map = bool(header.get("flow_map", False))
-            version = header.get("version", 1)
+            self.kind, self._settings, self._versions = header["kind"], dict(header["settings"]), header["version"]
+            self._seed, (self._width, self._depth) = header["seed"], header["shape"]
+            self.is_masked, self._has_flow_map = bool(header["masked"]), bool(header["flow_map"])
+            self._num_source_elements = check_count("source", header["source"], 0)
+            self._has_conditions, condition = header["condition"] is not None, header["condition"] or _NO_CONDITION
+            self._ndims, self._feature_shape = tuple(condition["ndims"]), tuple(condition["feature_shape"])
+            self._vector_dim, self._dropout = condition["vector_dim"], condition["dropout"]
+            self._is_own = {"condition": condition["own_condition"], "network": condition["own_network"]}
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
-        self.version = version if isinstance(version, list) else [version, 1]
-        self.path, self.group = path, group
         if not fits:
             raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
 
@@ -145,25 +134,24 @@ class SavedModel:
         Raises:
             CheckpointError: a module is missing, or the model has none.
         """
-        shape = {"seed": self.seed, "width": self.width, "depth": self.depth}
-        own_condition = self.condition is not None and self.vector_dim is None and self.condition["own_condition"]
-        own_network = self.condition is not None and self.has_own_network
-        for name, given, expected in (("condition", condition, own_condition), ("network", network, own_network)):
+        for name, given in (("condition", condition), ("network", network)):
+            expected = self._is_own[name]
             if given is not None if not expected else not isinstance(given, nn.Module):
                 wanted = f"a module {name}= like that of the model" if expected else self._left_out(name)
                 raise CheckpointError(f"{self.path}: expected {wanted}, got {type(given).__name__}")
-        if self.condition is None:
+        shape = {"seed": self._seed, "width": self._width, "depth": self._depth}
+        if not self._has_conditions:
             return shape
-        vector = condition if self.vector_dim is None else self.vector_dim
-        return {**shape, "condition": vector, "network": network, "condition_dropout": self.dropout}
+        vector = condition if self._vector_dim is None else self._vector_dim
+        return {**shape, "condition": vector, "network": network, "condition_dropout": self._dropout}
 
     def _left_out(self, name: str) -> str:
         """Say why an argument of `load` is to be left out."""
         if name == "network":
             return "no network=, since the file describes this network: leave it out"
-        if self.condition is None or self.vector_dim is None:
+        if self._vector_dim is None:
             return "no condition=, since this model has no conditions: leave it out"
-        return f"no condition=, since the file holds it (vectors of {self.vector_dim} numbers): leave it out"
+        return f"no condition=, since the file holds it (vectors of {self._vector_dim} numbers): leave it out"
 
     def fill(self, networks: ConditionalNetwork, path_class: type[ProbabilityPath]) -> FittedPath:
         """Load the saved weights into networks, and return the fitted probability path with its settings.
@@ -178,35 +166,34 @@ class SavedModel:
         group = self.group
         reference = group.random(32, std=0.1, generator=torch.Generator().manual_seed(0))
         # for the shapes of the base distribution; its numbers are read
-        base: BaseDistribution
-        if self.num_source_elements:
+        base: GroupDistribution
+        if self._num_source_elements:
             with self.file.bounded():
-                base = EmpiricalDistribution(group, group.identity(self.num_source_elements))
+                base = EmpiricalDistribution(group, group.identity(self._num_source_elements))
         else:
             base = path_class.fit_base(group, reference)
         try:
-            built = path_class.build(group, self.settings, base)
+            built = path_class.build(group, self._settings, base)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{self.path}: expected settings of kind {self.kind!r}: {error!r}") from error
         expected = [built.target_version, networks.version]
-        if self.version != expected:
+        if self._versions != expected:
             raise CheckpointError(
                 f"{self.path}: expected versions {expected} of targets and inputs of a network of kind {self.kind!r} "
-                f"on {group!r}, got {self.version}; fit the model again"
+                f"on {group!r}, got {self._versions}; fit the model again"
             )
-        ndims, shape = ((), ()) if self.condition is None else (self.condition_ndims, self.feature_shape)
-        fitted = FittedPath(built, base, self.settings, ndims, shape, networks.bodies)
+        fitted = FittedPath(built, base, self._settings, self._ndims, self._feature_shape)
         with self.file.bounded():
-            networks.initialise(shape)
-            if self.has_flow_map:
-                fitted.flow_map = FlowMap(group, self.width, self.depth, shape[0] if shape else None)
+            networks.initialise(self._feature_shape)
+            if self._has_flow_map:
+                fitted.flow_map = FlowMap(group, self._width, self._depth, next(iter(self._feature_shape), None))
         self.file.fill(_modules(networks, base, fitted.flow_map))
         return fitted
 
 
-def _modules(networks: ConditionalNetwork, base: BaseDistribution, flow_map: FlowMap | None) -> nn.ModuleDict:
+def _modules(networks: ConditionalNetwork, base: GroupDistribution, flow_map: FlowMap | None) -> nn.ModuleDict:
     """Modules of a file, by the names of the file format."""
-    found: dict[str, nn.Module] = {"network": networks.network, "law": base}
+    found: dict[str, nn.Module] = {"network": networks.network, "base": base}
     if networks.encoder is not None:
         found["encoder"] = networks.encoder
     if flow_map is not None:

@@ -21,11 +21,11 @@ from trivgeo.sde.solvers.time_loop import solve
 __all__ = ["FlowMap", "FlowMapBatch", "FlowTrajectories"]
 
 _NUM_TIME_WAVES = 16
-_NUM_TRAJECTORIES = 8192  # that are followed at once
+_NUM_TRAJECTORIES = 8192  # trajectories that are followed at once
 _NUM_TRAJECTORY_STEPS = 16
-_MAX_TRAJECTORY_ENTRIES = 2**26  # numbers of all elements on them
-_NUM_USES = 16  # training rows a trajectory
-_FULL_SHARE = 0.5  # of the training rows: intervals from the base distribution to the data
+_MAX_TRAJECTORY_ENTRIES = 2**26  # entries of all elements on the trajectories
+_NUM_ROWS_PER_TRAJECTORY = 16
+_WHOLE_FLOW_PROBABILITY = 0.5  # probability that a training row spans the flow from base distribution to data
 
 
 class FlowMapBatch(NamedTuple):
@@ -131,8 +131,8 @@ class FlowTrajectories:
 
     Args:
         flow: from features of conditions to the equation of the flow, on the group of the elements.
-        base: (count, generator) to elements of the base distribution.
-        features: (count, generator) to features of random conditions ``[count, d]``, or ``None``.
+        base: (num_rows, generator) to elements of the base distribution.
+        features: (num_rows, generator) to features of random conditions ``[num_rows, d]``, or ``None``.
         times: of the flow at the data and at the base distribution.
     """
 
@@ -148,21 +148,21 @@ class FlowTrajectories:
         self._condition: Tensor | None = None
         self._num_left = 0
 
-    def draw(self, count: int, generator: torch.Generator) -> FlowMapBatch:
-        """Draw ``count`` pairs of points of trajectories by ``generator``; half of the pairs are both ends.
+    def draw(self, num_rows: int, generator: torch.Generator) -> FlowMapBatch:
+        """Draw ``num_rows`` pairs of points of trajectories by ``generator``; half of the pairs are both ends.
 
         Raises:
             NonFiniteError: the flow of the model cannot be followed.
         """
         if self._num_left <= 0:
             self._follow(generator)
-        self._num_left -= count
+        self._num_left -= num_rows
         last = _NUM_TRAJECTORY_STEPS
-        rows = integers(self._states.shape[1], (count,), self._states, generator)
-        first = integers(last, (count,), self._states, generator)
-        span = (uniform((count,), self._states, generator) * (last - first)).floor().long()
+        rows = integers(self._states.shape[1], (num_rows,), self._states, generator)
+        first = integers(last, (num_rows,), self._states, generator)
+        span = (uniform((num_rows,), self._states, generator) * (last - first)).floor().long()
         second = first + 1 + span.clamp(max=last - 1)
-        full = uniform((count,), self._states, generator) < _FULL_SHARE
+        full = uniform((num_rows,), self._states, generator) < _WHOLE_FLOW_PROBABILITY
         first, second = torch.where(full, 0, first), torch.where(full, last, second.clamp(max=last))
         g, h = self._states[first, rows], self._states[second, rows]
         features = None if self._condition is None else self._condition[rows]
@@ -187,7 +187,7 @@ class FlowTrajectories:
         assert solution.saved is not None
         self._states, self._group = solution.saved[:, found], equation.group
         self._condition = None if self._condition is None else self._condition[found]
-        self._num_left = _NUM_USES * count
+        self._num_left = _NUM_ROWS_PER_TRAJECTORY * count
 
     def _displacement(self, g: Tensor, h: Tensor) -> Tensor:
         return self._group.log(self._group.compose(self._group.inverse(g), h))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,349 +16,30 @@ from torch import Tensor, nn
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import CheckpointError, ConfigurationError
-from trivgeo.generative.base_distributions import BaseDistribution, EmpiricalDistribution
-from trivgeo.generative.bodies import Bodies, MaskedCondition, MaskedDistribution
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
-from trivgeo.generative.data import TrainingData, check_pair, check_samples, check_training, training_data
+from trivgeo.generative.distributions import (
+    EmpiricalDistribution,
+    GroupDistribution,
+    check_samples,
+    log_torus_volume,
+    sum_over_compact,
+)
 from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
 from trivgeo.generative.group_network import GroupNetwork
-from trivgeo.generative.measure import check_connected, log_torus_volume, sum_over_compact
-from trivgeo.generative.paths.base import ProbabilityPath, follow_flow
-from trivgeo.generative.paths.diffusion import DiffusionPath
-from trivgeo.generative.paths.flow_matching import Bridge, FlowMatchingPath
-from trivgeo.generative.paths.kinetic import KineticPath
+from trivgeo.generative.particles import MaskedCondition, Particles
+from trivgeo.generative.paths import PATHS, Bridge, ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence
+from trivgeo.sde.solvers.runge_kutta import solve_adaptive
 
-__all__ = [
-    "PATHS",
-    "ConditionalLaw",
-    "FittedPath",
-    "GroupDiffusion",
-    "ModelDistribution",
-]
+__all__ = ["GroupDiffusion", "ModelDistribution"]
 
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-4  # largest error of one step of a flow
+_NUM_FIT_ROWS = 16_384  # base distribution, levels of noise and input scales are fitted to them
+_MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # large elements get fewer rows
 
 
-class ConditionalLaw(nn.Module):
-    """A law of elements, given conditions, by networks and a fitted path; see `GroupDiffusion`, which fits one.
-
-    Attributes:
-        group: the group of the elements.
-        network: see `GroupDiffusion`, like ``encoder`` and ``fitted``.
-    """
-
-    group: LieGroup
-    network: nn.Module
-    encoder: ConditionEncoder | None
-    fitted: FittedPath | None
-    kind: str
-    _path_class: type[ProbabilityPath]
-
-    def sample(
-        self,
-        num_samples: int | Sequence[int],
-        *,
-        condition: Any = None,
-        guidance: float = 1.0,
-        mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        steps: int | None = None,
-        tolerance: float | None = None,
-    ) -> Tensor:
-        r"""Draw elements, ``[num_samples, *element_shape]``, projected on the group to the last digit.
-
-        By default kinds "diffusion" and "momentum" follow the stochastic process, whose noise corrects errors of the
-        network. Kind "flow", and every kind with a ``tolerance``, follows the deterministic flow, whose density is
-        `log_prob`. Rows that are not finite, after too little training, are NaN.
-
-        With kind "flow", ``steps`` counts steps of Heun's method. After `distil` it counts steps of the learned map,
-        of which one is accurate; ten steps of Heun's method are not.
-
-        Args:
-            num_samples: number of elements, or the shape of their batch.
-            condition: one condition for all elements, or one for each element. Without a condition, a model that was
-                trained with ``condition_dropout`` draws from the distribution of all data.
-            guidance: the factor w of classifier-free guidance, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`, with
-                the predictions f of the network with and without the condition. Larger than 1, the default, it makes
-                samples more typical of their condition, and less diverse.
-            mask: which bodies are present, ``[N]`` or ``[*num_samples, N]``, for a model that was fitted with masks; by
-                default all. Absent bodies are at the identity.
-            generator: source of the noise, on any device.
-            steps: number of steps, by default 100 of the stochastic process.
-            tolerance: error of the flow, see `solve_adaptive`; by default 1e-4.
-
-        Raises:
-            ConfigurationError: the model is not fitted, a number is out of range, there are both steps and a
-                tolerance, or a condition is missing or not expected.
-            ShapeError: the condition has another shape than those of the training.
-        """
-        sizes = num_samples if isinstance(num_samples, Sequence) else [num_samples]
-        shape = tuple(check_count("num_samples", size) for size in sizes)
-        fitted = self._fitted()
-        if steps is not None and tolerance is not None:
-            raise ConfigurationError(f"steps, tolerance: expected one of them, got {steps} and {tolerance}")
-        if tolerance is None:
-            steps = fitted.path.default_steps if steps is None else check_count("steps", steps)
-        if not math.isfinite(guidance):
-            raise ConfigurationError(f"guidance: expected a finite number, got {guidance}")
-        with torch.no_grad():
-            networks, features = self._networks(), self._features(condition, torch.Size(shape), guidance, mask)
-            start = self._hidden(fitted.base.sample(math.prod(shape), generator), features)
-            network = networks.given(features, guidance)
-            if steps is None:
-                tolerance = _TOLERANCE if tolerance is None else tolerance
-                found = fitted.path.sample(network, start, generator, tolerance)
-            elif fitted.flow_map is not None:
-                found = fitted.flow_map.sample(start, steps, networks.guided(fitted.flow_map, features, guidance))
-            else:
-                found = fitted.path.sample_in_steps(network, start, generator, steps)
-            found = self._hidden(self.group.project(found.double()).to(found.dtype), features)
-        return found.reshape(*shape, *self.group.element_shape)
-
-    def carry(
-        self,
-        g: Tensor,
-        *,
-        condition: Any = None,
-        mask: Tensor | None = None,
-        reverse: bool = False,
-        tolerance: float = _TOLERANCE,
-    ) -> Tensor:
-        """Carry elements along the flow, from the base distribution or the source of a bridge to the data.
-
-        Args:
-            g: elements ``[*batch, *element_shape]``.
-            condition: see `sample`, like ``mask``.
-            mask: which bodies are present.
-            reverse: from the data to the source.
-            tolerance: see `solve_adaptive`.
-
-        Returns:
-            Elements of the same shape; NaN where the flow could not be followed.
-
-        Raises:
-            ConfigurationError: the model is not fitted, its flow has momenta, or a condition is missing or not
-                expected.
-            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
-            NonFiniteError: they hold NaN or infinity.
-            DomainError: they are no elements of the group.
-        """
-        fitted = self._fitted()
-        g = self.group.check_elements(g, "g")
-        batch = self.group.batch_shape(g)
-        with torch.no_grad():
-            features = self._features(condition, batch, mask=mask)
-            flat = self._hidden(g.reshape(-1, *self.group.element_shape).to(self._like().device), features)
-            flat = check_samples(self.group, flat, "g").to(self._like())
-            flow = fitted.path.flow(self._networks().given(features))
-            if flow.group.dim != self.group.dim:
-                raise ConfigurationError(f"model: expected a flow on the group, got one of kind {self.kind!r}")
-            ends = fitted.path.end_time, fitted.path.start_time
-            start, end = reversed(ends) if reverse else ends
-            found = self.group.project(follow_flow(flow, flat, start, end, tolerance).double())
-            found = self._hidden(found, features)
-        return found.to(flat.dtype).reshape(g.shape)
-
-    def log_prob(
-        self,
-        g: Tensor,
-        *,
-        condition: Any = None,
-        mask: Tensor | None = None,
-        num_draws: int = 1,
-        tolerance: float = _TOLERANCE,
-        divergence: Divergence | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*batch"]:
-        """Log-density of elements, in nats; see `GroupDiffusion` for the measure.
-
-        Of kinds "diffusion" and "flow" that of samples along the flow, up to the tolerance. Of kind "momentum" an
-        estimate by random momenta whose expectation is a lower bound; more ``num_draws`` raise and steady it.
-
-        Where elements or conditions require gradients, so does the result: a gradient along the group, such as
-        `trivialized_grad`, is right, one that leaves it is that of no extension in particular. Memory then grows with
-        the steps of the flow.
-
-        Args:
-            g: ``[*batch, *element_shape]``, brought to the device of the model.
-            condition: of all elements, or one for each of them, see `sample`.
-            mask: which bodies are present, see `sample`; the density is that of these alone.
-            num_draws: momenta over which kind "momentum" averages the density; each takes a solution of the flow.
-            tolerance: largest error of one step of the flow, see `solve_adaptive`.
-            divergence: method for the divergence of the flow; default `ExactDivergence`.
-            generator: of random numbers that kind "momentum" or the divergence asks for; default one with a fixed seed.
-
-        Raises:
-            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
-            NonFiniteError: they hold NaN or infinity.
-            DomainError: they are no elements of the group.
-            ConfigurationError: the model is not fitted, or a condition is missing or not expected.
-        """
-        fitted = self._fitted()
-        g = self.group.check_elements(g, "g")
-        batch = self.group.batch_shape(g)
-        flat = g.reshape(-1, *self.group.element_shape).to(self._like().device)
-        if generator is None:
-            generator = torch.Generator(flat.device).manual_seed(0)
-        leaves = [x for x in pytree.tree_leaves((g, condition)) if isinstance(x, Tensor)]
-        is_tracked = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
-        with torch.set_grad_enabled(is_tracked):
-            features = self._features(condition, batch, mask=mask)
-            flat = self._hidden(flat, features)
-            near = check_samples(self.group, flat, "g").to(self._like())
-            if is_tracked:  # projected, with the derivative of the identity
-                near = flat.to(near) + (near - flat.to(near)).detach()
-                near = near if near.requires_grad else near.requires_grad_()
-            network, base = self._networks().given(features), self._base_for(features)
-            shares: Any = 1.0 if self._bodies is None else self._bodies.share(features.mask).to(flat)
-            found = fitted.path.with_draws(check_count("num_draws", num_draws)).log_density(
-                network, near, base, generator, tolerance, divergence
-            )
-        return (found - shares * sum_over_compact(self.group, log_torus_volume)).reshape(batch)
-
-    def distribution(
-        self, *, condition: Any = None, mask: Tensor | None = None, num_draws: int = 1, tolerance: float = _TOLERANCE
-    ) -> ModelDistribution:
-        """Return the law of elements given one condition as a distribution, such as a prior of an inverse problem.
-
-        ```python
-        draw_posterior(model.distribution(condition=c), energy, 10_000)  # of trivgeo.generative.posterior_draws
-        PosteriorSampler(action, energy, prior=model.distribution(condition=c))
-        ```
-
-        Args:
-            condition: of all elements, see `sample`, like ``mask``; ``None`` for the law of all data.
-            mask: which bodies are present, ``[N]``.
-            num_draws: see `log_prob`, like ``tolerance``.
-            tolerance: of densities; a larger one takes less time.
-
-        Raises:
-            ConfigurationError: the model is not fitted, a number is out of range, or a condition is missing or not
-                expected.
-            ShapeError: the condition has another shape than those of the training.
-        """
-        with torch.no_grad():
-            self._features(condition, torch.Size([]), mask=mask)
-        check_count("num_draws", num_draws)
-        return ModelDistribution(self, condition, mask, num_draws, check_positive("tolerance", tolerance))
-
-    def _fitted(self) -> FittedPath:
-        """Return the fitted path, or raise `ConfigurationError`."""
-        if self.fitted is None:
-            raise ConfigurationError("model: expected a fitted one; call fit(samples) or GroupDiffusion.load")
-        return self.fitted
-
-    @property
-    def _bodies(self) -> Bodies | None:
-        """The bodies that may be absent, of a fitted model that knows masks."""
-        return None if self.fitted is None else self.fitted.bodies
-
-    def _networks(self) -> ConditionalNetwork:
-        """The network and the encoder of its conditions in one module."""
-        return self._networks_for(self._bodies)
-
-    def _networks_for(self, bodies: Bodies | None) -> ConditionalNetwork:
-        """The same with masks of bodies, or without."""
-        uses_momentum = self._path_class.uses_momentum(self.group)
-        return ConditionalNetwork(self.group, self.network, self.encoder, uses_momentum, bodies)
-
-    def _like(self) -> Tensor:
-        """A tensor of the dtype and the device of the model."""
-        return next((x for x in self._networks().parameters() if x.is_floating_point()), torch.empty(0))
-
-    def _features(self, condition: Any, batch: torch.Size, guidance: float = 1.0, mask: Any = None) -> Any:
-        """Features of conditions for a batch of elements, which is flattened, and their mask.
-
-        ``None`` without conditions; a `MaskedCondition` for a model that knows masks.
-        """
-        fitted, found = self._fitted(), None
-        if fitted.condition_ndims:
-            if condition is None and guidance != 1.0:
-                raise ConfigurationError("guidance: expected a condition, got none")
-            shapes = fitted.condition_ndims, fitted.feature_shape
-            found = self._networks().features(condition, *shapes, batch, self._like())
-        elif condition is not None or guidance != 1.0:
-            raise ConfigurationError("condition, guidance: expected none, for the model has no conditions")
-        if self._bodies is None:
-            if mask is not None:
-                raise ConfigurationError("mask: expected none, for the model was trained without masks")
-            return found
-        mask = torch.ones(self._bodies.count) if mask is None else mask
-        return MaskedCondition(found, self._bodies.check(mask, batch, self._like()))
-
-    def _base_for(self, features: Any) -> BaseDistribution:
-        """The base distribution of the bodies that are present."""
-        base = self._fitted().base
-        return base if self._bodies is None else MaskedDistribution(base, features.mask)
-
-    def _hidden(self, g: Tensor, features: Any) -> Tensor:
-        """Elements ``[b, *element_shape]`` whose absent bodies are at the identity."""
-        return g if self._bodies is None else self._bodies.hide(g, features.mask)
-
-
-class ModelDistribution(BaseDistribution):
-    r"""The distribution of a fitted model given one condition, see `ConditionalLaw.distribution`.
-
-    Densities are for the measure of `BaseDistribution`: on tori they are :math:`(2 \pi)^n` times those of `log_prob`.
-
-    Args:
-        model: a fitted model.
-        condition: of all elements, or ``None``.
-        mask: which bodies are present, or ``None``.
-        num_draws: see `ConditionalLaw.log_prob`, like ``tolerance``.
-        tolerance: of densities.
-    """
-
-    def __init__(
-        self, model: ConditionalLaw, condition: Any, mask: Tensor | None, num_draws: int, tolerance: float
-    ) -> None:
-        super().__init__()
-        self.model, self.group = model, model.group
-        self.condition, self.mask, self.num_draws, self.tolerance = condition, mask, num_draws, tolerance
-
-    @property
-    def has_all_bodies(self) -> bool:
-        """False if a mask leaves out bodies, of whose elements there is no density."""
-        return self.mask is None or bool(torch.as_tensor(self.mask).all())
-
-    def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        return self.model.sample(num_samples, condition=self.condition, mask=self.mask, generator=generator)
-
-    def log_density(self, g: Tensor) -> Tensor:
-        """Return the log-density at elements g, ``[*batch, *element_shape]``, as ``[*batch]``.
-
-        The result is -inf at elements that are not finite.
-
-        Raises:
-            ShapeError: the elements are none of the group's.
-        """
-        g = self.group.check_elements(g, "g")
-        rank = len(self.group.element_shape)
-        lost = ~torch.isfinite(g.flatten(-rank)).all(-1)
-        known = torch.where(lost[(..., *[None] * rank)], self.group.identity(dtype=g.dtype, device=g.device), g)
-        logs = self.model.log_prob(
-            known, condition=self.condition, mask=self.mask, num_draws=self.num_draws, tolerance=self.tolerance
-        )
-        share = 1.0 if self.mask is None else float(torch.as_tensor(self.mask).double().mean())
-        volume = share * sum_over_compact(self.group, log_torus_volume)
-        return torch.where(lost.to(logs.device), -math.inf, logs + volume)
-
-
-PATHS: dict[str, type[ProbabilityPath]] = {
-    "diffusion": DiffusionPath,
-    "momentum": KineticPath,
-    "flow": FlowMatchingPath,
-}
-"""The shipped kinds by name."""
-
-_EARLY = "{}: {:g} seconds ended the training after {} of {} steps; give seconds="
-_NUM_FIT_ROWS = 16_384  # to which base distribution, levels of noise and input scales are fitted
-_MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # of them, where elements are large
-
-
-class GroupDiffusion(ConditionalLaw):
+class GroupDiffusion(nn.Module):
     r"""A generative model on a group: fits samples, draws new elements, and evaluates densities.
 
     ```python
@@ -395,7 +76,7 @@ class GroupDiffusion(ConditionalLaw):
     The targets have unit size: with kind "flow" the velocity of the path divided by its root mean square, with
     "diffusion" the noise, :math:`-\sigma \nabla \log p_t`, where each factor of a product has its own :math:`\sigma`.
     With kind "momentum", on groups that are not abelian, the network has one more argument ``momentum``
-    ``[*batch, dim]``. A model that is fitted with a mask has the argument ``mask`` ``[*batch, N]``, true for bodies
+    ``[*batch, dim]``. A model that is fitted with a mask has the argument ``mask`` ``[*batch, N]``, true for particles
     that are present. Densities need forward-mode derivatives of the network under `torch.vmap`.
 
     Args:
@@ -412,8 +93,7 @@ class GroupDiffusion(ConditionalLaw):
         width: see `GroupNetwork`, also for ``depth``.
 
     Attributes:
-        network: the network that is trained.
-        encoder: the encoder of the conditions; ``None`` for a model without conditions.
+        networks: the network and the encoder of its conditions in one module.
         fitted: path, base distribution and settings, see `FittedPath`; ``None`` before `fit`.
 
     Raises:
@@ -434,24 +114,35 @@ class GroupDiffusion(ConditionalLaw):
         depth: int = 3,
     ) -> None:
         super().__init__()
-        self.group = check_connected(group)
+        self.group = _connected(group)
         self._path_class = _path_class(kind)
         self.kind = kind if isinstance(kind, str) else kind.__name__
         self.seed, self.num_draws = check_count("seed", seed, 0), check_count("num_draws", num_draws)
-        self.encoder: ConditionEncoder | None = None
+        encoder: ConditionEncoder | None = None
         self.fitted: FittedPath | None = None
         if condition is not None:
-            self.encoder = ConditionEncoder(condition, condition_dropout)
+            encoder = ConditionEncoder(condition, condition_dropout)
         elif network is not None:
-            self.encoder = ConditionEncoder(nn.Identity(), 0.0)
+            encoder = ConditionEncoder(nn.Identity(), 0.0)
         features = None if isinstance(condition, nn.Module) else condition  # those of a module are known by its output
         uses_momentum = self._path_class.uses_momentum(group)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             own = copy.deepcopy(network)
-            self.network = GroupNetwork(group, uses_momentum, width, depth, features) if own is None else own
-        self._frozen = {name for name, x in self._networks().named_parameters() if not x.requires_grad}
+            own = GroupNetwork(group, uses_momentum, width, depth, features) if own is None else own
+        self.networks = ConditionalNetwork(group, own, encoder, uses_momentum)
+        self._frozen = {name for name, x in self.networks.named_parameters() if not x.requires_grad}
         self._shape = (width, depth)
+
+    @property
+    def network(self) -> nn.Module:
+        """The network that is trained."""
+        return self.networks.network
+
+    @property
+    def encoder(self) -> ConditionEncoder | None:
+        """The encoder of the conditions; ``None`` for a model without conditions."""
+        return self.networks.encoder
 
     def fit(
         self,
@@ -471,9 +162,9 @@ class GroupDiffusion(ConditionalLaw):
         Args:
             samples: elements ``[m, *element_shape]``, or a pair of them and their conditions; a `Dataset`, `DataLoader`
                 or Lightning data module of elements, or of such pairs. They are brought to the device of the model,
-                which takes their dtype. For numbers of bodies that vary, on a power ``G ** N`` of a unimodular group,
-                triples of elements, conditions or ``None``, and a mask ``[m, N]`` of the bodies that are present; the
-                others are padding of any content, see `pad_bodies`.
+                which takes their dtype. For numbers of particles that vary, on a power ``G ** N`` of a unimodular
+                group, triples of elements, conditions or ``None``, and a mask ``[m, N]`` of the particles that are
+                present; the others are padding of any content, see `pad_particles`.
             condition: the conditions of the elements: vectors ``[m, condition]``, or what the module of the model
                 takes, a tensor, or a tuple or dictionary of tensors, each ``[m, ...]``.
             steps: number of steps of the optimiser, at most.
@@ -500,28 +191,28 @@ class GroupDiffusion(ConditionalLaw):
                 expected, or the axes of a compact group are of lengths so unequal that its noise cannot be simulated.
             CheckpointError: the folder holds the checkpoint of another training.
         """
-        from trivgeo.generative.diffusion_training import PathTraining, train_average
+        from trivgeo.generative import diffusion_training as training
 
-        limit = check_training(steps, seconds, batch_size, learning_rate)
+        settings = training.TrainingSettings(steps, seconds, batch_size, learning_rate, progress).checked()
         device = self._like().device
-        data = training_data(samples, condition, lambda pair: check_pair(pair, self.group, self.encoder, device))
+        check = functools.partial(training.check_pair, group=self.group, encoder=self.encoder, device=device)
+        data = training.training_data(samples, condition, check)
         source, pairing = (None, coupling) if isinstance(coupling, str) else check_type("coupling", coupling, Bridge)
         if pairing != "independent" and self.encoder is not None:
             raise ConfigurationError(f"coupling: expected 'independent' for a model with conditions, got {pairing!r}")
-        networks, fitted = self._set_up(data, source)
-        if fitted.bodies is not None and not (source is None and pairing == "independent"):
-            raise ConfigurationError(f"coupling: expected 'independent' for bodies with a mask, got {coupling!r}")
+        generator = torch.Generator(device).manual_seed(self.seed)
+        num_rows = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
+        rows = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, num_rows)), generator)
+        networks, fitted = self._set_up(*rows, source, generator)
+        if networks.particles is not None and not (source is None and pairing == "independent"):
+            raise ConfigurationError(f"coupling: expected 'independent' for particles with a mask, got {coupling!r}")
         fitted.path = fitted.path.with_coupling(pairing)
-        training = PathTraining(networks, fitted.path, learning_rate, self.seed, self.num_draws)
-        train_average(training, data.draw, steps, batch_size, limit, folder, progress, data.is_repeatable)
-        networks.load_state_dict(training.average.state_dict())
+        module = training.PathTraining(networks, fitted.path, learning_rate, self.seed, self.num_draws)
+        fitted.ended_by_time = training.train_average(module, data.draw, settings, folder, data.is_repeatable)
+        networks.load_state_dict(module.average.state_dict())
         networks.to(device).eval()
-        early = training.num_steps < steps
-        if early and seconds is None:
-            warnings.warn(_EARLY.format("fit", limit, training.num_steps, steps), stacklevel=2)
-        fitted.num_skipped_rows = int(training.num_skipped_rows)
-        fitted.num_steps, fitted.ended_by_time = training.num_steps, early
-        self.network, self.encoder, self.fitted = networks.network, networks.encoder, fitted
+        fitted.num_steps, fitted.num_skipped_rows = module.num_steps, int(module.num_skipped_rows)
+        self.networks, self.fitted = networks, fitted
         return self
 
     def distil(
@@ -547,11 +238,11 @@ class GroupDiffusion(ConditionalLaw):
             ShapeError: the conditions have another shape than those of the training.
             NonFiniteError: its flow is finite nowhere, or the training diverged.
         """
-        from trivgeo.generative.diffusion_training import train_flow_map
+        from trivgeo.generative import diffusion_training as training
 
         fitted = self._fitted()
-        limit = check_training(steps, seconds, batch_size, learning_rate)
-        if self._bodies is not None:
+        settings = training.TrainingSettings(steps, seconds, batch_size, learning_rate, progress).checked()
+        if self.networks.particles is not None:
             raise ConfigurationError("model: expected a model without masks, since a flow map takes none")
         if fitted.path.default_steps is not None:
             raise ConfigurationError(f'model: expected one of kind "flow", got {self.kind!r}')
@@ -564,13 +255,197 @@ class GroupDiffusion(ConditionalLaw):
                 source = self._features(condition, torch.Size([len(leaf)]))
         elif condition is not None:
             raise ConfigurationError("condition: expected none, for the model has no conditions")
-        flow_map, num_steps = train_flow_map(
-            self._networks(), fitted, source, self._shape, steps, limit, batch_size, learning_rate, self.seed, progress
-        )
-        if num_steps < steps and seconds is None:
-            warnings.warn(_EARLY.format("distil", limit, num_steps, steps), stacklevel=2)
-        fitted.flow_map = flow_map
+        fitted.flow_map = training.train_flow_map(self.networks, fitted, source, self._shape, settings, self.seed)
         return self
+
+    def sample(
+        self,
+        num_samples: int | Sequence[int],
+        *,
+        condition: Any = None,
+        guidance: float = 1.0,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        steps: int | None = None,
+        tolerance: float | None = None,
+    ) -> Tensor:
+        r"""Draw elements, ``[num_samples, *element_shape]``, projected on the group to the last digit.
+
+        By default kinds "diffusion" and "momentum" follow the stochastic process, whose noise corrects errors of the
+        network. Kind "flow", and every kind with a ``tolerance``, follows the deterministic flow, whose density is
+        `log_prob`. Rows that are not finite, after too little training, are NaN.
+
+        With kind "flow", ``steps`` counts steps of Heun's method. After `distil` it counts steps of the learned map,
+        of which one is accurate; ten steps of Heun's method are not.
+
+        Args:
+            num_samples: number of elements, or the shape of their batch.
+            condition: one condition for all elements, or one for each element. Without a condition, a model that was
+                trained with ``condition_dropout`` draws from the distribution of all data.
+            guidance: the factor w of classifier-free guidance, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`, with
+                the predictions f of the network with and without the condition. Larger than 1, the default, it makes
+                samples more typical of their condition, and less diverse.
+            mask: which particles are present, ``[N]`` or ``[*num_samples, N]``, for a model that was fitted with masks;
+                by default all. Absent particles are at the identity.
+            generator: source of the noise, on any device.
+            steps: number of steps, by default 100 of the stochastic process.
+            tolerance: error of the flow, see `solve_adaptive`; by default 1e-4.
+
+        Raises:
+            ConfigurationError: the model is not fitted, a number is out of range, there are both steps and a
+                tolerance, or a condition is missing or not expected.
+            ShapeError: the condition has another shape than those of the training.
+        """
+        sizes = num_samples if isinstance(num_samples, Sequence) else [num_samples]
+        shape = tuple(check_count("num_samples", size) for size in sizes)
+        fitted = self._fitted()
+        if steps is not None and tolerance is not None:
+            raise ConfigurationError(f"steps, tolerance: expected one of them, got {steps} and {tolerance}")
+        if tolerance is None:
+            steps = fitted.path.default_steps if steps is None else check_count("steps", steps)
+        if not math.isfinite(guidance):
+            raise ConfigurationError(f"guidance: expected a finite number, got {guidance}")
+        with torch.no_grad():
+            networks, features = self.networks, self._features(condition, torch.Size(shape), guidance, mask)
+            start = networks.hidden(fitted.base.sample(math.prod(shape), generator), features)
+            network = networks.given(features, guidance)
+            if steps is None:
+                tolerance = _TOLERANCE if tolerance is None else tolerance
+                found = fitted.path.sample(network, start, generator, tolerance)
+            elif fitted.flow_map is not None:
+                found = fitted.flow_map.sample(start, steps, networks.given(features, guidance, fitted.flow_map))
+            else:
+                found = fitted.path.sample_in_steps(network, start, generator, steps)
+            found = networks.hidden(self.group.project(found.double()).to(found.dtype), features)
+        return found.reshape(*shape, *self.group.element_shape)
+
+    def carry(
+        self,
+        g: Tensor,
+        *,
+        condition: Any = None,
+        mask: Tensor | None = None,
+        reverse: bool = False,
+        tolerance: float = _TOLERANCE,
+    ) -> Tensor:
+        """Carry elements along the flow, from the base distribution or the source of a bridge to the data.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            condition: see `sample`, like ``mask``.
+            mask: which particles are present.
+            reverse: from the data to the source.
+            tolerance: see `solve_adaptive`.
+
+        Returns:
+            Elements of the same shape; NaN where the flow could not be followed.
+
+        Raises:
+            ConfigurationError: the model is not fitted, its flow has momenta, or a condition is missing or not
+                expected.
+            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
+            NonFiniteError: they hold NaN or infinity.
+            DomainError: they are no elements of the group.
+        """
+        fitted = self._fitted()
+        g = self.group.check_elements(g, "g")
+        batch = self.group.batch_shape(g)
+        networks = self.networks
+        with torch.no_grad():
+            features = self._features(condition, batch, mask=mask)
+            flat = networks.hidden(g.reshape(-1, *self.group.element_shape).to(self._like().device), features)
+            flat = check_samples(self.group, flat, "g").to(self._like())
+            flow = fitted.path.flow(networks.given(features))
+            if flow.group.dim != self.group.dim:
+                raise ConfigurationError(f"model: expected a flow on the group, got one of kind {self.kind!r}")
+            ends = fitted.path.end_time, fitted.path.start_time
+            start, end = reversed(ends) if reverse else ends
+            found = self.group.project(solve_adaptive(flow, flat, start, end, tolerance=tolerance).final.double())
+            found = networks.hidden(found, features)
+        return found.to(flat.dtype).reshape(g.shape)
+
+    def log_prob(
+        self,
+        g: Tensor,
+        *,
+        condition: Any = None,
+        mask: Tensor | None = None,
+        num_draws: int = 1,
+        tolerance: float = _TOLERANCE,
+        divergence: Divergence | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*batch"]:
+        """Log-density of elements, in nats; see `GroupDiffusion` for the measure.
+
+        Of kinds "diffusion" and "flow" that of samples along the flow, up to the tolerance. Of kind "momentum" an
+        estimate by random momenta whose expectation is a lower bound; more ``num_draws`` raise and steady it.
+
+        Where elements or conditions require gradients, so does the result: a gradient along the group, such as
+        `trivialized_grad`, is right, one that leaves it is that of no extension in particular. Memory then grows with
+        the steps of the flow.
+
+        Args:
+            g: ``[*batch, *element_shape]``, brought to the device of the model.
+            condition: of all elements, or one for each of them, see `sample`.
+            mask: which particles are present, see `sample`; the density is that of these alone.
+            num_draws: momenta over which kind "momentum" averages the density; each takes a solution of the flow.
+            tolerance: largest error of one step of the flow, see `solve_adaptive`.
+            divergence: method for the divergence of the flow; default `ExactDivergence`.
+            generator: of random numbers that kind "momentum" or the divergence asks for; default one with a fixed seed.
+
+        Raises:
+            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
+            NonFiniteError: they hold NaN or infinity.
+            DomainError: they are no elements of the group.
+            ConfigurationError: the model is not fitted, or a condition is missing or not expected.
+        """
+        fitted = self._fitted()
+        g = self.group.check_elements(g, "g")
+        batch = self.group.batch_shape(g)
+        networks, flat = self.networks, g.reshape(-1, *self.group.element_shape).to(self._like().device)
+        if generator is None:
+            generator = torch.Generator(flat.device).manual_seed(0)
+        leaves = [x for x in pytree.tree_leaves((g, condition)) if isinstance(x, Tensor)]
+        is_tracked = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
+        with torch.set_grad_enabled(is_tracked):
+            features = self._features(condition, batch, mask=mask)
+            flat = networks.hidden(flat, features)
+            near = check_samples(self.group, flat, "g").to(self._like())
+            if is_tracked:  # projected, with the derivative of the identity
+                near = flat.to(near) + (near - flat.to(near)).detach()
+                near = near if near.requires_grad else near.requires_grad_()
+            network, particles = networks.given(features), networks.particles
+            shares: Any = 1.0 if particles is None else particles.share(features.mask).to(flat)
+            found = fitted.path.with_draws(check_count("num_draws", num_draws)).log_density(
+                network, near, self._base_log_prob(features), generator, tolerance, divergence
+            )
+        return (found - shares * sum_over_compact(self.group, log_torus_volume)).reshape(batch)
+
+    def distribution(
+        self, *, condition: Any = None, mask: Tensor | None = None, num_draws: int = 1, tolerance: float = _TOLERANCE
+    ) -> ModelDistribution:
+        """Return the distribution of elements given one condition, such as a prior of an inverse problem.
+
+        ```python
+        draw_posterior(model.distribution(condition=c), energy, 10_000)  # of trivgeo.generative.posterior_draws
+        PosteriorSampler(action, energy, prior=model.distribution(condition=c))
+        ```
+
+        Args:
+            condition: of all elements, see `sample`, like ``mask``; ``None`` for that of all data.
+            mask: which particles are present, ``[N]``.
+            num_draws: see `log_prob`, like ``tolerance``.
+            tolerance: of densities; a larger one takes less time.
+
+        Raises:
+            ConfigurationError: the model is not fitted, a number is out of range, or a condition is missing or not
+                expected.
+            ShapeError: the condition has another shape than those of the training.
+        """
+        with torch.no_grad():
+            self._features(condition, torch.Size([]), mask=mask)
+        check_count("num_draws", num_draws)
+        return ModelDistribution(self, condition, mask, num_draws, check_positive("tolerance", tolerance))
 
     def save(self, path: str | Path) -> None:
         """Write weights, base distribution and settings to a safetensors file, with the fingerprint of the group.
@@ -585,7 +460,7 @@ class GroupDiffusion(ConditionalLaw):
         """
         fitted = self._fitted()
         model = {"kind": self.kind, "seed": self.seed, "shape": list(self._shape)}
-        write_model(path, self.group, self._networks(), fitted, model)
+        write_model(path, self.group, self.networks, fitted, model)
 
     @classmethod
     def load(
@@ -615,26 +490,60 @@ class GroupDiffusion(ConditionalLaw):
         try:
             with saved.file.bounded():
                 model = cls(group, saved.kind if kind is None else kind, **arguments)
-            bodies = Bodies(group) if saved.is_masked else None
+            particles = Particles(group) if saved.is_masked else None
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error
         if model.kind != saved.kind:
             raise CheckpointError(f"{path}: expected a model of kind {model.kind!r}, got one of {saved.kind!r}")
-        networks = model._networks_for(bodies)
-        model.fitted = saved.fill(networks, model._path_class)
+        model.networks.particles = particles
+        model.fitted = saved.fill(model.networks, model._path_class)
         return model.eval()
 
-    def _set_up(self, data: TrainingData, source: Any) -> tuple[ConditionalNetwork, FittedPath]:
-        """Return networks for the data of a training, and what is fitted to data and source before it."""
-        generator = torch.Generator(self._like().device).manual_seed(self.seed)
-        count = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
-        rows, conditions = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, count)), generator)
-        bodies, own = None, conditions
+    def _fitted(self) -> FittedPath:
+        """Return the fitted path, or raise `ConfigurationError`."""
+        if self.fitted is None:
+            raise ConfigurationError("model: expected a fitted one; call fit(samples) or GroupDiffusion.load")
+        return self.fitted
+
+    def _like(self) -> Tensor:
+        """A tensor of the dtype and the device of the model."""
+        return next((x for x in self.networks.parameters() if x.is_floating_point()), torch.empty(0))
+
+    def _features(self, condition: Any, batch: torch.Size, guidance: float = 1.0, mask: Any = None) -> Any:
+        """Features of conditions for a batch of elements, which is flattened, and their mask.
+
+        ``None`` without conditions; a `MaskedCondition` for a model that knows masks.
+        """
+        fitted, found = self._fitted(), None
+        if fitted.condition_ndims:
+            if condition is None and guidance != 1.0:
+                raise ConfigurationError("guidance: expected a condition, got none")
+            shapes = fitted.condition_ndims, fitted.feature_shape
+            found = self.networks.features(condition, *shapes, batch, self._like())
+        elif condition is not None or guidance != 1.0:
+            raise ConfigurationError("condition, guidance: expected none, for the model has no conditions")
+        if (particles := self.networks.particles) is None:
+            if mask is not None:
+                raise ConfigurationError("mask: expected none, for the model was trained without masks")
+            return found
+        mask = torch.ones(particles.num_particles) if mask is None else mask
+        return MaskedCondition(found, particles.check(mask, batch, self._like()))
+
+    def _base_log_prob(self, features: Any) -> Callable[[Tensor], Tensor]:
+        """The log-density of the base distribution, of the particles that are present."""
+        base, particles = self._fitted().base, self.networks.particles
+        return base.log_prob if particles is None else lambda g: particles.log_prob(base, g, features.mask)
+
+    def _set_up(
+        self, rows: Tensor, conditions: Any, source: Any, generator: torch.Generator
+    ) -> tuple[ConditionalNetwork, FittedPath]:
+        """Return networks for training rows and their conditions, and what is fitted to rows and source."""
+        particles, own = None, conditions
         if isinstance(conditions, MaskedCondition):
-            bodies, (own, mask) = Bodies(self.group), conditions
+            particles, (own, mask) = Particles(self.group), conditions
             mask = mask.repeat(-(-len(rows) // len(mask)), 1)[: len(rows)]  # as the rows are repeated
-            rows = bodies.fill(rows, mask, generator)
-        base: BaseDistribution
+            rows = particles.fill(rows, mask, generator)
+        base: GroupDistribution
         if source is None:
             settings, base = self._path_class.fit(self.group, rows, generator)
         else:
@@ -642,7 +551,8 @@ class GroupDiffusion(ConditionalLaw):
             base = EmpiricalDistribution(self.group, source.to(rows))
             settings = self._path_class.fit_bridge(self.group, rows, base, generator)
         path = self._path_class.build(self.group, settings, base)
-        networks = copy.deepcopy(self._networks_for(bodies)).to(rows).train()
+        networks = copy.deepcopy(self.networks).to(rows).train()
+        networks.particles = particles
         elements = path.training_batch(rows, generator).elements
         finite = elements[torch.isfinite(elements.flatten(1)).all(-1)]
         feature_shape = networks.prepare(finite, conditions, self.seed)
@@ -651,7 +561,55 @@ class GroupDiffusion(ConditionalLaw):
         if not any(parameter.requires_grad for parameter in networks.parameters()):
             raise ConfigurationError("network: expected parameters to train, got none that require gradients")
         ndims = () if own is None else tuple(x.ndim - 1 for x in pytree.tree_leaves(own))
-        return networks, FittedPath(path, base, settings, ndims, feature_shape, bodies)
+        return networks, FittedPath(path, base, settings, ndims, feature_shape)
+
+
+class ModelDistribution(GroupDistribution):
+    r"""The distribution of a fitted model given one condition, see `GroupDiffusion.distribution`.
+
+    Densities are for the measure of `GroupDistribution`: on tori they are :math:`(2 \pi)^n` times those of
+    `GroupDiffusion.log_prob`. At elements that are not finite they are zero.
+
+    Args:
+        model: a fitted model.
+        condition: of all elements, or ``None``.
+        mask: which particles are present, or ``None``.
+        num_draws: see `GroupDiffusion.log_prob`, like ``tolerance``.
+        tolerance: of densities.
+    """
+
+    def __init__(
+        self, model: GroupDiffusion, condition: Any, mask: Tensor | None, num_draws: int, tolerance: float
+    ) -> None:
+        super().__init__(model.group)
+        self.model = model
+        self.condition, self.mask, self.num_draws, self.tolerance = condition, mask, num_draws, tolerance
+
+    @property
+    def has_all_particles(self) -> bool:
+        """False if a mask leaves out particles, of whose elements there is no density."""
+        return self.mask is None or bool(torch.as_tensor(self.mask).all())
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        return self.model.sample(shape, condition=self.condition, mask=self.mask, generator=generator)
+
+    def _log_prob(self, g: Tensor) -> Tensor:
+        rank = len(self.event_shape)
+        lost = ~torch.isfinite(g.flatten(-rank)).all(-1)
+        known = torch.where(lost[(..., *[None] * rank)], self.group.identity(dtype=g.dtype, device=g.device), g)
+        logs = self.model.log_prob(
+            known, condition=self.condition, mask=self.mask, num_draws=self.num_draws, tolerance=self.tolerance
+        )
+        share = 1.0 if self.mask is None else float(torch.as_tensor(self.mask).double().mean())
+        volume = share * sum_over_compact(self.group, log_torus_volume)
+        return torch.where(lost.to(logs.device), -math.inf, logs + volume)
+
+
+def _connected(group: Any) -> LieGroup:
+    """Return a connected group, or raise `ConfigurationError`."""
+    if check_type("group", group, LieGroup).num_components > 1:  # type: ignore[type-abstract]
+        raise ConfigurationError(f"group: expected a connected one, as no path leaves a component, got {group!r}")
+    return group
 
 
 def _path_class(kind: Any) -> type[ProbabilityPath]:

@@ -73,8 +73,8 @@ def draw_posterior(
     Draws that are not finite, which the network of a model could not follow, are left out and counted.
 
     Args:
-        prior: a distribution with ``sample(num_samples, generator=...)``, such as a `GroupDiffusion`, one of its
-            `ConditionalLaw.distribution`, a `BaseDistribution`, or a `GroupDistribution`.
+        prior: a distribution with ``sample(num_samples, generator=...)``, such as a `GroupDistribution`,
+            a `GroupDiffusion`, or its `GroupDiffusion.distribution` given a condition.
         energy: minus the logarithm of a likelihood, up to a constant: a function of elements
             ``[m, *element_shape]`` to ``[m]``; infinity where the likelihood is zero.
         num_samples: number of draws.

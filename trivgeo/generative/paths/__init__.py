@@ -6,6 +6,13 @@ from trivgeo.generative.paths.diffusion import DiffusionPath
 from trivgeo.generative.paths.flow_matching import Bridge, FlowMatchingPath
 from trivgeo.generative.paths.kinetic import KineticPath
 
-__all__ = ["Bridge", "DiffusionPath", "FlowMatchingPath", "KineticPath", "ProbabilityPath", "TrainingBatch"]
+PATHS: dict[str, type[ProbabilityPath]] = {
+    "diffusion": DiffusionPath,
+    "momentum": KineticPath,
+    "flow": FlowMatchingPath,
+}
+"""The shipped kinds of a `trivgeo.generative.GroupDiffusion` by name."""
+
+__all__ = ["PATHS", "Bridge", "DiffusionPath", "FlowMatchingPath", "KineticPath", "ProbabilityPath", "TrainingBatch"]
 
 check_calls(__name__, __all__)

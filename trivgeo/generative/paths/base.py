@@ -12,14 +12,15 @@ from torch import Tensor
 
 from trivgeo._text import described
 from trivgeo.errors import ConfigurationError
-from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
+from trivgeo.generative.distribution_fitting import fit_base_distribution
+from trivgeo.generative.distributions import GroupDistribution
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence, flow_likelihood
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun, solve_adaptive
 from trivgeo.sde.solvers.time_loop import solve
 
-__all__ = ["Network", "ProbabilityPath", "TrainingBatch", "follow_flow"]
+__all__ = ["Network", "ProbabilityPath", "TrainingBatch"]
 
 PathT = TypeVar("PathT", bound="ProbabilityPath")
 
@@ -49,7 +50,7 @@ class TrainingBatch(NamedTuple):
 
 
 class ProbabilityPath(ABC):
-    """A path of distributions from data to a `BaseDistribution`: the kind of a `GroupDiffusion`.
+    """A path of distributions from data to a `GroupDistribution`: the kind of a `GroupDiffusion`.
 
     A new kind is one subclass with `fit`, `build`, `training_batch` and `flow`; `GroupDiffusion` takes the class in
     place of a name. A kind with a stochastic sampler sets `default_steps` and defines `sample_in_steps`.
@@ -75,7 +76,7 @@ class ProbabilityPath(ABC):
         return False
 
     @classmethod
-    def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
+    def fit_base(cls, group: LieGroup, samples: Tensor) -> GroupDistribution:
         """Fit the base distribution to samples ``[m, *element_shape]``; by default `fit_base_distribution`.
 
         Its type and shapes may depend on the group alone: a file holds only its numbers.
@@ -86,7 +87,7 @@ class ProbabilityPath(ABC):
     @abstractmethod
     def fit(
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
-    ) -> tuple[dict[str, Any], BaseDistribution]:
+    ) -> tuple[dict[str, Any], GroupDistribution]:
         """Choose the settings of the path, and fit its base distribution.
 
         Args:
@@ -100,7 +101,7 @@ class ProbabilityPath(ABC):
 
     @classmethod
     def fit_bridge(
-        cls, group: LieGroup, data: Tensor, source: BaseDistribution, generator: torch.Generator | None
+        cls, group: LieGroup, data: Tensor, source: GroupDistribution, generator: torch.Generator | None
     ) -> dict[str, Any]:
         """Choose the settings of a path that ends at a given distribution; by default there is no such path.
 
@@ -117,7 +118,7 @@ class ProbabilityPath(ABC):
 
     @classmethod
     @abstractmethod
-    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
+    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: GroupDistribution) -> PathT:
         """Build the path from what `fit` returned.
 
         Args:
@@ -155,7 +156,7 @@ class ProbabilityPath(ABC):
             generator: source of random numbers, where the flow needs any.
             tolerance: largest error of one step of the flow, see `solve_adaptive`.
         """
-        return follow_flow(self.flow(network), start, self.end_time, self.start_time, tolerance)
+        return solve_adaptive(self.flow(network), start, self.end_time, self.start_time, tolerance=tolerance).final
 
     def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:
         """Carry elements of the base distribution to data in a given number of steps.
@@ -193,7 +194,7 @@ class ProbabilityPath(ABC):
         self,
         network: Network,
         g: Tensor,
-        base: BaseDistribution,
+        base_log_prob: Callable[[Tensor], Tensor],
         generator: torch.Generator | None,
         tolerance: float,
         divergence: Divergence | None,
@@ -203,7 +204,7 @@ class ProbabilityPath(ABC):
         Args:
             network: the trained network.
             g: where the density is evaluated.
-            base: the base distribution.
+            base_log_prob: log-density of the base distribution, a function of elements to ``[b]``.
             generator: random numbers; ``None`` is torch's.
             tolerance: largest error of one step of the flow, see `solve_adaptive`.
             divergence: method for the divergence of the flow; ``None`` is `ExactDivergence`.
@@ -211,26 +212,10 @@ class ProbabilityPath(ABC):
         return flow_likelihood(
             self.flow(network),
             g,
-            base.log_density,
+            base_log_prob,
             start=self.start_time,
             end=self.end_time,
             tolerance=tolerance,
             divergence=divergence,
             generator=generator,
         ).log_density
-
-
-def follow_flow(flow: TrivializedSDE, initial: Tensor, start: float, end: float, tolerance: float) -> Tensor:
-    """Integrate a flow with adaptive steps.
-
-    Args:
-        flow: equation without noise.
-        initial: elements at the start, ``[b, ...]``.
-        start: first time.
-        end: last time.
-        tolerance: error of a step, see `trivgeo.sde.solvers.solve_adaptive`.
-
-    Returns:
-        Elements at the last time, ``[b, ...]``; NaN in chains that could not be followed.
-    """
-    return solve_adaptive(flow, initial, start, end, tolerance=tolerance).final

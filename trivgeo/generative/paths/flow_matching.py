@@ -13,7 +13,8 @@ from torch import Tensor
 
 from trivgeo._text import described
 from trivgeo.checks import check_choice
-from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution
+from trivgeo.generative.distribution_fitting import fit_base_distribution
+from trivgeo.generative.distributions import GroupDistribution
 from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch
 from trivgeo.generative.paths.noising import stratified
 from trivgeo.groups import LieGroup
@@ -25,7 +26,7 @@ __all__ = ["Bridge", "FlowMatchingPath"]
 PathT = TypeVar("PathT", bound="FlowMatchingPath")
 
 _MAX_PAIR_ENTRIES = 2**24  # numbers of elements of pairs at once
-_WIDEN = 1.2  # factor on standard deviations: the base distribution covers the data
+_BASE_STD_RATIO = 1.2  # standard deviation of the base distribution, which is to cover the data, over that of the data
 
 
 class Bridge(NamedTuple):
@@ -62,37 +63,37 @@ class FlowMatchingPath(ProbabilityPath):
     """
 
     group: LieGroup
-    base: BaseDistribution
+    base: GroupDistribution
     speed: float
     coupling: str = "independent"
     start_time: ClassVar[float] = 0.0  # type: ignore[misc]
     end_time: ClassVar[float] = 1.0  # type: ignore[misc]
 
     @classmethod
-    def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
+    def fit_base(cls, group: LieGroup, samples: Tensor) -> GroupDistribution:
         """Fit the base distribution: Haar measure on compact factors, elsewhere normal ones 1.2 times as wide as the
         samples.
         """
-        return fit_base_distribution(group, samples, _WIDEN)
+        return fit_base_distribution(group, samples, _BASE_STD_RATIO)
 
     @classmethod
     def fit(
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
-    ) -> tuple[dict[str, Any], BaseDistribution]:
+    ) -> tuple[dict[str, Any], GroupDistribution]:
         """Fit the base distribution to the data, and measure the speed of the geodesics between them."""
         base = cls.fit_base(group, data)
         return cls.fit_bridge(group, data, base, generator), base
 
     @classmethod
     def fit_bridge(
-        cls, group: LieGroup, data: Tensor, source: BaseDistribution, generator: torch.Generator | None
+        cls, group: LieGroup, data: Tensor, source: GroupDistribution, generator: torch.Generator | None
     ) -> dict[str, Any]:
         """Measure the speed of the geodesics between data and source."""
         velocity = cls(group, source, 1.0).training_batch(data, generator).target
         return {"speed": float(velocity[torch.isfinite(velocity).all(-1)].square().mean().sqrt())}
 
     @classmethod
-    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
+    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: GroupDistribution) -> PathT:
         return cls(group, base, settings["speed"])
 
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,8 +15,7 @@ from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo._random import normal
-from trivgeo.generative.base_distributions import BaseDistribution
-from trivgeo.generative.paths.base import Network, TrainingBatch, follow_flow
+from trivgeo.generative.paths.base import Network, TrainingBatch
 from trivgeo.generative.paths.noising import (
     MIN_STD_RATIO,
     NoisingPath,
@@ -35,6 +35,7 @@ from trivgeo.sde.processes.kinetic_diffusion import (
     split_state,
 )
 from trivgeo.sde.processes.trivialized import TrivializedSDE
+from trivgeo.sde.solvers.runge_kutta import solve_adaptive
 from trivgeo.sde.solvers.time_loop import solve
 
 __all__ = ["KineticPath"]
@@ -42,7 +43,7 @@ __all__ = ["KineticPath"]
 PathT = TypeVar("PathT", bound="KineticPath")
 
 _LOG_DECAY = 6.0  # minus the logarithm of what noise leaves of the slowest mode, on groups that are not abelian
-_NUM_GRID_LEVELS = 256  # of the table of the density of levels
+_NUM_GRID_LEVELS = 256  # size of the table of the density of levels
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class KineticPath(NoisingPath):
         return TrainingBatch(g, level, used, target, 1.0 / self._target_variance(level))
 
     def sample_terminal(self, data: Tensor, generator: torch.Generator | None) -> Tensor:
-        r"""Draw :math:`\hat g` of noised data at the last time, where the momentum has no influence on its law."""
+        r"""Draw :math:`\hat g` of noised data at the last time, whose distribution does not depend on the momentum."""
         times = torch.full((len(data),), self.end_time).to(data)
         samples = [self.noise.sample(t, generator) for t in times.split(rows_at_once(len(data), self.noise.steps))]
         w, momentum, _ = (torch.cat(x) for x in zip(*samples, strict=True))
@@ -171,7 +172,7 @@ class KineticPath(NoisingPath):
         Momenta are drawn at the last time and dropped at the first.
         """
         state = join_state(self.group, self._with_momentum(start, generator))
-        found = follow_flow(self.flow(network), state, self.end_time, self.start_time, tolerance)
+        found = solve_adaptive(self.flow(network), state, self.end_time, self.start_time, tolerance=tolerance).final
         return self._without_momentum(split_state(self.group, found))
 
     def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:
@@ -186,7 +187,7 @@ class KineticPath(NoisingPath):
         self,
         network: Network,
         g: Tensor,
-        base: BaseDistribution,
+        base_log_prob: Callable[[Tensor], Tensor],
         generator: torch.Generator | None,
         tolerance: float,
         divergence: Divergence | None,
@@ -209,7 +210,7 @@ class KineticPath(NoisingPath):
 
         def end_log_density(state: Tensor) -> Tensor:
             elements, momentum = split_state(group, state)
-            at_base = base.log_density(self._shift(elements, momentum, -last)) - last * log_growth(momentum)
+            at_base = base_log_prob(self._shift(elements, momentum, -last)) - last * log_growth(momentum)
             return at_base - 0.5 * momentum.square().sum(-1)
 
         logs = []

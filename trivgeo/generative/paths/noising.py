@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trivgeo._random import uniform
 from trivgeo.errors import ConfigurationError
-from trivgeo.generative.base_distributions import BaseDistribution, fit_base_distribution, group_mean
-from trivgeo.generative.measure import is_isotropic
+from trivgeo.generative.distribution_fitting import fit_base_distribution, group_mean
+from trivgeo.generative.distributions import GroupDistribution
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import DirectProduct, LieGroup
 from trivgeo.groups.harmonic import slowest_rate
@@ -39,7 +39,7 @@ MAX_USUAL_FACTORS = 32
 MIN_STD_RATIO = 0.0025
 """Standard deviation of the noise at the data, in units of that of the widest noise."""
 _MAX_FACTORS, _MAX_KINETIC_FACTORS = 2048, 256  # more exponentials of one noise sample are refused
-_MAX_ANGLE_VARIANCE = 2.5  # of one exponential in its fastest direction: a full turn is four standard deviations
+_MAX_ANGLE_VARIANCE = 2.5  # variance of the fastest angle of one exponential: a full turn is four deviations
 _NUM_LEVEL_GROUPS = 8  # groups of levels of a batch, each with its own number of exponentials
 
 
@@ -79,7 +79,7 @@ def num_noise_factors(group: LieGroup, variance: float, minimum: int = 6, time: 
 @functools.lru_cache(maxsize=16)  # keyed by the identity of the group: called for every level of every training batch
 def _largest_turning_rate(group: LieGroup) -> float:
     r"""The :math:`\kappa` of `num_noise_factors`, over compact factors; zero if the slowest mode sets the variance."""
-    if group.is_compact and is_isotropic(group):
+    if group.is_compact and _is_isotropic(group):
         return 0.0
     factors = scaled_factors(group) if isinstance(group, DirectProduct) and not group.is_compact else [group]
     rates = (
@@ -90,13 +90,14 @@ def _largest_turning_rate(group: LieGroup) -> float:
     return max(rates, default=0.0)
 
 
-def rows_at_once(num_rows: int, num_factors: int) -> int:
-    """Return the number of rows of noise that one call simulates: fewer where many exponentials need much memory.
+def _is_isotropic(group: LieGroup) -> bool:
+    """Whether the basis of a group is a rotation of the natural basis times one factor."""
+    axes = torch.linalg.svdvals(group.basis.rows)
+    return bool(axes[0] - axes[-1] <= 1e-9 * axes[0])
 
-    Args:
-        num_rows: number of all rows.
-        num_factors: number of exponentials of a row.
-    """
+
+def rows_at_once(num_rows: int, num_factors: int) -> int:
+    """Return how many of ``num_rows`` one call simulates: fewer where ``num_factors`` exponentials need much memory."""
     return max(1, min(num_rows, num_rows * MAX_USUAL_FACTORS // num_factors))
 
 
@@ -119,15 +120,12 @@ def level_groups(num_rows: int, num_factors: Callable[[float], int]) -> Iterator
 
 
 def stratified(num_rows: int, reference: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
-    """Draw increasing numbers in [0, 1], one in each of equal intervals, all shifted by the same uniform draw.
+    """Draw ``num_rows`` increasing numbers in [0, 1], one in each of equal intervals, all with the same uniform shift.
 
     Args:
-        num_rows: how many, b.
+        num_rows: b.
         reference: gives dtype and device.
-        generator: random numbers; None is torch's.
-
-    Returns:
-        Numbers ``[b]``.
+        generator: random numbers; ``None`` is torch's.
     """
     return (
         torch.arange(num_rows, dtype=reference.dtype, device=reference.device) + uniform((), reference, generator)
@@ -150,7 +148,7 @@ def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
         data: elements ``[m, *element_shape]``.
         log_decay: minus the logarithm of what is left of the slowest mode.
     """
-    isotropic = group.is_compact and is_isotropic(group)
+    isotropic = group.is_compact and _is_isotropic(group)
     if isinstance(group, DirectProduct) and not isotropic and (factors := scaled_factors(group)):
         parts = zip(factors, group.split(data), strict=True)
         return max(terminal_std(factor, part, log_decay) for factor, part in parts)
@@ -206,8 +204,8 @@ def _slowest_rate_of_entries(group: LieGroup) -> float:
 
 PathT = TypeVar("PathT", bound="NoisingPath")
 
-_SAME_STD = 1e-6  # relative difference of standard deviations of factors that share one
-_NUM_COMPONENTS = 8  # of the mixture that noise of a noncompact group ends at
+_MIN_STD_DIFFERENCE = 1e-6  # relative difference of the noise of two factors, below which they share it
+_NUM_BASE_COMPONENTS = 8  # normal components of a base distribution on a noncompact group
 
 
 class NoisingPath(ProbabilityPath):
@@ -239,16 +237,16 @@ class NoisingPath(ProbabilityPath):
         return 8.0
 
     @classmethod
-    def fit_base(cls, group: LieGroup, samples: Tensor) -> BaseDistribution:
+    def fit_base(cls, group: LieGroup, samples: Tensor) -> GroupDistribution:
         """Fit the base distribution: Haar measure on compact factors, elsewhere mixtures of eight normal
         distributions.
         """
-        return fit_base_distribution(group, samples, num_components=_NUM_COMPONENTS)
+        return fit_base_distribution(group, samples, num_components=_NUM_BASE_COMPONENTS)
 
     @classmethod
     def fit(
         cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
-    ) -> tuple[dict[str, Any], BaseDistribution]:
+    ) -> tuple[dict[str, Any], GroupDistribution]:
         """Choose the width of the noise by `terminal_std`, and fit the base distribution to noised data.
 
         Returns:
@@ -257,14 +255,14 @@ class NoisingPath(ProbabilityPath):
         """
         stds = factor_stds(group, data, cls.log_decay(group))
         settings: dict[str, Any] = {"widest": max(stds) if stds else terminal_std(group, data, cls.log_decay(group))}
-        if stds and max(stds) - min(stds) > _SAME_STD * max(stds):
+        if stds and max(stds) - min(stds) > _MIN_STD_DIFFERENCE * max(stds):
             settings["ratios"] = [std / max(stds) for std in stds]
         noised = cls._of_settings(group, settings).sample_terminal(data, generator)
         is_finite = torch.isfinite(noised.flatten(1)).all(-1)
         return settings, cls.fit_base(group, noised[is_finite])
 
     @classmethod
-    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: BaseDistribution) -> PathT:
+    def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: GroupDistribution) -> PathT:
         return cls._of_settings(group, settings)
 
     @classmethod

@@ -17,7 +17,7 @@ from trivgeo._random import integers, keyed, permutation
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type, with_tensors
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
-from trivgeo.generative.measure import sum_over_compact
+from trivgeo.generative.distributions import sum_over_compact
 from trivgeo.groups import Action
 from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion.energies.base import DataEnergy
@@ -294,7 +294,7 @@ class LearnedInverter(Inverter):
 
         q is a mixture of Student distributions about the modes of draws of the reverse diffusion, fitted to held-out
         data, see `Calibration.fit`. The measure is left Haar measure in the basis of the group of the action, of total
-        mass one on compact groups; see `trivgeo.generative.base_distributions.BaseDistribution`.
+        mass one on compact groups; see `trivgeo.generative.distributions.GroupDistribution`.
 
         Args:
             g: elements ``[b, *chains, *element_shape]``.

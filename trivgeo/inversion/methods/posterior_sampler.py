@@ -37,8 +37,8 @@ class PosteriorSampler(Inverter):
         energy: see `Inverter`; minus the logarithm of a density of clean data, up to a constant. For one that is none,
             such as a classifier's, the log-determinant, one of every pixel or point, is left out by
             ``sampler.replace(log_det=False)``.
-        prior: a distribution of transformations with ``sample(num_samples, generator)`` and ``log_density(g)`` or
-            ``log_prob(g)``, such as those of `trivgeo.generative`; a learned one is
+        prior: a distribution of transformations with ``sample(num_samples, generator)`` and ``log_prob(g)``,
+            such as those of `trivgeo.generative`; a learned one is
             ``model.distribution(condition=c)`` of a `GroupDiffusion`, each of whose densities is a flow to solve;
             ``None`` for left Haar measure, which is improper on groups that are not compact: the energy must then hold
             g back. Where there is none, the search for wells

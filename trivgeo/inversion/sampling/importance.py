@@ -17,9 +17,9 @@ from trivgeo._random import keyed, uniform
 from trivgeo._text import Described
 from trivgeo.checks import check_arguments, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
-from trivgeo.generative.base_distributions import group_mean
-from trivgeo.generative.measure import sum_over_compact
-from trivgeo.generative.model import ConditionalLaw, ModelDistribution
+from trivgeo.generative.distribution_fitting import group_mean
+from trivgeo.generative.distributions import sum_over_compact
+from trivgeo.generative.model import GroupDiffusion, ModelDistribution
 from trivgeo.groups import LieGroup
 from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion.posterior import ConditionalPosterior
@@ -412,9 +412,9 @@ _PROPOSED_SHARE = 0.8
 
 @runtime_checkable
 class Prior(Protocol):
-    """A distribution of transformations: what base distributions and `GroupDiffusion.distribution` are.
+    """A distribution of transformations, such as a `GroupDistribution`.
 
-    Densities are for the measure of `trivgeo.generative.base_distributions.BaseDistribution`, and `torch.func` can
+    Densities are for the measure of `trivgeo.generative.distributions.GroupDistribution`, and `torch.func` can
     differentiate them.
     """
 
@@ -425,6 +425,9 @@ class Prior(Protocol):
             num_samples: number of elements.
             generator: random numbers; ``None`` is torch's.
         """
+
+    def log_prob(self, g: Tensor) -> Tensor:
+        """Return log-densities of elements g, ``[*batch, *element_shape]``, as ``[*batch]``."""
 
 
 @dataclass(frozen=True)
@@ -565,7 +568,7 @@ class ImportanceSampling(Stage):
         if self.prior is None:
             whole = sum_over_compact(group, log_haar_volume)
             return lambda g: g.new_full(group.batch_shape(g), -whole)
-        density, size = density_of(self.prior), _log_measure(self.prior, group)
+        density, size = self.prior.log_prob, _log_measure(self.prior, group)
 
         def log_prior(g: Tensor) -> Tensor:
             shape = group.batch_shape(g)
@@ -605,29 +608,24 @@ class ImportanceSampling(Stage):
 def check_prior(prior: Any) -> Any:
     """Return a prior that has samples and densities, or ``None``, else raise `ConfigurationError`.
 
-    A model that is given itself stands for its distribution without a condition, with all bodies.
+    A model that is given itself stands for its distribution without a condition, with all particles.
     """
     if prior is None:
         return None
-    if isinstance(prior, ConditionalLaw):
+    if isinstance(prior, GroupDiffusion):
         return prior.distribution()
-    if isinstance(prior, ModelDistribution) and not prior.has_all_bodies:
+    if isinstance(prior, ModelDistribution) and not prior.has_all_particles:
         raise ConfigurationError(
-            "prior: expected a distribution of all bodies, got one with a mask, which has no density of absent bodies; "
-            "trivgeo.generative.posterior_draws.draw_posterior takes it"
+            "prior: expected a distribution of all particles, got one with a mask, which has no density of absent "
+            "particles; trivgeo.generative.posterior_draws.draw_posterior takes it"
         )
-    if not isinstance(prior, Prior) or not callable(density_of(prior)):
+    if not isinstance(prior, Prior):
         raise ConfigurationError(
-            "prior: expected a distribution of elements with sample(num_samples, generator) and log_density(g) or "
-            f"log_prob(g), got {type(prior).__name__}"
+            "prior: expected a distribution of elements with sample(num_samples, generator) and log_prob(g), got "
+            f"{type(prior).__name__}"
         )
     check_arguments("prior.sample", prior.sample, "num_samples", "generator")
     return prior
-
-
-def density_of(prior: Prior) -> Any:
-    """Return the log-density of a prior, by either of its names; ``None`` if it has none."""
-    return getattr(prior, "log_density", None) or getattr(prior, "log_prob", None)
 
 
 def _log_measure(prior: Any, group: LieGroup) -> float:

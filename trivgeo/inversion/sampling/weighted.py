@@ -68,7 +68,7 @@ class PosteriorSample(CheckedResult):
         """Logarithm of the integral of :math:`p_0 e^{-E / T}`, for the measure of base distributions.
 
         That is left Haar measure of total mass one on compact groups, else the one that is Lebesgue measure of the
-        algebra at the identity; see `trivgeo.generative.base_distributions.BaseDistribution`.
+        algebra at the identity; see `trivgeo.generative.distributions.GroupDistribution`.
         """
         return self.importance.log_evidence
 

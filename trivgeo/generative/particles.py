@@ -1,4 +1,4 @@
-"""Powers of a group with a number of bodies that varies: masks of those that are present."""
+"""Powers of a group with a number of particles that varies: masks of those that are present."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from trivgeo._random import integers
 from trivgeo._signatures import check_calls
 from trivgeo.checks import check_type
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
-from trivgeo.generative.base_distributions import BaseDistribution, HaarDistribution, factor_log_densities
+from trivgeo.generative.distributions import GroupDistribution, HaarDistribution, ProductDistribution
 from trivgeo.groups import DirectProduct, LieGroup
 
-__all__ = ["pad_bodies"]
+__all__ = ["pad_particles"]
 
 
 class MaskedCondition(NamedTuple):
-    """A condition, or features, with the mask of the bodies that are present.
+    """A condition, or features, with the mask of the particles that are present.
 
     Attributes:
         condition: of the elements; ``None`` for none.
-        mask: present bodies, ``[b, N]``.
+        mask: present particles, ``[b, N]``.
     """
 
     condition: Any
     mask: Tensor
 
 
-class Bodies:
+class Particles:
     """The factors of a power ``G ** N``, of which some may be absent in a row of a batch.
 
-    Absent bodies are kept at the identity, where networks see them; their velocities are zero.
+    Absent particles are kept at the identity, where networks see them; their velocities are zero.
 
     Args:
         group: the power.
 
     Attributes:
-        count: the number of bodies, N.
-        dim: the dimension of one body.
-        numel: the number of entries of an element of one body.
+        num_particles: N.
+        dim: the dimension of one particle.
+        numel: the number of entries of an element of one particle.
 
     Raises:
         ConfigurationError: the group is no power of a unimodular group, or its scale mixes the coordinates.
@@ -58,7 +58,7 @@ class Bodies:
             raise ConfigurationError("mask: expected a scale that is one length for each coordinate, got a matrix")
         if not group.algebra.is_unimodular:
             raise ConfigurationError(f"mask: expected a power of a unimodular group, got {group!r}")
-        self.group, self.count, self.factor = group, len(factors), factors[0]
+        self.group, self.num_particles, self.factor = group, len(factors), factors[0]
         self.dim = self.factor.dim
         self.numel = math.prod(self.factor.element_shape)
 
@@ -66,14 +66,14 @@ class Bodies:
         """Return a mask of a batch of elements, flattened to one batch dimension, on the device of ``reference``.
 
         Args:
-            mask: present bodies, ``[N]`` for all elements or ``[*batch, N]``: truth values, or zeros and ones.
+            mask: present particles, ``[N]`` for all elements or ``[*batch, N]``: truth values, or zeros and ones.
             batch: batch shape of the elements.
             reference: a tensor of the model.
 
         Raises:
             ConfigurationError: the mask is no tensor, or holds other numbers than zero and one.
             ShapeError: the mask has another shape.
-            DomainError: a row has no body.
+            DomainError: a row has no particle.
         """
         if isinstance(mask, np.ndarray | list | tuple):
             try:
@@ -82,120 +82,97 @@ class Bodies:
                 raise ConfigurationError(f"mask: expected truth values, got {mask!r}: {error}") from error
         if not isinstance(mask, Tensor):
             raise ConfigurationError(f"mask: expected a tensor of truth values, got {type(mask).__name__}")
-        if mask.shape not in ((self.count,), (*batch, self.count)):
+        if mask.shape not in ((self.num_particles,), (*batch, self.num_particles)):
             raise ShapeError(
-                f"mask: expected one value for each body [{self.count}], or {[*batch, self.count]}, got "
-                f"{list(mask.shape)}"
+                f"mask: expected one value for each particle [{self.num_particles}], or "
+                f"{[*batch, self.num_particles]}, got {list(mask.shape)}"
             )
         found = mask == 1
         if not bool((found | (mask == 0)).all()):
             raise ConfigurationError("mask: expected truth values, or zeros and ones, got other numbers")
         if bool((empty := ~found.any(-1)).any()):
-            raise DomainError(f"mask: expected a body in each row, got {int(empty.sum())} rows without any")
-        return found.to(reference.device).expand(*batch, self.count).reshape(-1, self.count)
+            raise DomainError(f"mask: expected a particle in each row, got {int(empty.sum())} rows without any")
+        return found.to(reference.device).expand(*batch, self.num_particles).reshape(-1, self.num_particles)
 
     def hide(self, g: Tensor, mask: Tensor) -> Tensor:
-        """Return elements g, ``[*batch, *element_shape]``, with bodies that a ``mask`` has not put at the identity."""
+        """Return elements g, ``[*batch, *element_shape]``, with the particles outside of a ``mask`` at the identity."""
         identity = self.group.identity(dtype=g.dtype, device=g.device)
         return torch.where(mask.repeat_interleave(self.numel, -1), g, identity)
 
     def presence(self, mask: Tensor) -> Bool[Tensor, "*batch n"]:
-        """Return which coordinates of algebra vectors belong to bodies of a ``mask`` ``[*batch, N]``."""
+        """Return which coordinates of algebra vectors belong to particles of a ``mask`` ``[*batch, N]``."""
         return mask.repeat_interleave(self.dim, -1)
 
     def fill(self, rows: Tensor, mask: Tensor, generator: torch.Generator) -> Tensor:
-        """Return rows whose absent bodies are those of other rows, by which settings of a path are chosen.
+        """Return rows ``[m, *element_shape]`` whose absent particles are those of other rows, drawn by ``generator``.
 
-        A body is taken at the same place where there is one, else at any place.
-
-        Args:
-            rows: elements ``[m, *element_shape]``.
-            mask: present bodies ``[m, N]``.
-            generator: random numbers.
+        A particle is taken at the same place of the ``mask`` ``[m, N]`` where there is one, else at any place.
         """
-        bodies = rows.unflatten(-1, (self.count, self.numel))
-        known, found = bodies[mask], bodies.clone()
-        for place in range(self.count):
+        particles = rows.unflatten(-1, (self.num_particles, self.numel))
+        known, found = particles[mask], particles.clone()
+        for place in range(self.num_particles):
             absent = ~mask[:, place]
-            source = bodies[~absent, place] if bool((~absent).any()) else known
+            source = particles[~absent, place] if bool((~absent).any()) else known
             found[absent, place] = source[integers(len(source), (int(absent.sum()),), rows, generator)]
         return found.flatten(-2)
 
     def share(self, mask: Tensor) -> Float[Tensor, "*batch"]:
-        """Return the share of bodies that are present in each row of a ``mask``, ``[*batch]``."""
+        """Return the share of particles that are present in each row of a ``mask``, ``[*batch]``."""
         return mask.double().mean(-1)
 
-
-class MaskedDistribution(BaseDistribution):
-    """The distribution of the present bodies of rows.
-
-    Args:
-        base: of all bodies, which are independent.
-        mask: present bodies ``[b, N]``.
-    """
-
-    def __init__(self, base: BaseDistribution, mask: Tensor) -> None:
-        super().__init__()
-        self.base, self.mask = base, mask
-
-    def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw all bodies of ``num_samples`` elements by ``generator``; absent ones are still to be hidden."""
-        return self.base.sample(num_samples, generator)
-
-    def log_density(self, g: Tensor) -> Tensor:
-        """Return the log-densities of the present bodies of elements g, ``[b]``.
-
-        Args:
-
+    def log_prob(self, base: GroupDistribution, g: Tensor, mask: Tensor) -> Float[Tensor, "*batch"]:
+        """Return the log-densities of the present particles of elements g, for independent particles.
 
         Raises:
-            ConfigurationError: the bodies are not independent.
+            ConfigurationError: the base distribution is neither uniform nor a product.
         """
-        if isinstance(self.base, HaarDistribution):
-            return self.base.log_density(g)
-        return torch.where(self.mask, factor_log_densities(self.base, g), 0.0).sum(-1)
+        if isinstance(base, HaarDistribution):
+            return base.log_prob(g)
+        if not isinstance(base, ProductDistribution):
+            raise ConfigurationError(f"base: expected independent particles, got {type(base).__name__}")
+        return torch.where(mask, base.factor_log_prob(g), 0.0).sum(-1)
 
 
-def pad_bodies(group: LieGroup, chains: Sequence[Tensor]) -> tuple[Float[Tensor, "m k"], Bool[Tensor, "m N"]]:
-    """Put chains of different length into one batch, with a mask of the bodies that are present.
+def pad_particles(group: LieGroup, chains: Sequence[Tensor]) -> tuple[Float[Tensor, "m k"], Bool[Tensor, "m N"]]:
+    """Put chains of different length into one batch, with a mask of the particles that are present.
 
     ```python
     group = SE(3) ** 32
-    frames, mask = pad_bodies(group, chains)  # chains of 8 to 32 frames, each [n, 3, 4]
+    frames, mask = pad_particles(group, chains)  # chains of 8 to 32 frames, each [n, 3, 4]
     GroupDiffusion(group, kind="flow").fit((frames, None, mask))
     ```
 
     Args:
         group: the power ``G ** N``.
-        chains: the bodies of each row, elements ``[n, *element_shape]`` of G for n from 1 to N.
+        chains: the particles of each row, elements ``[n, *element_shape]`` of G for n from 1 to N.
 
     Returns:
-        Elements of the power ``[m, *element_shape]``, whose last bodies are at the identity, and the mask ``[m, N]``.
+        Elements of the power ``[m, *element_shape]``, whose last particles are at the identity; the mask ``[m, N]``.
 
     Raises:
         ConfigurationError: the group is no power, or the chains are no sequence of tensors.
-        ShapeError: there are no chains, a chain has another shape, no bodies, or more than N.
+        ShapeError: there are no chains, a chain has another shape, no particles, or more than N.
     """
-    bodies = Bodies(check_type("group", group, LieGroup))  # type: ignore[type-abstract]
+    particles = Particles(check_type("group", group, LieGroup))  # type: ignore[type-abstract]
     if not isinstance(chains, Sequence):
         raise ConfigurationError(f"chains: expected a sequence of tensors, got {type(chains).__name__}")
     if not chains:
         raise ShapeError("chains: expected at least one, got none")
     rows, lengths = [], []
     for number, chain in enumerate(chains):
-        checked = bodies.factor.check_elements(chain, f"chains[{number}]")
-        batch = bodies.factor.batch_shape(checked)
-        if len(batch) != 1 or not 0 < batch[0] <= bodies.count:
+        checked = particles.factor.check_elements(chain, f"chains[{number}]")
+        batch = particles.factor.batch_shape(checked)
+        if len(batch) != 1 or not 0 < batch[0] <= particles.num_particles:
             raise ShapeError(
-                f"chains[{number}]: expected 1 to {bodies.count} elements [n, ...] of {bodies.factor!r}, got "
-                f"{list(checked.shape)}"
+                f"chains[{number}]: expected 1 to {particles.num_particles} elements [n, ...] of {particles.factor!r}, "
+                f"got {list(checked.shape)}"
             )
         lengths.append(batch[0])
         rows.append(checked.flatten(1))
     reference = rows[0]
-    row = bodies.factor.identity(bodies.count, dtype=reference.dtype, device=reference.device).flatten(1)
+    row = particles.factor.identity(particles.num_particles, dtype=reference.dtype, device=reference.device).flatten(1)
     whole = torch.stack([torch.cat([chain.to(reference), row[len(chain) :]]) for chain in rows])
-    mask = torch.arange(bodies.count, device=reference.device) < torch.tensor(
+    mask = torch.arange(particles.num_particles, device=reference.device) < torch.tensor(
         lengths, device=reference.device
     ).unsqueeze(-1)
     return whole.flatten(1), mask

@@ -1,4 +1,4 @@
-"""Models that 0.2 saved draw the same samples and have the same densities."""
+"""Models that 0.2 trained, with samples and densities of that version: only names in their files have changed since."""
 
 from __future__ import annotations
 

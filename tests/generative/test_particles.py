@@ -1,4 +1,4 @@
-"""Powers with absent bodies: the model of fewer bodies, padding without influence, masks that networks see."""
+"""Powers with absent particles: the model of fewer particles, padding without influence, masks that networks see."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from tests.helpers import seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.bodies import MaskedCondition, pad_bodies
 from trivgeo.generative.diffusion_training import PathTraining
+from trivgeo.generative.distributions import ProductDistribution
+from trivgeo.generative.particles import MaskedCondition, pad_particles
 from trivgeo.generative.paths import kinetic
 from trivgeo.groups import SE, SO, Affine, LieGroup, Torus
 
 FIT: dict[str, Any] = {"steps": 3, "batch_size": 32, "progress": False}
 
 
-class Bodywise(nn.Module):
-    """One network for every body, which sees the mean of those that are present."""
+class Particlewise(nn.Module):
+    """One network for every particle, which sees the mean of those that are present."""
 
     def __init__(self, group: LieGroup) -> None:
         super().__init__()
@@ -34,11 +35,11 @@ class Bodywise(nn.Module):
     def forward(
         self, g: Tensor, t: Tensor, condition: None, momentum: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        bodies = g.unflatten(-1, (-1, self.numel))
-        bodies = bodies.sin() if isinstance(self.group, Torus) else bodies
-        weight = torch.ones_like(bodies[..., :1]) if mask is None else mask.to(g).unsqueeze(-1)
-        mean = (weight * bodies).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True)
-        inputs = [bodies, mean.expand_as(bodies), t[..., None, None].expand_as(bodies[..., :1])]
+        particles = g.unflatten(-1, (-1, self.numel))
+        particles = particles.sin() if isinstance(self.group, Torus) else particles
+        weight = torch.ones_like(particles[..., :1]) if mask is None else mask.to(g).unsqueeze(-1)
+        mean = (weight * particles).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True)
+        inputs = [particles, mean.expand_as(particles), t[..., None, None].expand_as(particles[..., :1])]
         return self.layers(torch.cat(inputs, -1)).flatten(-2)
 
 
@@ -54,7 +55,7 @@ class Mixed(IterableDataset):
 
 
 def rows(group: LieGroup, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Random bodies, the first of each row present, and masks."""
+    """Random particles, the first of each row present, and masks."""
     g = (group**3).random(count, std=0.4, generator=seeded(seed))
     mask = torch.rand(count, 3, generator=seeded(seed + 1)) < 0.6
     mask[:, 0] = True
@@ -72,19 +73,19 @@ def rows(group: LieGroup, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     ids=repr,
 )
 def test_likelihood_of_the_sub_power(kind: str, group: LieGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The density of two present bodies of three is that of the same network, path and base on two bodies."""
-    noise = torch.randn(4, 3 * group.dim, generator=seeded(9))  # the same momenta for bodies in both models
+    """The density of two present particles of three is that of the same network, path and base on two particles."""
+    noise = torch.randn(4, 3 * group.dim, generator=seeded(9))  # the same momenta for particles in both models
     g, mask = rows(group, 60)
-    model = GroupDiffusion(group**3, kind, network=Bodywise(group)).fit((g, None, mask), **FIT)
-    small = GroupDiffusion(group**2, kind, network=Bodywise(group)).fit(g[:, : 2 * g.shape[1] // 3], **FIT)
+    model = GroupDiffusion(group**3, kind, network=Particlewise(group)).fit((g, None, mask), **FIT)
+    small = GroupDiffusion(group**2, kind, network=Particlewise(group)).fit(g[:, : 2 * g.shape[1] // 3], **FIT)
     assert model.fitted is not None
     assert small.fitted is not None
     small.network.load_state_dict(model.network.state_dict())
     settings = dict(model.fitted.settings)
     settings |= {"ratios": settings["ratios"][:2]} if "ratios" in settings else {}
     small.fitted.path = type(model.fitted.path).build(group**2, settings, small.fitted.base)
-    if hasattr(small.fitted.base, "laws"):
-        for own, other in zip(small.fitted.base.laws, model.fitted.base.laws, strict=False):
+    if isinstance(small.fitted.base, ProductDistribution):
+        for own, other in zip(small.fitted.base.factors, model.fitted.base.factors, strict=False):
             own.load_state_dict(other.state_dict())
     shown = g[:4].clone()
     shown[:, 2 * g.shape[1] // 3 :] = math.nan
@@ -137,7 +138,7 @@ def test_data_set_of_triples() -> None:
 
 @pytest.mark.slow(reason="trains; the network of the likelihood of the sub-power sees the mask, too")
 def test_networks_see_the_mask() -> None:
-    """A body that is at one place when alone and at the other side with company."""
+    """A particle that is at one place when alone and at the other side with company."""
     count = 1000
     mask = torch.ones(count, 2)
     mask[::2, 1] = 0.0
@@ -176,7 +177,7 @@ def test_bad_input() -> None:
         new(SE(2)).fit((g[:, :6].unflatten(-1, (2, 3)), None, mask), **FIT)
     with pytest.raises(ConfigurationError, match="unimodular"):
         new(Affine(1) ** 2).fit(((Affine(1) ** 2).random(20, std=0.1, generator=seeded(0)), None, mask[:, :2]), **FIT)
-    with pytest.raises(ConfigurationError, match="for bodies with a mask"):
+    with pytest.raises(ConfigurationError, match="for particles with a mask"):
         new().fit((g, None, mask), coupling="optimal", **FIT)
     with pytest.raises(ConfigurationError, match="expected an argument mask"):
         GroupDiffusion(power, "flow", network=nn.Bilinear(18, 1, 9)).fit((g, None, mask), **FIT)
@@ -189,7 +190,7 @@ def test_bad_input() -> None:
         model.distil(steps=1)
     with pytest.raises(ShapeError, match=r"\[3\], or \[4, 3\], got \[2, 3\]"):
         model.sample(4, mask=mask[:2])
-    with pytest.raises(DomainError, match="a body in each row"):
+    with pytest.raises(DomainError, match="a particle in each row"):
         model.log_prob(g[0], mask=[False, False, False])
     again = model.fit(g, **FIT)  # and then without masks
     with pytest.raises(ConfigurationError, match="trained without masks"):
@@ -197,10 +198,10 @@ def test_bad_input() -> None:
 
 
 def test_chains_are_padded() -> None:
-    """The mean of the loss is over present bodies: chains that are cut are the same chains."""
+    """The mean of the loss is over present particles: chains that are cut are the same chains."""
     power = SE(3) ** 4
     chains = [SE(3).random(n, std=0.3, generator=seeded(n)) for n in (1, 3, 4)]
-    g, mask = pad_bodies(power, chains)
+    g, mask = pad_particles(power, chains)
     assert g.shape == (3, 48)
     assert mask.sum(-1).tolist() == [1, 3, 4]
     for row, present, chain in zip(g.unflatten(-1, (4, 3, 4)), mask, chains, strict=True):
@@ -208,13 +209,13 @@ def test_chains_are_padded() -> None:
         assert torch.equal(row[~present], SE(3).identity(4 - len(chain)))
     for wrong in ([], [chains[0][:0]], [torch.cat([chains[2], chains[0]])], [chains[0][0]], [chains[0][..., :2]]):
         with pytest.raises(ShapeError):
-            pad_bodies(power, wrong)
+            pad_particles(power, wrong)
     with pytest.raises(ConfigurationError):
-        pad_bodies(SE(3), chains)
+        pad_particles(SE(3), chains)
 
 
-def test_numbers_of_bodies_that_vary() -> None:
-    """A row of one body weighs in the loss as much as its share of coordinates."""
+def test_numbers_of_particles_that_vary() -> None:
+    """A row of one particle weighs in the loss as much as its share of coordinates."""
     g, mask = rows(Torus(1), 64)
     model = GroupDiffusion(Torus(1) ** 3, "flow", width=8, depth=1).fit((g, None, mask), **FIT)
     assert model.fitted is not None
@@ -223,7 +224,7 @@ def test_numbers_of_bodies_that_vary() -> None:
         hidden = torch.where(mask, batch.elements, 0.0)
         found = model.network(hidden, batch.level, None, mask.float())
         expected = float((found - batch.target).square()[mask].mean())
-    training = PathTraining(model._networks(), model.fitted.path, 1e-3, 0)
+    training = PathTraining(model.networks, model.fitted.path, 1e-3, 0)
     with torch.no_grad():
         losses = [float(training._loss((g, MaskedCondition(None, mask)), seeded(k))[0]) for k in range(40)]
     assert sum(losses) / 40 == pytest.approx(expected, rel=0.15)
