@@ -57,7 +57,6 @@ class Compilation:
     reason: str = ""
 
     def __str__(self) -> str:
-        """One line."""
         kind = f"{self.operation} in {self.dtype}{', derivatives' if self.derivatives else ''}"
         return f"{kind}: eager, {self.reason}" if self.reason else f"{kind}: compiled in {self.seconds:.1f} s"
 

@@ -90,7 +90,6 @@ class NoiseStreams(torch.Generator):
         raise ConfigurationError(f"seed: expected a key when streams are made, NoiseStreams(index, {seed})")
 
     def __len__(self) -> int:
-        """The number of data."""
         return self._starts.numel()
 
     def get_state(self) -> Tensor:

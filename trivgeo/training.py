@@ -313,7 +313,6 @@ class EpochSampler(Sampler[int]):
         yield from range(self.epoch * self.steps, (self.epoch + 1) * self.steps)
 
     def __len__(self) -> int:
-        """Indices an epoch."""
         return self.steps
 
 

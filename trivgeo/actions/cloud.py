@@ -44,7 +44,6 @@ class PointCloud(Action):
         (self.point_dim,) = self.point_action.point_dims
 
     def __repr__(self) -> str:
-        """The group."""
         return f"PointCloud({self.group!r})"
 
     def __call__(self, g: Tensor, x: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*out m n"]:

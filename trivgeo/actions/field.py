@@ -276,7 +276,6 @@ class FieldAction(Action):
         self._keeps_grids = self._check_generators()
 
     def __repr__(self) -> str:
-        """The group and the axes."""
         return f"FieldAction({self.group!r}, {self.periodic}, regrid={self.regrid})"
 
     @property

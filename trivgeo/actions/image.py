@@ -134,7 +134,6 @@ class ImageWarp(Action):
         self._local = point_action._denominator(identity, identity.new_zeros(1, 2)) is not None
 
     def __repr__(self) -> str:
-        """The group, the interpolation and, where it is none of zeros, the padding."""
         outside = "" if self.padding == "zeros" else f", padding={self.padding!r}"
         if self._fill is not None:
             outside = f", fill={self.fill[0] if len(self.fill) == 1 else list(self.fill)}"

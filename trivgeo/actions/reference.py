@@ -59,7 +59,6 @@ class WithReference(Action):
         self.group = action.group
 
     def __repr__(self) -> str:
-        """The action on the data."""
         return f"WithReference({self.action!r})"
 
     @property

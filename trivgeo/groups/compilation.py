@@ -101,7 +101,6 @@ class Compiler(Evaluator):
         return tuple(self._report)
 
     def __repr__(self) -> str:
-        """The report, one line an operation."""
         return "\n".join([f"Compiler(threshold={self.threshold})", *(f"  {line}" for line in self._report)])
 
     def __call__(self, f: Operation, ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:

@@ -43,7 +43,6 @@ class GaussianField:
     length: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         for name in ("sigma", "tau", "gamma", "length"):
             check_positive(name, getattr(self, name))
         check_count("num_modes", self.num_modes)
