@@ -26,7 +26,7 @@ PACKAGES = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
     *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
-    *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.generated"),
+    *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.from_generators"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),
     *("inversion.features", "inversion.registration"),
 )
