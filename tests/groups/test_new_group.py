@@ -1,4 +1,7 @@
-"""Adding a group is one class and one case: here both are defined in the test, and the case inherits the laws."""
+"""Adding a group is one class and one case: here both are defined in the test, and the case inherits the laws.
+
+A group of several components is one class, too: products, files and models ask its `num_components`.
+"""
 
 import pytest
 import torch
@@ -7,7 +10,9 @@ from torch import Tensor
 from tests.groups import test_group_laws as laws
 from tests.groups.cases import GroupCase, affine_line_matrix
 from tests.helpers import affine_line, assert_relative, random_vectors
-from trivgeo.groups import LieAlgebra, LieGroup
+from trivgeo.errors import ConfigurationError
+from trivgeo.generative import GroupDiffusion
+from trivgeo.groups import DirectProduct, LieAlgebra, LieGroup, SemidirectProduct, Translation, check_group
 
 sample = laws.sample
 
@@ -63,3 +68,65 @@ class TestLine(laws.TestLaws, laws.TestDenseOracle):
         assert_relative(scaled.log(scaled.exp(v)), v, 1e-12)
         assert scaled.is_same_group(case.group)
         assert scaled.is_same_group(affine_line())  # the same elements and product, made another way
+
+
+class Nonzero(LieGroup):
+    """Real numbers x other than zero, ``[*batch, 1]``, by multiplication: positive and negative ones."""
+
+    def __init__(self, scale: object = None) -> None:
+        super().__init__(LieAlgebra(torch.zeros(1, 1, 1), ("X",)), (1,), scale)
+
+    @property
+    def num_components(self) -> int:
+        return 2
+
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return torch.ones(1, dtype=dtype, device=device)
+
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return g * h
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        return 1.0 / g
+
+    def _exp(self, v: Tensor) -> Tensor:
+        return v.exp()
+
+    def _log(self, g: Tensor) -> Tensor:
+        return torch.where(g > 0, torch.where(g > 0, g, 1.0).log(), torch.nan)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        return torch.ones_like(g).unsqueeze(-1)
+
+
+class Positive(Nonzero):
+    """Only its component of the identity."""
+
+    num_components = 1
+
+
+class TestSeveralComponents(laws.TestLaws):
+    @pytest.fixture
+    def case(self) -> GroupCase:
+        return GroupCase("Nonzero", Nonzero, 0.7)
+
+    def test_elements_beyond_the_component_of_the_identity(self) -> None:
+        group = Nonzero()
+        g = torch.tensor([[-2.0], [3.0]], dtype=torch.float64)
+        v = torch.tensor([0.5], dtype=torch.float64)
+        assert group.has_log(g).tolist() == [False, True]
+        assert_relative(group.retract(g, v), g * v.exp(), 1e-15)  # a step stays in its component
+        assert group.has_log(group.compose(g[0], g[0]))
+        assert_relative(group.distance(g[0], -2.0 * g[1]), torch.tensor(3.0).double().log(), 1e-15)
+
+    def test_products_files_and_models_know_the_components(self) -> None:
+        group = Nonzero()
+        scaled = SemidirectProduct(group, Translation(2), lambda h, n: h * n)
+        assert DirectProduct(group, Positive(), group).num_components == 4
+        assert (group**3).num_components == 8
+        assert scaled.num_components == 2
+        check_group(scaled, tolerance=1e-8)
+        assert not group.is_same_group(Positive())
+        assert group.matches(Nonzero(scale=2.0).fingerprint())
+        with pytest.raises(ConfigurationError, match="connected"):
+            GroupDiffusion(group)

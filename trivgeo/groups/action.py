@@ -76,7 +76,6 @@ class Action(ABC):
         return 0.1, 1.0
 
     def __repr__(self) -> str:
-        """The kind of action, and the group."""
         return f"{type(self).__name__.lstrip('_')}({self.group!r})"
 
     @abstractmethod

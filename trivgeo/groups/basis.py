@@ -49,31 +49,28 @@ class Basis(Described):
 
     def to_natural(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """Return the natural coordinates of vectors with coordinates v in this basis, ``[*batch, n]``."""
-        if self.is_natural:
-            return v
-        forward = self._forward.matching(v)
-        return v * forward if self._diagonal else matmul(v, forward)
+        return self._times(v, self._forward)
 
     def from_natural(self, v: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """Return the coordinates in this basis of vectors with natural coordinates v, ``[*batch, n]``."""
-        if self.is_natural:
-            return v
-        backward = self._backward.matching(v)
-        return v * backward if self._diagonal else matmul(v, backward)
+        return self._times(v, self._backward)
 
     def covector_to_natural(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """Return the natural components of gradients with components y in this basis, ``[*batch, n]``."""
-        if self.is_natural:
-            return y
-        backward = self._backward.matching(y)
-        return y * backward if self._diagonal else matmul(y, backward.mT)
+        return self._times(y, self._backward, transposed=True)
 
     def covector_from_natural(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """Return the components in this basis of gradients with natural components y, ``[*batch, n]``."""
+        return self._times(y, self._forward, transposed=True)
+
+    def _times(self, x: Tensor, matrix: Constant, transposed: bool = False) -> Tensor:
+        """Rows ``[*batch, n]`` times a matrix, which is diagonal or not."""
         if self.is_natural:
-            return y
-        forward = self._forward.matching(y)
-        return y * forward if self._diagonal else matmul(y, forward.mT)
+            return x
+        factor = matrix.matching(x)
+        if self._diagonal:
+            return x * factor
+        return matmul(x, factor.mT if transposed else factor)
 
     def operator_from_natural(self, m: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
         """Return the matrices in this basis of linear maps with natural matrices m, ``[*batch, n, n]``."""

@@ -253,7 +253,8 @@ class GroupLaws:
         right = _difference(lambda s: group.log(self(back, group.exp(v + s * u))))
         applied = (group.right_jacobian(v) @ u.unsqueeze(-1)).squeeze(-1)
         yield Law("the right Jacobian is the derivative of exp", applied, right, True)
-        perturbed, retracted = (_difference(lambda s, f=f: f(self.g, s * u)) for f in (group.perturb, group.retract))
+        perturbed = _difference(lambda s: group.perturb(self.g, s * u))
+        retracted = _difference(lambda s: group.retract(self.g, s * u))
         yield Law("perturb has the derivative of retract", perturbed, retracted, True)
 
     def of_rows(self) -> Iterator[Law]:

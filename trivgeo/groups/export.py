@@ -12,11 +12,11 @@ from trivgeo.groups.action import PointAction
 
 __all__ = ["export_action"]
 
-_EXAMPLE = 3  # elements and points: any number but one, which is traced apart
+_NUM_EXAMPLES = 3  # elements and points of the traced call: any number but one, which is traced apart
 
 
 class _Moved(torch.nn.Module):
-    """Points moved by exponentials."""
+    """Points moved by exponentials, as a module, which torch exports."""
 
     def __init__(self, action: PointAction) -> None:
         super().__init__()
@@ -44,11 +44,11 @@ def export_action(action: PointAction, dtype: torch.dtype = torch.float64) -> to
             as how many steps of an integration to take.
 
     Example:
-        ``torch.export.save(exported(action), "group.pt2")``, and elsewhere
+        ``torch.export.save(export_action(action), "group.pt2")``, and elsewhere
         ``moved = torch.export.load("group.pt2").module()(v, points)``.
     """
-    v = torch.zeros(_EXAMPLE, action.group.dim, dtype=dtype)
-    points = torch.full((_EXAMPLE, _EXAMPLE, action.point_dims[0]), 0.5, dtype=dtype)
+    v = torch.zeros(_NUM_EXAMPLES, action.group.dim, dtype=dtype)
+    points = torch.full((_NUM_EXAMPLES, _NUM_EXAMPLES, action.point_dims[0]), 0.5, dtype=dtype)
     batch, count = torch.export.Dim("batch"), torch.export.Dim("points")
     shapes = ({0: batch}, {0: batch, 1: count})
     try:
@@ -59,7 +59,7 @@ def export_action(action: PointAction, dtype: torch.dtype = torch.float64) -> to
         raise ConfigurationError(f"action: expected one that torch.export can trace, got {action}: {reason}") from error
     for name, constant in program.constants.items():
         if isinstance(constant, Tensor):
-            # what is transposed is not written well
+            # torch does not save transposed tensors well
             program.constants[name] = constant.clone(memory_format=torch.contiguous_format)
     return program
 

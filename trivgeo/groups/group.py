@@ -29,6 +29,10 @@ __all__ = [
 ]
 
 _FULL_PRECISION = (torch.float64, torch.float32)
+_VECTOR_LENGTH = 0.5  # norm of the vectors whose exponentials are the fingerprint
+_MAX_RELATIVE_ERROR = 1e-6  # difference of entries of equal fingerprints, over the entry
+_MAX_ABSOLUTE_ERROR = 1e-9  # the same, over the largest entry of the element
+_PARTS = ("dim", "element_shape", "exp", "products")  # entries that every fingerprint has
 
 
 class Evaluator(ABC):
@@ -165,7 +169,7 @@ class LieGroup(ABC):
         jacobian, pull_back, *_ = torch.func.vjp(lambda u: self._left_jacobian(-u), v)
         # J^-T y by inv_ex: torch's `solve` is wrong under some transforms, see `trivgeo._torch`
         inverse = torch.linalg.inv_ex(jacobian)[0]
-        (slope,) = pull_back(inverse.mT)  # of log |det J|, whose differential is tr(J^-1 dJ)
+        (slope,) = pull_back(inverse.mT)  # the gradient of log |det J|, whose differential is tr(J^-1 dJ)
         return self._exp(v), (inverse.mT @ (gradient - weight * slope).unsqueeze(-1)).squeeze(-1)
 
     def _project(self, g: Tensor) -> Tensor:
@@ -183,8 +187,8 @@ class LieGroup(ABC):
         return 1
 
     def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Elements of the uniform law, in the dtype (no half precision) and on the device of ``reference``."""
-        raise ConfigurationError(f"{self!r}: expected a compact group, since on others no Haar law can be drawn from")
+        """Elements distributed by Haar measure, in the dtype (no half precision) and on the device of ``reference``."""
+        raise ConfigurationError(f"{self!r}: expected a compact group: on others Haar measure cannot be sampled")
 
     def _periods(self) -> Tensor:
         """What can be added to an entry of an element without changing it, zero if nothing; float64 on the CPU."""
@@ -245,7 +249,7 @@ class LieGroup(ABC):
     @property
     @final
     def compiler(self) -> Evaluator | None:
-        """The `Compiler` of a `compiled` group, with its report; none on others."""
+        """The `Compiler` of a group from `compile_group`, with its report; ``None`` on others."""
         return None if self._evaluator is EAGER else self._evaluator
 
     # Operations, final: they check arguments and convert between the scaled and the natural basis --------------------
@@ -357,7 +361,7 @@ class LieGroup(ABC):
     def exp_with_score(
         self, v: Float[Tensor, "*batch n"], gradient: Float[Tensor, "*batch n"], weight: Tensor | float = 1.0
     ) -> tuple[Tensor, Float[Tensor, "*batch n"]]:
-        r"""exp v and, of a law of v with density p, the trivialized score there of the law of exp v.
+        r"""exp v and, for vectors v distributed with density p, the trivialized score of exp v there.
 
         .. math:: s = J_r(v)^{-T} \big(\nabla \log p(v) - \nabla \log |\det J_r(v)|\big)
 
@@ -510,7 +514,7 @@ class LieGroup(ABC):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """Elements ``[*batch, *element_shape]`` of the uniform law: the Haar measure of total mass one.
+        """Elements ``[*batch, *element_shape]`` distributed by the Haar measure of total mass one.
 
         Raises:
             ConfigurationError: the group is not compact (or not known to be, see `is_compact`), so that it has none.
@@ -701,19 +705,14 @@ def exponential_mean(group: LieGroup, g: Tensor, weights: Tensor, max_iterations
     return torch.where(found[..., *[None] * places], mean, torch.nan)
 
 
-_LENGTH = 0.5
-_RELATIVE, _FLOOR = 1e-6, 1e-9  # of an entry, and of the largest entry of its element
-_PARTS = ("dim", "element_shape", "exp", "products")
-
-
 @on_cpu
 def _numbers_of(group: LieGroup) -> dict[str, Any]:
     """The fingerprint of a group; see `LieGroup.fingerprint`."""
     dim, shape = group.dim, group.element_shape
-    units = _LENGTH * torch.eye(dim, dtype=torch.float64)
+    units = _VECTOR_LENGTH * torch.eye(dim, dtype=torch.float64)
     sines = [[math.sin((k + 1.0) * (i + 1.0) + k) for i in range(dim)] for k in range(3)]
     mixed = torch.tensor(sines, dtype=torch.float32).double()  # as in files, whatever the default dtype
-    mixed = _LENGTH * mixed / mixed.norm(dim=-1, keepdim=True)
+    mixed = _VECTOR_LENGTH * mixed / mixed.norm(dim=-1, keepdim=True)
     with torch.no_grad():
         elements = group._exp(torch.cat([units, mixed]))
         products = group._compose(elements[-3:], elements[-3:].roll(-1, 0))
@@ -748,7 +747,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
         return False
     size = torch.maximum(a.abs(), b.abs())
     largest = torch.where(torch.isfinite(size), size, 0.0).amax(-1, keepdim=True) if size.numel() else size
-    near = (a - b).abs() <= _RELATIVE * size + _FLOOR * largest
+    near = (a - b).abs() <= _MAX_RELATIVE_ERROR * size + _MAX_ABSOLUTE_ERROR * largest
     return bool(((torch.isfinite(size) & near) | (a == b) | (a.isnan() & b.isnan())).all())
 
 

@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 _SWITCH_VARIANCE = 3.0  # in squared radians: images and harmonics both need few terms there
-_NUM_IMAGES = 2  # on each side
+_NUM_IMAGES = 2  # images on each side of an angle
 _NUM_HARMONICS = 6
 _LAST_VARIANCE = 1e4  # in squared radians: noise is uniform long before
-_END = 1e-4  # radians from an end of the range of the angle, within which quotients of small numbers are expanded
-_NUM_GRID_ANGLES = 200  # of the distribution function of the angle of a rotation
+_END_DISTANCE = 1e-4  # radians from an end of the range of the angle, within which quotients are expanded
+_NUM_GRID_ANGLES = 200  # angles at which the distribution function of the angle of a rotation is computed
 
 
 class HeatKernel(Described, ABC):
@@ -106,7 +106,6 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
     """
 
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one vector of angles for each variance, ``[*batch, dim]``: normal numbers modulo the periods."""
         shortest = float(self._group.basis.scale.square().min())
         return super().sample(variance.clamp(max=_LAST_VARIANCE / shortest), generator)
 
@@ -125,9 +124,8 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
         near = torch.where(few, scaled, 1.0).unsqueeze(-1)
         turns = 2.0 * math.pi * torch.arange(-_NUM_IMAGES, _NUM_IMAGES + 1, dtype=w.dtype, device=w.device)
         image = angle.unsqueeze(-1) + turns
-        nearest = image.square().amin(
-            -1, keepdim=True
-        )  # apart from the others: both may overflow for the least variance
+        # the nearest image apart from the others: both may overflow for the least variance
+        nearest = image.square().amin(-1, keepdim=True)
         exponent = -0.5 * (image.square() - nearest) / near
         images = exponent.logsumexp(-1) + (-0.5 * (nearest / near + near.log() - math.log(2.0 * math.pi))).squeeze(-1)
         pull = -((exponent.softmax(-1) * image).sum(-1, keepdim=True) / near).squeeze(-1)
@@ -160,10 +158,7 @@ class RotationHeatKernel(HeatKernel):
         self._group, self._unit, self._cover = group, unit * float(group.basis.scale[0]), cover
 
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one element for each variance, ``[*batch, *element_shape]``.
-
-        The angle is drawn by inversion of its distribution function on a grid, the axis uniformly.
-        """
+        """The angle by inversion of its distribution function on a grid, the axis uniformly."""
         v = _positive(variance.double() * self._unit**2)
         last = (7.0 * v.sqrt()).clamp(max=self._cover * math.pi)
         grid = last.unsqueeze(-1) * torch.linspace(0.0, 1.0, _NUM_GRID_ANGLES, dtype=v.dtype, device=v.device)
@@ -185,9 +180,9 @@ class RotationHeatKernel(HeatKernel):
         v = _positive(self._unit**2 * variance.double())
         found = self._log_radial(length, v)
         if self._cover == 2:  # an even function of the distance to the end
-            last, away = 2.0 * math.pi - _END, self._end_distance(length)
-            change = 0.5 * (_END - away.square() / _END) * self._slope(length.clamp(max=last), v)
-            found = torch.where(away < _END, found + change * last, found)
+            last, away = 2.0 * math.pi - _END_DISTANCE, self._end_distance(length)
+            change = 0.5 * (_END_DISTANCE - away.square() / _END_DISTANCE) * self._slope(length.clamp(max=last), v)
+            found = torch.where(away < _END_DISTANCE, found + change * last, found)
         return _with_point_mass(found, variance, length == 0).to(w.dtype)
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
@@ -195,12 +190,12 @@ class RotationHeatKernel(HeatKernel):
         length = self._unit * v.norm(dim=-1)
         slope = self._slope(length, _positive(self._unit**2 * variance.double()))
         if self._cover == 2:  # odd in the distance to the end
-            slope = slope * self._end_distance(length) / _END
+            slope = slope * self._end_distance(length) / _END_DISTANCE
         return _steep((self._unit**2 * slope.unsqueeze(-1) * v).to(w.dtype), variance)
 
     def _end_distance(self, angle: Tensor) -> Tensor:
-        """Distance to the largest angle of SU(2), where formulas are quotients of small numbers, at most `_END`."""
-        return (2.0 * math.pi - angle).clamp(max=_END)
+        """Distance to the largest angle of SU(2), where formulas are quotients of small numbers; bounded."""
+        return (2.0 * math.pi - angle).clamp(max=_END_DISTANCE)
 
     def _log_radial(self, angle: Tensor, v: Tensor) -> Tensor:
         """Log-density at an angle."""
@@ -227,7 +222,7 @@ class RotationHeatKernel(HeatKernel):
     def _inside(self, angle: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The angle away from the ends, whether images are taken, and the variances for these and for harmonics."""
         few = v < _SWITCH_VARIANCE
-        x = angle.clamp(_END, self._cover * math.pi - (_END if self._cover == 2 else 0.0))
+        x = angle.clamp(_END_DISTANCE, self._cover * math.pi - (_END_DISTANCE if self._cover == 2 else 0.0))
         return x, few, torch.where(few, v, 1.0), torch.where(few, _SWITCH_VARIANCE, v).clamp(max=_LAST_VARIANCE)
 
     # term by term, since sums over a short last dimension are slow
@@ -235,10 +230,10 @@ class RotationHeatKernel(HeatKernel):
     def _images(self, x: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Images of an angle and their weights, relative to the nearest one, so that nothing underflows."""
         square = x.square()
-        for number in range(-_NUM_IMAGES, _NUM_IMAGES + 1):
-            image = x + 2.0 * math.pi * self._cover * number
+        for turns in range(-_NUM_IMAGES, _NUM_IMAGES + 1):
+            image = x + 2.0 * math.pi * self._cover * turns
             weight = (-0.5 * (image.square() - square) / v).exp()
-            yield image, -weight if self._cover == 1 and number % 2 else weight
+            yield image, -weight if self._cover == 1 and turns % 2 else weight
 
     def _harmonics(self, v: Tensor) -> Iterator[tuple[float, Tensor]]:
         for twice in range(1, 2 * _NUM_HARMONICS, 2 if self._cover == 1 else 1):

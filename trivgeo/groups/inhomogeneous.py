@@ -82,7 +82,6 @@ class InhomogeneousGroup(LieGroup):
         super().__init__(algebra, (n, n + 1), scale)
 
     def __repr__(self) -> str:
-        """Name and dimension of the space, or the linear group."""
         what = self.linear if type(self) is InhomogeneousGroup else self.size
         return f"{type(self).__name__}({what!r})"
 

@@ -97,7 +97,6 @@ class Translation(HarmonicAnalysis, NilpotentGroup):
         super().__init__(LieAlgebra(torch.zeros(n, n, n, dtype=torch.float64), names), scale)
 
     def __repr__(self) -> str:
-        """Name and dimension."""
         return f"Translation({self.dim})"
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
@@ -152,7 +151,6 @@ class Heisenberg(NilpotentGroup):
         self.central = central
 
     def __repr__(self) -> str:
-        """Name, number of pairs and central constant."""
         return f"Heisenberg({self.n}, central={self.central:g})"
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:
@@ -182,7 +180,6 @@ class Nilpotent(NilpotentGroup):
         self._bernoulli = [float(b) / math.factorial(k) for k, b in enumerate(special.bernoulli(max(2, self.step)))]
 
     def __repr__(self) -> str:
-        """Dimension and step."""
         return f"Nilpotent(dim={self.dim}, step={self.step})"
 
     def _compose(self, g: Tensor, h: Tensor) -> Tensor:

@@ -1,4 +1,8 @@
-r"""The point symmetries of the Korteweg-de Vries equation: a solvable group that is not unimodular."""
+r"""The point symmetries of three equations, as semidirect products with their actions on jets (x, t, u).
+
+Heat and Burgers share SL(2, R), which moves time projectively; Korteweg-de Vries has scalings in its place. Symmetries
+of other equations are groups from their generators, see `trivgeo.groups.from_generators`.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,18 @@ from trivgeo.groups.nilpotent import Heisenberg, Translation
 from trivgeo.groups.semidirect import Automorphism, PlaneAutomorphism, SemidirectProduct
 from trivgeo.groups.special_linear import SL
 
-__all__ = [
-    "BurgersSymmetry",
-    "HeatSymmetry",
-    "KdVSymmetry",
-]
+__all__ = ["BurgersSymmetry", "HeatSymmetry", "KdVSymmetry"]
+
+
+# KdV: weights of T, C, X under the scaling, and [T, C] = _CENTRAL X
+_WEIGHTS = (3.0, -2.0, 1.0)
+_CENTRAL = -1.0
+_SERIES_RADIUS, _NUM_TERMS = 0.5, 24  # largest argument, and terms, of the power series of phi_1
+_PHI1 = tuple(1.0 / math.factorial(k + 1) for k in range(_NUM_TERMS))
+# (phi_1(s) - phi_1(-2 s)) / (3 s) - (phi_1(3 s) - phi_1(s)) / (2 s)
+_DIFFERENCE = tuple(
+    ((1.0 - (-2.0) ** k) / 3.0 - (3.0**k - 1.0) / 2.0) / math.factorial(k + 1) for k in range(1, _NUM_TERMS + 1)
+)
 
 
 @final
@@ -58,7 +69,6 @@ class HeatSymmetry(SemidirectProduct):
         )
 
     def __repr__(self) -> str:
-        """Name and diffusivity."""
         return f"HeatSymmetry(nu={self.nu:g})"
 
     def action(self) -> JetAction:
@@ -86,7 +96,6 @@ class BurgersSymmetry(SemidirectProduct):
         super().__init__(SL(2), Translation(2), PlaneAutomorphism(), scale, names=("H", "E", "F", "Q", "P"))
 
     def __repr__(self) -> str:
-        """Name."""
         return "BurgersSymmetry()"
 
     def action(self) -> JetAction:
@@ -148,17 +157,6 @@ class _BurgersAction(_ProjectiveTimeAction):
         return torch.stack(new, -1)
 
 
-_WEIGHTS = (3.0, -2.0, 1.0)  # of T, C, X under the scaling
-_CENTRAL = -1.0  # [T, C] = -X
-_RADIUS = 0.5
-_TERMS = 24
-_PHI1 = tuple(1.0 / math.factorial(k + 1) for k in range(_TERMS))
-# (phi_1(s) - phi_1(-2 s)) / (3 s) - (phi_1(3 s) - phi_1(s)) / (2 s)
-_DIFFERENCE = tuple(
-    ((1.0 - (-2.0) ** k) / 3.0 - (3.0**k - 1.0) / 2.0) / math.factorial(k + 1) for k in range(1, _TERMS + 1)
-)
-
-
 @final
 class KdVSymmetry(SemidirectProduct):
     r"""The point symmetries of :math:`u_t + u u_x + u_{xxx} = 0`: scalings with a Heisenberg ideal, dimension 4.
@@ -183,7 +181,6 @@ class KdVSymmetry(SemidirectProduct):
         )
 
     def __repr__(self) -> str:
-        """Name."""
         return "KdVSymmetry()"
 
     def _log_modular(self, g: Tensor) -> Tensor:
@@ -220,7 +217,7 @@ class _ScalingAutomorphism(Automorphism):
         return from_entries([t, c, (x - mixed * product) / factors[2]])
 
     def _factors(self, s: Tensor) -> tuple[list[Tensor], Tensor]:
-        small = s.abs() < _RADIUS
+        small = s.abs() < _SERIES_RADIUS
         near, far = torch.where(small, s, 0.0), torch.where(small, 1.0, s)
         values, fars = [], []
         for w in _WEIGHTS:

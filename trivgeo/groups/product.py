@@ -59,7 +59,6 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         super().__init__(algebra, (sum(self._numels),), scale)
 
     def __repr__(self) -> str:
-        """The factors, the same ones as powers."""
         runs = [f"{group!r} ** {count}" if count > 1 else repr(group) for group, count in self._runs]
         return runs[0] if len(runs) == 1 and len(self.factors) > 1 else f"DirectProduct({', '.join(runs)})"
 

@@ -53,7 +53,6 @@ class Projective(MatrixGroup):
         super().__init__(basis[:-1], names[:-1], scale)
 
     def __repr__(self) -> str:
-        """Name and dimension of the space."""
         return f"Projective({self.size - 1})"
 
     def from_matrix(self, matrix: Tensor) -> Tensor:

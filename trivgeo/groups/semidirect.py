@@ -27,6 +27,9 @@ from trivgeo.groups.nilpotent import NilpotentGroup
 
 __all__ = ["Automorphism", "LinearAutomorphism", "PlaneAutomorphism", "SemidirectProduct"]
 
+_NUM_CHECKED = 3  # random elements at which a representation is checked
+_MAX_DEFECT = 1e-8  # relative error of a representation there
+
 
 class Automorphism(Described, ABC):
     r"""An action of a complement H on a nilpotent ideal N by automorphisms, linear in exponential coordinates.
@@ -91,7 +94,6 @@ class LinearAutomorphism(Automorphism):
         self._derivations = Constant(derivations_of(complement, ideal, representation))
 
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
-        r"""Return :math:`\rho(h) n`, ``[*batch, N.dim]``, by the representation that was given."""
         return self._representation(h, n)
 
     def _generator(self, y: Tensor, z: Tensor) -> Tensor:
@@ -99,17 +101,10 @@ class LinearAutomorphism(Automorphism):
         return d + 0.5 * self._algebra.ad(z) if self._two_step else d
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return the coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``, ``[*batch, N.dim]``, by one matrix
-        exponential.
-        """
         return phi1(self._generator(y, z), z)
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """Return the vectors z with ``exp(y, z) = n``, ``[*batch, N.dim]``, by a linear solve; NaN where rounding is
-        too large.
-
-        An ideal of two steps gets one correction, which is exact since it is central.
-        """
+        """The solution of a linear system; for an ideal of two steps with a correction, exact since it is central."""
         d = torch.einsum("...i,ikj->...kj", y, self._derivations.matching(y))
         eye = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
         matrix = torch.stack([phi1(d, column) for column in eye], -1)
@@ -135,7 +130,6 @@ class PlaneAutomorphism(Automorphism):
         self._central = central
 
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
-        r"""Return :math:`\rho(h) n`, ``[*batch, N.dim]``: a linear map of (q, p); the central coordinate z is kept."""
         (a, b), (c, d) = entry_rows(h)
         q, p, *centre = last_entries(n)
         new = [a * q - b * p, d * p - c * q]
@@ -146,10 +140,7 @@ class PlaneAutomorphism(Automorphism):
         return y[0] * q - y[1] * p, -y[2] * q - y[0] * p
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return the coordinates n with ``exp(Y + Z) = exp(n) exp(Y)``, ``[*batch, N.dim]``, in closed form.
-
-        On (q, p) the map is c1 + c2 D; the centre gains kappa/2 c3 omega((q, p), D (q, p)).
-        """
+        """On (q, p) the map is c1 + c2 D; the centre gains kappa/2 c3 omega((q, p), D (q, p))."""
         entries = last_entries(y)
         _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
         q, p, *centre = last_entries(z)
@@ -160,11 +151,7 @@ class PlaneAutomorphism(Automorphism):
         return from_entries(new)
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """Return the vectors z with ``exp(y, z) = n``, ``[*batch, N.dim]``, in closed form; NaN where rounding is too
-        large.
-
-        On (q, p) the map is (c1 - c2 D) / (2 c2), since c1^2 - c2^2 D^2 = 2 c2.
-        """
+        """On (q, p) the map is (c1 - c2 D) / (2 c2), since c1^2 - c2^2 D^2 = 2 c2."""
         entries = last_entries(y)
         _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
         nq, np, *centre = last_entries(n)
@@ -222,7 +209,6 @@ class SemidirectProduct(LieGroup):
         super().__init__(algebra, (self._cut + ideal.dim,), scale)
 
     def __repr__(self) -> str:
-        """The two factors."""
         return f"SemidirectProduct({self.complement!r}, {self.ideal!r})"
 
     @property
@@ -318,11 +304,10 @@ class SemidirectProduct(LieGroup):
 def _check_representation(
     complement: LieGroup, ideal: NilpotentGroup, representation: Callable[[Tensor, Tensor], Tensor]
 ) -> None:
-    """At random elements near the identity."""
+    """Check linearity and multiplicativity at random elements near the identity."""
     generator = torch.Generator().manual_seed(0)
-    count = 3
-    g, h = (complement.random(count, std=0.1, generator=generator, dtype=torch.float64) for _ in range(2))
-    n, m = normal((2, count, ideal.dim), g, generator)
+    g, h = (complement.random(_NUM_CHECKED, std=0.1, generator=generator, dtype=torch.float64) for _ in range(2))
+    n, m = normal((2, _NUM_CHECKED, ideal.dim), g, generator)
     image = representation(g, n)
     if image.shape != n.shape:
         raise ShapeError(f"representation: expected {[ideal.dim]} coordinates, got {list(image.shape[1:])}")
@@ -335,7 +320,7 @@ def _check_representation(
         ),
     ):
         defect = float((left - right).abs().max() / left.abs().max().clamp(min=1e-300))
-        if not defect < 1e-8:
+        if not defect < _MAX_DEFECT:
             raise AlgebraError(f"representation: expected {what}, got a relative defect of {defect:.2g}")
 
 

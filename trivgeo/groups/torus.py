@@ -48,7 +48,6 @@ class Torus(HarmonicAnalysis, LieGroup):
         super().__init__(LieAlgebra(torch.zeros(n, n, n, dtype=torch.float64), names), (n,), scale)
 
     def __repr__(self) -> str:
-        """Name and number of angles."""
         return f"Torus({self.dim})"
 
     def wrap(self, g: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:

@@ -112,7 +112,6 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         super().__init__(algebra, (n, n, 2), scale)
 
     def __repr__(self) -> str:
-        """Name and size."""
         return f"{type(self).__name__}({self.size})"
 
     @property

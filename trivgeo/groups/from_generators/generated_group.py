@@ -63,7 +63,6 @@ class GeneratedGroup(LieGroup):
         self._torus_trace_ad = Constant(algebra.trace_ad @ elements.torus_in_generators.T)
 
     def __repr__(self) -> str:
-        """The names of the generators, and the factors."""
         return f"GeneratedGroup({', '.join(self.algebra.names)}; {self.core!r})"
 
     @property

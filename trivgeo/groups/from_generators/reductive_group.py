@@ -142,7 +142,6 @@ class ReductiveGroup(LieGroup):
         self._dual = Constant(torch.linalg.pinv(flat) if r else flat.T)
 
     def __repr__(self) -> str:
-        """The dimensions of both parts."""
         cover = f", covers={self.covers}" if self.covers else ""
         return f"ReductiveGroup(semisimple={self.semisimple_dim}, centre={self.torus_dim}{cover})"
 

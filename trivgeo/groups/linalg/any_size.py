@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trivgeo._numerics import augmented_exp, dense_exp, is_abstract, is_traced
 from trivgeo.groups.linalg.base import MatrixFunctions
-from trivgeo.groups.linalg.components import concatenate, entry_rows, from_rows, identity_like, is_small_batch, product
+from trivgeo.groups.linalg.components import entry_rows, from_rows, identity_like, is_small_batch, product
 from trivgeo.groups.linalg.spectral_exp import is_differentiated
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "AnySize",
     "FourByFour",
     "PolynomialMatrixFunctions",
-    "affine_exp",
     "embedded",
     "iterative_log",
     "polynomial_exp",
@@ -438,14 +437,6 @@ _PAIRED = tuple(zip(*(((2.0 * t - 1.0) ** 2, 2.0 * w) for t, w in _RULE[: _PADE_
 _MIDDLE = _RULE[_PADE_NODES // 2][1]  # at zero
 
 
-def affine_exp(functions: MatrixFunctions, matrix: Tensor, vector: Tensor) -> Tensor:
-    """`MatrixFunctions.affine_exp` from closed forms, but for few matrices."""
-    if is_small_batch(matrix):
-        return augmented_exp(matrix, vector)
-    e, phi = functions.exp_phi1(matrix)
-    return concatenate([e, product(phi, vector.unsqueeze(-1))], rank=2)
-
-
 class PolynomialMatrixFunctions(MatrixFunctions):
     """Sizes 3 and 4: exponentials as polynomials of the matrix, logarithms by square roots."""
 
@@ -456,12 +447,6 @@ class PolynomialMatrixFunctions(MatrixFunctions):
         e, phi = polynomial_exp(matrix, with_phi1=True)
         assert phi is not None
         return e, phi
-
-    def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
-        return self.exp_phi1(matrix)[1]
-
-    def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
-        return affine_exp(self, matrix, vector)
 
     def log(self, matrix: Tensor) -> Tensor:
         return iterative_log(matrix, self)
@@ -499,9 +484,6 @@ class AnySize(MatrixFunctions):
 
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         return series_exp_phi1(matrix)
-
-    def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
-        return self.exp_phi1(matrix)[1]
 
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
         return augmented_exp(matrix, vector)

@@ -9,7 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from trivgeo.groups.linalg.components import confirmed, matvec
+from trivgeo._numerics import augmented_exp
+from trivgeo.groups.linalg.components import concatenate, confirmed, is_small_batch, matvec, product
 
 __all__ = ["MatrixFunctions", "largest_exponent"]
 
@@ -45,7 +46,6 @@ class MatrixFunctions(ABC):
     def exp_phi1(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         r"""The exponential and :math:`\varphi_1(A) = \int_0^1 e^{sA} ds = \sum_j A^j / (j + 1)!`."""
 
-    @abstractmethod
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
         r""":math:`\varphi_1(A)` alone.
 
@@ -53,8 +53,8 @@ class MatrixFunctions(ABC):
             matrix: ``[*batch, k, k]``.
             exponential: that of the matrix, where it is known, which may save computing it.
         """
+        return self.exp_phi1(matrix)[1]
 
-    @abstractmethod
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
         r"""The upper rows :math:`[e^A \mid \varphi_1(A) b]` of the exponential of ``[[A, b], [0, 0]]``.
 
@@ -62,6 +62,10 @@ class MatrixFunctions(ABC):
             matrix: A, ``[*batch, k, k]``.
             vector: b, ``[*batch, k]``.
         """
+        if is_small_batch(matrix):
+            return augmented_exp(matrix, vector)
+        e, phi = self.exp_phi1(matrix)
+        return concatenate([e, product(phi, vector.unsqueeze(-1))], rank=2)
 
     @abstractmethod
     def log(self, matrix: Tensor) -> Tensor:

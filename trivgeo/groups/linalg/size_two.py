@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant, augmented_exp, dense_exp, grown_stumpff, plane_log_ratio, polynomial
-from trivgeo.groups.linalg.any_size import PHI1_SERIES, affine_exp
+from trivgeo.groups.linalg.any_size import PHI1_SERIES
 from trivgeo.groups.linalg.base import MatrixFunctions
 from trivgeo.groups.linalg.components import Rows, entry_rows, from_rows, is_small_batch, last_entries
 
@@ -51,9 +51,6 @@ class OneByOne(MatrixFunctions):
 
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
         return phi1_scalar(matrix)
-
-    def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
-        return affine_exp(self, matrix, vector)
 
     def log(self, matrix: Tensor) -> Tensor:
         positive = matrix > 0
