@@ -43,7 +43,8 @@ class GroupManifold(geoopt.Manifold):
       otherwise the Euler-Arnold equation is integrated in fixed steps (`geodesic`).
     - `transp` is left translation: path-independent and isometric, but not parallel transport of the Levi-Civita
       connection unless the group is abelian.
-    - `logmap` and `dist` exist where the metric is bi-invariant.
+    - `logmap` and `dist` exist where the metric is bi-invariant; elsewhere they raise `ConfigurationError`.
+    - `egrad2rgrad` takes derivatives by the entries of an element to the gradient in the metric.
 
     Args:
         group: the group; its ``scale`` sets the metric.
@@ -72,7 +73,6 @@ class GroupManifold(geoopt.Manifold):
         self._basis, self._dual = Constant(rows), Constant(torch.linalg.pinv(rows))
 
     def extra_repr(self) -> str:
-        """Text of the group and its settings, shown when the manifold is printed."""
         return f"{self.group!r}, geodesic_steps={self.geodesic_steps}"
 
     # Between tangent vectors and the algebra ------------------------------------------------------------------
@@ -100,32 +100,20 @@ class GroupManifold(geoopt.Manifold):
             ShapeError: x is no element, or v no algebra vector, by its shape.
         """
         (x,) = _plain(self.group.check_elements(x, "x"))
-        if v.shape[-1:] != (self.group.dim,):
-            raise ShapeError(f"v: expected algebra vectors [*batch, {self.group.dim}], got {list(v.shape)}")
-        shape = self.group.element_shape
-        direction = matmul(v, self._basis.matching(v)).unflatten(-1, shape)
+        direction = matmul(self.group.check_vectors(v), self._basis.matching(v)).unflatten(-1, self.group.element_shape)
         x, direction = torch.broadcast_tensors(x, direction)
+        # faster than the derivative of `LieGroup.perturb`
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
         return jvp(self.group.compose, (x.contiguous(), e), (torch.zeros_like(x), direction.contiguous()))[1]
 
     # Required by geoopt ----------------------------------------------------------------------------------------
 
     def retr(self, x: Tensor, u: Tensor) -> Tensor:
-        """Return ``x exp(v)``, with v the algebra vector of the tangent vector u; see `trivialize`.
-
-        Raises:
-            ShapeError: x or u are not of the shape of elements, or do not broadcast.
-        """
         v = self.trivialize(x, u)
         (x,) = _plain(x)
         return self.group.retract(x, v)
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
-        """Return the point that the geodesic from x with velocity u reaches at time one.
-
-        Raises:
-            ShapeError: x or u are not of the shape of elements, or do not broadcast.
-        """
         v = self.trivialize(x, u)
         (x,) = _plain(x)
         return self.group.retract(x, v) if self.is_bi_invariant else self.group.compose(x, self.geodesic(v))
@@ -136,18 +124,14 @@ class GroupManifold(geoopt.Manifold):
 
         The Euler-Arnold equation :math:`\dot\omega = \mathrm{ad}_\omega^T \omega`, :math:`\dot g = g \omega` conserves
         :math:`\mathrm{Ad}_g^{-T} \omega`, so that it is :math:`\dot g = g\, \mathrm{Ad}_g^T v`; integrated by the
-        commutator-free method of order four of Celledoni, Marthinsen and Owren (2003).
+        commutator-free method of order four of Celledoni, Marthinsen and Owren (2003). At the same cost its error is
+        a third of that of `trivgeo.sde.solvers.RungeKuttaMuntheKaas4`.
 
         Raises:
             ShapeError: v is no algebra vector, by its shape.
         """
-        if v.shape[-1:] != (self.group.dim,):
-            raise ShapeError(f"v: expected algebra vectors [*batch, {self.group.dim}], got {list(v.shape)}")
         group, h = self.group, 1.0 / self.geodesic_steps
-
-        def slope(g: Tensor) -> Tensor:
-            return group.coadjoint(g, v)
-
+        slope = lambda g: group.coadjoint(g, v)  # noqa: E731
         g = group.identity(*v.shape[:-1], dtype=v.dtype, device=v.device)
         for _ in range(self.geodesic_steps):
             k1 = slope(g)
@@ -160,64 +144,30 @@ class GroupManifold(geoopt.Manifold):
         return g
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-        """Return tangent vectors at y with the algebra vectors that v has at x: left translation from x to y.
-
-        Raises:
-            ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
-        """
         return self.tangent(y, self.trivialize(x, v))
 
     def retr_transp(self, x: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``y = x exp(u)``, see `retr`, and the tangent vector v left-translated from x to y.
-
-        Raises:
-            ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
-        """
         step, carried = self.trivialize(x, u), self.trivialize(x, v)
         (x,) = _plain(x)
         y = self.group.retract(x, step)
         return y, self.tangent(y, carried)
 
     def inner(self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False) -> Tensor:
-        """Return the inner products of tangent vectors at x, ``[*batch]``.
-
-        Raises:
-            ShapeError: a tensor is not of the shape of elements, or they do not broadcast.
-        """
         first = self.trivialize(x, u)
         second = first if v is None else self.trivialize(x, v)
         result = (first * second).sum(-1)
         return result.reshape(*result.shape, *([1] * self.ndim)) if keepdim else result
 
-    def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Return the lengths of tangent vectors at x, ``[*batch]``.
-
-        Raises:
-            ShapeError: x or u are not of the shape of elements, or do not broadcast.
-        """
-        return self.inner(x, u, keepdim=keepdim).sqrt()
-
     def proju(self, x: Tensor, u: Tensor) -> Tensor:
-        """Return the projection of arrays u on the tangent space at x.
-
-        Raises:
-            ShapeError: x or u are not of the shape of elements, or do not broadcast.
-        """
         return self.tangent(x, self.trivialize(x, u))
 
     def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
-        """Return the gradient in the metric of the group, a tangent vector at x, from derivatives by the entries of x.
-
-        Raises:
-            ShapeError: x or u are not of the shape of elements.
-        """
         x, u = _plain(self.group.check_elements(x, "x"), self.group.check_elements(u, "u"))
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
-        pull = vjp(lambda y: self.group.compose(x, y), e)[1]
-        return self.tangent(x, matmul(pull(u)[0].flatten(-self.ndim), self._basis.matching(x).mT))
+        pull_back = vjp(lambda y: self.group.compose(x, y), e)[1]
+        return self.tangent(x, matmul(pull_back(u)[0].flatten(-self.ndim), self._basis.matching(x).mT))
 
     def projx(self, x: Tensor) -> Tensor:
-        """Return elements near arrays ``x``, ``[*batch, *element_shape]``, by `LieGroup.project`."""
         (x,) = _plain(x)
         return self.group.project(x)
 
@@ -248,19 +198,9 @@ class GroupManifold(geoopt.Manifold):
     # Where the metric is bi-invariant --------------------------------------------------------------------------
 
     def logmap(self, x: Tensor, y: Tensor) -> Tensor:
-        """The velocity at x of the geodesic to y; NaN where the group has no logarithm.
-
-        Raises:
-            ConfigurationError: the metric is not bi-invariant; geodesics then have no closed form.
-        """
         return self.tangent(x, self._relative_log(x, y))
 
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Return the lengths of the geodesics from x to y, ``[*batch]``.
-
-        Raises:
-            ConfigurationError: the metric is not bi-invariant.
-        """
         result = torch.linalg.vector_norm(self._relative_log(x, y), dim=-1)
         return result.reshape(*result.shape, *([1] * self.ndim)) if keepdim else result
 
@@ -302,7 +242,6 @@ class GroupManifold(geoopt.Manifold):
         device: torch.device | str | None = None,
         seed: int | None = 42,
     ) -> geoopt.ManifoldTensor:
-        """Return the identity, repeated to a given shape."""
         return geoopt.ManifoldTensor(self.group.identity(*self._batch(size), dtype=dtype, device=device), manifold=self)
 
     def _batch(self, size: Any) -> tuple[int, ...]:

@@ -63,7 +63,7 @@ def systematic_indices(
 
     Args:
         log_weights: logarithms of the weights.
-        generator: random numbers, one for each row; ``None`` is torch's.
+        generator: random numbers; ``None`` is torch's.
         num_samples: k; default n.
 
     Raises:
@@ -94,7 +94,7 @@ def resample(
     Args:
         log_weights: logarithms of the weights.
         num_samples: k, number of indices.
-        generator: random numbers, one for each row; ``None`` is torch's.
+        generator: random numbers; ``None`` is torch's.
         power: of the weights, in (0, 1].
 
     Returns:
@@ -120,7 +120,7 @@ def thinned_indices(
     Args:
         log_weights: logarithms of the weights.
         num_samples: k, at most n.
-        generator: random numbers, one for each row; ``None`` is torch's.
+        generator: random numbers; ``None`` is torch's.
         labels: strata, each of which keeps its share of the indices, up to rounding.
 
     Returns:
