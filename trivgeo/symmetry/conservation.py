@@ -8,20 +8,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry.determining.finite_field import Values, null_space, row_echelon
-from trivgeo.symmetry.determining.random_points import PowerSeries, RandomEvaluator, irrational_constants, usable_primes
-from trivgeo.symmetry.determining.reconstruction import ParameterValues, rational_functions
+from trivgeo.groups.ground_fields import PrimeField
+from trivgeo.symmetry.determining.random_points import (
+    PowerSeries,
+    RandomEvaluator,
+    Values,
+    irrational_constants,
+    usable_primes,
+)
+from trivgeo.symmetry.determining.reconstruction import ParameterValues, exact_rows, rational_functions
 from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices, residuals_of
 from trivgeo.symmetry.equations.numeric import vanishes
-
-if TYPE_CHECKING:
-    from trivgeo.symmetry.equations.equation import EvolutionSystem
 
 __all__ = [
     "ConservationLaw",
@@ -445,24 +448,20 @@ class MultiplierSpace:
         primes = usable_primes([*self.equations, *self._slopes.values()])
         random = np.random.default_rng(5)
         generic = self._null_space(primes[0], {s: int(random.integers(2, primes[0] - 1)) for s in self._parameters})
-        used = generic != 0
-        if not used.any():
-            return []
-
-        def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
-            found = [self._null_space(prime, at) for at in fixed]
-            return [[int(v) for v in f[used]] if f.shape == used.shape and not f[~used].any() else None for f in found]
-
-        numbers = rational_functions(values, self._parameters, primes)
-        if numbers is None:
+        rows = exact_rows(
+            generic,
+            lambda prime, fixed: [self._null_space(prime, at) for at in fixed],
+            lambda values: rational_functions(values, self._parameters, primes),
+        )
+        if rows is None:
             raise ConfigurationError(
                 f"pde: expected multipliers rational in {tuple(self._parameters)}, of low degree; got others"
             )
-        taken, count = iter(numbers), len(self._monomials)
+        count = len(self._monomials)
         result = []
-        for row in used:
+        for row in rows:
             multipliers = [sp.S.Zero] * len(self.equations)
-            coefficients = {j: next(taken) for j in np.flatnonzero(row).tolist()}
+            coefficients = {j: c for j, c in enumerate(row) if c != 0}
             scale = sp.lcm_list([sp.denom(sp.together(c)) for c in coefficients.values()])
             for j, c in coefficients.items():
                 powers = zip(self._symbols, self._monomials[j % count], strict=True)
@@ -479,7 +478,7 @@ class MultiplierSpace:
                 break
             if seed > width:
                 raise ConfigurationError("pde: expected equations that are defined at some rational points, got others")
-        return null_space(*row_echelon(np.concatenate(rows), prime), prime)
+        return PrimeField(prime).null_space(np.concatenate(rows))
 
     @cached_property
     def _orders(self) -> tuple[int, int]:

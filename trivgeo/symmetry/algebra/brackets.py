@@ -9,9 +9,9 @@ import numpy as np
 import sympy as sp
 
 from trivgeo.errors import AlgebraError
-from trivgeo.symmetry.determining.finite_field import Values, null_space, row_echelon
-from trivgeo.symmetry.determining.random_points import RandomEvaluator, irrational_constants, usable_primes
-from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots
+from trivgeo.groups.ground_fields import PrimeField
+from trivgeo.symmetry.determining.random_points import RandomEvaluator, Values, irrational_constants, usable_primes
+from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots, exact_rows
 
 __all__ = ["bracket", "closed_part", "keeping", "moving_grids", "structure_constants"]
 
@@ -54,7 +54,8 @@ def structure_constants(
         e = RandomEvaluator((), 0, count * len(fixed), prime, prime % 1000, numbers, parameters)
         table = np.stack([np.stack([e(entry)[:, 0] for entry in field]) for field in every])
         parts = [slice(i * count, (i + 1) * count) for i in range(len(fixed))]
-        return [row_echelon(table[:, :, part][:, :, e.valid[part]].reshape(len(every), -1).T, prime) for part in parts]
+        tables = (table[:, :, part][:, :, e.valid[part]].reshape(len(every), -1) for part in parts)
+        return [PrimeField(prime).row_echelon(part.T) for part in tables]
 
     random = np.random.default_rng(3)
     generic: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
@@ -196,22 +197,19 @@ def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Sym
     def solved(prime: int, fixed: ParameterValues) -> Values:
         e = RandomEvaluator((), 0, count, prime, prime % 1000, fixed, parameters)
         rows = [np.stack([e(entry)[:, 0] for entry in row], axis=1) for row in entries]
-        return null_space(*row_echelon(np.concatenate([block[e.valid] for block in rows]), prime), prime)
+        return PrimeField(prime).null_space(np.concatenate([block[e.valid] for block in rows]))
 
     random = np.random.default_rng(3)
     fixed: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
     generic = solved(primes[0], fixed | roots.values(primes[0]))
-    used = generic != 0
-
-    def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
-        found = [solved(prime, at) for at in fixed]
-        return [[int(v) for v in f[used]] if f.shape == used.shape and not f[~used].any() else None for f in found]
-
-    numbers = roots.numbers(values, symbols, primes) if used.any() else []
-    if numbers is None:
+    rows = exact_rows(
+        generic,
+        lambda prime, fixed: [solved(prime, at) for at in fixed],
+        lambda values: roots.numbers(values, symbols, primes),
+    )
+    if rows is None:
         raise AlgebraError(f"expected coefficients rational in {tuple(parameters)}, of low degree; got others")
-    taken = iter(numbers)
-    return [tuple(next(taken) if entry else sp.S.Zero for entry in row) for row in used]
+    return list(map(tuple, rows))
 
 
 def bracket(x: Field, y: Field, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:

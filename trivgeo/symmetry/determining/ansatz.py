@@ -11,11 +11,11 @@ from functools import cached_property
 import numpy as np
 import sympy as sp
 
+from trivgeo.groups.ground_fields import PrimeField
 from trivgeo.symmetry.determining.conditions import LinearForm
 from trivgeo.symmetry.determining.dimension import Jets
-from trivgeo.symmetry.determining.finite_field import Values, null_space, row_echelon
-from trivgeo.symmetry.determining.random_points import RandomEvaluator, irrational_constants, usable_primes
-from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots
+from trivgeo.symmetry.determining.random_points import RandomEvaluator, Values, irrational_constants, usable_primes
+from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots, exact_rows
 from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices
 
 __all__ = ["AnsatzSpace"]
@@ -106,7 +106,7 @@ class AnsatzSpace:
             rows = np.concatenate([rows, np.stack(table, axis=1)[e.valid]])
             if len(rows) > len(every) + 8:
                 break
-        _, pivots = row_echelon(rows, self._primes[0])
+        _, pivots = PrimeField(self._primes[0]).row_echelon(rows)
         kept = {every[j] for j in pivots}
         return [c for c in columns if (c.function, c.powers) in kept]
 
@@ -189,20 +189,19 @@ class AnsatzSpace:
         """
         if not columns:
             return np.zeros((0, 0), dtype=np.int64)
-        rows = np.zeros((0, len(columns)), dtype=np.int64)
+        field = PrimeField(prime)
+        rows = field.zeros(0, len(columns))
         pivots: list[int] = []
         samples, idle = len(columns) // len(self._conditions) + 12, 0
         for attempt in range(_MAX_DRAWS):
             (more,) = self._rows(columns, samples, prime, seed + attempt, [fixed])
             before = len(pivots)
-            rows, pivots = row_echelon(np.concatenate([rows, more]), prime)
+            rows, pivots = field.row_echelon(np.concatenate([rows, more]))
             idle += len(more) if len(pivots) == before else -idle
             if idle >= _MIN_IDLE_EQUATIONS:
-                break
+                return field.row_space(field.kernel(rows, pivots))
             samples = max(samples // 4, 12)
-        else:
-            return np.zeros((0, len(columns)), dtype=np.int64)
-        return null_space(rows, pivots, prime)
+        return field.zeros(0, len(columns))
 
     @cached_property
     def _basis(self) -> Values:
@@ -218,30 +217,22 @@ class AnsatzSpace:
 
     def solve(self) -> tuple[list[tuple[sp.Expr, ...]], list[tuple[sp.Expr, ...]]] | None:
         """Exact symmetries, and those that are superposition; ``None`` if their coefficients are not found."""
-        basis = self._basis
-        support = np.flatnonzero(basis.any(axis=0))
+        support = np.flatnonzero(self._basis.any(axis=0))
         columns = [self.columns[j] for j in support]
-        count = len(basis)
-        expected = basis[:, support] != 0
 
-        def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
-            result: list[list[int] | None] = []
-            for rows in self._rows(columns, 2 * len(columns) + 24, prime, prime % 1000, fixed):
-                solutions = null_space(*row_echelon(rows, prime), prime)
-                fits = solutions.shape == expected.shape and not ((solutions != 0) & ~expected).any()
-                result.append([int(v) for v in solutions[expected]] if fits else None)
-            return result
+        def solved(prime: int, fixed: Sequence[ParameterValues]) -> list[Values]:
+            found = self._rows(columns, 2 * len(columns) + 24, prime, prime % 1000, fixed)
+            return [PrimeField(prime).null_space(rows) for rows in found]
 
-        if not count:
-            return [], []
         roots = SquareRoots([c for c in irrational_constants(self._functions) if c not in self._parameters])
-        numbers = roots.numbers(values, self._parameters, self._primes)
-        if numbers is None:
+        rows = exact_rows(
+            self._basis[:, support], solved, lambda values: roots.numbers(values, self._parameters, self._primes)
+        )
+        if rows is None:
             return None
         fields: tuple[list[tuple[sp.Expr, ...]], list[tuple[sp.Expr, ...]]] = ([], [])
-        taken = iter(numbers)
-        for row in expected:
-            entries = [(column, next(taken)) for column, used in zip(columns, row, strict=True) if used]
+        for row in rows:
+            entries = [(column, number) for column, number in zip(columns, row, strict=True) if number != 0]
             fields[self.is_pure(entries[0][0])].append(self._field(entries))
         return fields
 

@@ -12,9 +12,9 @@ import numpy as np
 import sympy as sp
 
 from trivgeo.errors import ConfigurationError
+from trivgeo.groups.ground_fields import PrimeField
 from trivgeo.symmetry.determining.conditions import LinearForm
-from trivgeo.symmetry.determining.finite_field import Values, characteristic_polynomial, row_echelon
-from trivgeo.symmetry.determining.random_points import PowerSeries, RandomEvaluator, usable_primes
+from trivgeo.symmetry.determining.random_points import PowerSeries, RandomEvaluator, Values, usable_primes
 from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices
 
 __all__ = ["Dimension", "Jets"]
@@ -110,7 +110,7 @@ class Jets:
         zeros: list[Slot] = []
         while slots:
             rows, _, _ = self._rows(slots, 0, 2 * len(slots) + 10, len(zeros), self.prime)
-            reduced, pivots = row_echelon(rows[:, :, 0], self.prime)
+            reduced, pivots = PrimeField(self.prime).row_echelon(rows[:, :, 0])
             single = np.count_nonzero(reduced, axis=1) == 1
             new = [slots[j] for j, one in zip(pivots, single, strict=True) if one]
             if not new:
@@ -203,7 +203,7 @@ class Jets:
                 told[j] &= known[j]
         left = (row[:, None] * moved % prime for row in reduced if not row[~told].any())
         keeps = not any((part.sum(axis=0) % prime).any() for part in left)
-        return characteristic_polynomial(moved[inside], prime), keeps
+        return PrimeField(prime).characteristic_polynomial(moved[inside]), keeps
 
     def _reduced(
         self, rows: Values, series: PowerSeries, slots: Sequence[Slot], place: dict[Slot, int], order: int
@@ -211,7 +211,7 @@ class Jets:
         """All derivatives of the equations in reduced form."""
         p = series.prime
         # a basis of the equations, sorted by the order of derivatives: low ones can be differentiated more often
-        _, chosen = row_echelon(rows[:, :, 0].T, p)
+        _, chosen = PrimeField(p).row_echelon(rows[:, :, 0].T)
         rows = rows[chosen]
         rows = _triangular(rows, series)
         factorials = [math.factorial(k) for k in range(series.order + 1)]
@@ -234,7 +234,7 @@ class Jets:
                             if column is not None:
                                 line[column] = (line[column] + value * weight) % p
                 entries.append(line)
-        return row_echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]), p)
+        return PrimeField(p).row_echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]))
 
     def dimension(self, known: int = 0) -> Dimension:
         """The dimension, by taking ever higher orders until none is free, or their number is that of functions.
