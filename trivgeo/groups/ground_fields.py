@@ -43,11 +43,11 @@ Array = NDArray[Any]
 
 Rows = TypeVar("Rows", Tensor, Array)
 
-_RANK_TOLERANCE = 1e-9  # of singular values, relative to the largest
-_ZERO_TOLERANCE = 1e-11  # of entries of reduced rows
-_MIN_NEW_PART = 1e-6  # of a unit vector off a subspace, from which on it is independent
-_MAX_RESIDUAL = 1e-7  # of a linear system that has a solution, relative to its right side
-_MAX_SPARSE_ROW = 6  # nonzero entries a row, on average, up to which sparse elimination is faster
+_RANK_TOLERANCE = 1e-9  # singular values below this share of the largest are zero
+_ZERO_TOLERANCE = 1e-11  # entries of reduced rows that near to an integer are rounded to it
+_MIN_NEW_PART = 1e-6  # a unit vector that far off a subspace is independent of it
+_MAX_RESIDUAL = 1e-7  # a linear system with a larger one, relative to its right side, has no solution
+_MAX_SPARSE_ROW = 6  # up to that many nonzero entries a row, on average, sparse elimination is faster
 
 
 def has_flint() -> bool:

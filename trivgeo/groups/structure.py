@@ -40,9 +40,9 @@ __all__ = [
     "subalgebra",
 ]
 
-_MAX_DENOMINATOR = 1000  # of a constant that is taken to be rational
-_RATIONAL_TOLERANCE = 1e-12  # between such a constant and the fraction
-_MAX_TRIALS = 20  # of random elements, each of which fails on a set of measure zero
+_MAX_DENOMINATOR = 1000  # constants near a fraction with a smaller one are taken to be rational
+_RATIONAL_TOLERANCE = 1e-12  # distance of such a constant from the fraction
+_MAX_TRIALS = 20  # random elements that are tried, each of which fails on a set of measure zero
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,12 @@ from trivgeo.symmetry.determining.random_points import (
     RandomEvaluator,
     Values,
     irrational_constants,
+    random_values,
     usable_primes,
 )
 from trivgeo.symmetry.determining.reconstruction import ParameterValues, exact_rows, rational_functions
-from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices, residuals_of
+from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
+from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices
 from trivgeo.symmetry.equations.numeric import vanishes
 
 __all__ = [
@@ -160,8 +162,7 @@ class ConservationLaws(Sequence[ConservationLaw]):
         total = divergence(self._system, components)
         values = {}
         for symbol, a, index in self._system.jets_in(total):
-            counts = [(v, k) for v, k in zip(self.variables, index, strict=True) if k]
-            values[symbol] = sp.diff(plain[a], *counts) if counts else plain[a]
+            values[symbol] = derivative(plain[a], self.variables, index)
         return sp.simplify(total.xreplace(values))
 
     @property
@@ -186,7 +187,7 @@ def _written(expression: sp.Expr) -> str:
     return str(expression).replace("**", "^")
 
 
-_MAX_REDUCTIONS = 200  # integrations by parts of one density
+_MAX_PARTIAL_INTEGRATIONS = 200  # integrations by parts of one density
 
 
 def divergence(system: EvolutionSystem, components: Sequence[sp.Expr]) -> sp.Expr:
@@ -283,7 +284,7 @@ def _without_constants(system: EvolutionSystem, component: sp.Expr, direction: i
 
 def _reduced(system: EvolutionSystem, components: list[sp.Expr], time: int) -> list[sp.Expr]:
     """The same divergence, with a density of lower order: less total derivatives in space, which go to the fluxes."""
-    for _ in range(_MAX_REDUCTIONS):
+    for _ in range(_MAX_PARTIAL_INTEGRATIONS):
         step = _by_parts(system, components[time], time)
         if step is None:
             break
@@ -324,7 +325,7 @@ def _moved(index: Index, direction: int, by: int) -> Index:
     return tuple(k + by if i == direction else k for i, k in enumerate(index))
 
 
-_MAX_COLUMNS = 1500  # products of monomials and equations
+_MAX_COLUMNS = 1500  # unknown coefficients of multipliers
 _NUM_POINTS = 48  # evaluated at once
 _SPARE_ROWS = 24  # equations more than unknown coefficients
 
@@ -412,7 +413,7 @@ class MultiplierSpace:
             (a, index)
             for a in range(len(system.unknowns))
             for index in multi_indices(n, order)
-            if not any(b == a and all(k >= j for k, j in zip(index, lead, strict=True)) for b, lead in system.leaders)
+            if not any(b == a and covers(index, lead) for b, lead in system.leaders)
         ]
         self.jets = tuple(system.jet(*key) for key in free)
         self._keys = free
@@ -446,8 +447,7 @@ class MultiplierSpace:
             ConfigurationError: they are not rational in the parameters, of low degree.
         """
         primes = usable_primes([*self.equations, *self._slopes.values()])
-        random = np.random.default_rng(5)
-        generic = self._null_space(primes[0], {s: int(random.integers(2, primes[0] - 1)) for s in self._parameters})
+        generic = self._null_space(primes[0], random_values(self._parameters, primes[0], seed=5))
         rows = exact_rows(
             generic,
             lambda prime, fixed: [self._null_space(prime, at) for at in fixed],

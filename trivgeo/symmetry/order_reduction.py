@@ -41,7 +41,7 @@ __all__ = [
     "with_limits",
 ]
 
-_MAX_MULTIPLE = 6  # of a constant in an exponent
+_MAX_EXPONENT_MULTIPLE = 6  # exp(n C) with larger n keeps its constant C
 _POINT = sp.Rational(1, 7)  # where limits are tried, apart by this
 
 
@@ -59,7 +59,7 @@ def plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
         return not e.has(sp.log(constant)) and constant not in inside
 
     # a root of a multiple of the constant has one sign of two, and is taken where nothing else is left
-    for one_signed, n in itertools.product((True, False), range(_MAX_MULTIPLE, 0, -1)):
+    for one_signed, n in itertools.product((True, False), range(_MAX_EXPONENT_MULTIPLE, 0, -1)):
         changed = sp.simplify(z.subs(constant, sp.log(constant) / n))
         # a product of roots is the root of a product, up to its sign; both signs are solutions
         whole = sp.sqrt(sp.simplify(changed**2))
@@ -329,7 +329,7 @@ def _is_finite(e: sp.Expr) -> bool:
     return value.has(sp.Integral) or bool(value.is_number and not value.has(*INFINITE))
 
 
-_MAX_ORDER = 3  # of equations that are integrated
+_MAX_ORDER = 3  # equations of higher order are not integrated
 _MAX_FIRST, _MAX_NEXT = 8, 2  # symmetries that are tried first, and after each of them
 
 Field = tuple[sp.Expr, ...]

@@ -10,8 +10,9 @@ from typing import Any
 import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry.equations.equation import EvolutionSystem, Index
+from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.formulas import flow, sliced
+from trivgeo.symmetry.equations.multi_index import Index, derivative
 from trivgeo.symmetry.equations.numeric import vanishes
 
 __all__ = ["Reduction", "reduced"]
@@ -91,7 +92,7 @@ class Reduction:
         """From the slice to all points."""
         if len(self.fields) > 1:
             raise AlgebraError(f"expected one generator to move a solution with, got {len(self.fields)}")
-        names = (*self.system.variables, *self.system.unknowns)
+        names = self.system.coordinates
         ((variable, value),) = self.at.items()
         place, s = names.index(variable), sp.Dummy("s", real=True)
         others = sliced(flow(self.fields[0], names, s), place, value, s)
@@ -128,7 +129,7 @@ def reduced(system: EvolutionSystem, fields: Sequence[Field]) -> Reduction:
     Raises:
         AlgebraError: the fields do not move the variables independently, or there is no such slice.
     """
-    names = (*system.variables, *system.unknowns)
+    names = system.coordinates
     count = len(system.variables)
     positions = sorted(range(count), key=lambda i: (i != system.time, i))
     for chosen in itertools.combinations(positions, len(fields)):
@@ -211,6 +212,5 @@ def _with_functions(system: EvolutionSystem, equation: sp.Expr, at: Mapping[sp.S
     values = {}
     for symbol, a, index in system.jets_in(equation):
         function = system.functions[a].func(*variables) if variables else symbol
-        counts = [(v, k) for v, k in zip(system.variables, index, strict=True) if k]
-        values[symbol] = sp.Derivative(function, *counts) if counts else function
+        values[symbol] = derivative(function, system.variables, index, sp.Derivative)
     return equation.xreplace(values)

@@ -20,6 +20,7 @@ from trivgeo.symmetry.algebra.optimal import OptimalSystem
 from trivgeo.symmetry.conservation import ConservationLaw, ConservationLaws
 from trivgeo.symmetry.determining.conditions import check, collect
 from trivgeo.symmetry.equations.formulas import moved_solution
+from trivgeo.symmetry.equations.multi_index import derivative
 from trivgeo.symmetry.equations.numeric import Radicals
 from trivgeo.symmetry.equations.unnamed_functions import Particular, Solution
 from trivgeo.symmetry.equations.vector_fields import SuperpositionIdeal, Symmetry, TrivialSymmetries, group_parameter
@@ -120,7 +121,7 @@ class Symmetries(Sequence[Symmetry]):
     @property
     def variables(self) -> tuple[sp.Symbol, ...]:
         """The independent variables, then the unknown functions as symbols."""
-        return (*self._system.variables, *self._system.unknowns)
+        return self._system.coordinates
 
     @property
     def parameters(self) -> tuple[sp.Symbol, ...]:
@@ -231,8 +232,7 @@ class Symmetries(Sequence[Symmetry]):
         for form in collect(self._system, self._conditions):
             total = sp.S.Zero
             for (c, k), value in form.items():
-                counts = [(v, m) for v, m in zip(self.variables, k, strict=True) if m]
-                total += value * (sp.Derivative(functions[c], *counts) if counts else functions[c])
+                total += value * derivative(functions[c], self.variables, k, sp.Derivative)
             result.append(total)
         return result
 

@@ -10,7 +10,13 @@ import sympy as sp
 
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.ground_fields import PrimeField
-from trivgeo.symmetry.determining.random_points import RandomEvaluator, Values, irrational_constants, usable_primes
+from trivgeo.symmetry.determining.random_points import (
+    RandomEvaluator,
+    Values,
+    irrational_constants,
+    random_values,
+    usable_primes,
+)
 from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots, exact_rows
 
 __all__ = ["bracket", "closed_part", "keeping", "moving_grids", "structure_constants"]
@@ -57,8 +63,7 @@ def structure_constants(
         tables = (table[:, :, part][:, :, e.valid[part]].reshape(len(every), -1) for part in parts)
         return [PrimeField(prime).row_echelon(part.T) for part in tables]
 
-    random = np.random.default_rng(3)
-    generic: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
+    generic = random_values(symbols, primes[0], seed=3)
     ((reduced, pivots),) = solved(primes[0], [generic | roots.values(primes[0])])
     if pivots[:n] != list(range(n)):
         raise AlgebraError("fields: expected independent ones over the constants, got a linear relation between them")
@@ -199,9 +204,7 @@ def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Sym
         rows = [np.stack([e(entry)[:, 0] for entry in row], axis=1) for row in entries]
         return PrimeField(prime).null_space(np.concatenate([block[e.valid] for block in rows]))
 
-    random = np.random.default_rng(3)
-    fixed: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
-    generic = solved(primes[0], fixed | roots.values(primes[0]))
+    generic = solved(primes[0], random_values(symbols, primes[0], seed=3) | roots.values(primes[0]))
     rows = exact_rows(
         generic,
         lambda prime, fixed: [solved(prime, at) for at in fixed],

@@ -45,7 +45,7 @@ def _exponential_of_ad(constants: Floats, y: Floats) -> Floats:
     return np.asarray(torch.linalg.matrix_exp(torch.from_numpy(np.einsum("i,ijk->kj", y, constants))).numpy())
 
 
-_ZERO_TOLERANCE = 1e-7
+_ZERO_TOLERANCE = 1e-7  # coefficients below it are zero
 
 
 @dataclass
@@ -441,7 +441,7 @@ def _is_alike(generic: _LineNode, other: _LineNode, value: dict[sp.Symbol, sp.Ex
     )
 
 
-_MAX_DIMENSION = 6
+_MAX_DIMENSION = 6  # algebras of more generators are refused
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,21 @@ import sympy as sp
 from trivgeo.groups.ground_fields import PrimeField
 from trivgeo.symmetry.determining.conditions import LinearForm
 from trivgeo.symmetry.determining.dimension import Jets
-from trivgeo.symmetry.determining.random_points import RandomEvaluator, Values, irrational_constants, usable_primes
+from trivgeo.symmetry.determining.random_points import (
+    RandomEvaluator,
+    Values,
+    irrational_constants,
+    random_values,
+    usable_primes,
+)
 from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots, exact_rows
-from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices
+from trivgeo.symmetry.equations.equation import EvolutionSystem
+from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices
 
 __all__ = ["AnsatzSpace"]
 
-_MAX_DRAWS = 30  # of points
-_MIN_IDLE_EQUATIONS = 8  # that add nothing, after which further ones are taken to add nothing
+_MAX_DRAWS = 30  # batches of random points
+_MIN_IDLE_EQUATIONS = 8  # equations in a row that add nothing, after which none is taken to add anything
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class AnsatzSpace:
         linear: bool,
     ) -> None:
         self._system, self._conditions, self._functions = system, conditions, tuple(functions)
-        self.variables = (*system.variables, *system.unknowns)
+        self.variables = system.coordinates
         self._linear = linear
         # What holds for any number holds for the square root of 2 too. Should more hold for that number alone, it is
         # not found, and the statement says so.
@@ -88,7 +95,7 @@ class AnsatzSpace:
             if c != component:
                 continue
             inside = any(self.variables[i] in function.free_symbols for i in used)
-            if not inside and all(a >= b for a, b in zip(powers, zero, strict=True)):
+            if not inside and covers(powers, zero):
                 return False
             if inside and len(used) == 1:
                 return False
@@ -120,9 +127,7 @@ class AnsatzSpace:
     def _derivative(self, function: int, index: Index) -> sp.Expr:
         key = (function, index)
         if key not in self._derivatives:
-            counts = [(v, k) for v, k in zip(self.variables, index, strict=True) if k]
-            value = self._functions[function]
-            self._derivatives[key] = sp.diff(value, *counts) if counts else value
+            self._derivatives[key] = derivative(self._functions[function], self.variables, index)
         return self._derivatives[key]
 
     def _rows(
@@ -206,8 +211,7 @@ class AnsatzSpace:
     @cached_property
     def _basis(self) -> Values:
         """The solutions at random values of the parameters, modulo the first prime."""
-        random = np.random.default_rng(2)
-        generic = {s: int(random.integers(2, self._primes[0] - 1)) for s in self._parameters}
+        generic = random_values(self._parameters, self._primes[0], seed=2)
         return self.solutions(self.columns, self._primes[0], generic)
 
     @property

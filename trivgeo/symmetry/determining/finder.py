@@ -92,7 +92,7 @@ def _slopes(system: EvolutionSystem, a: int) -> tuple[dict[tuple[int, int], sp.E
 
 def _free(system: EvolutionSystem, names: Sequence[str]) -> list[str]:
     """Names that nothing else has."""
-    taken = {s.name for s in (*system.variables, *system.unknowns, *system.parameters)}
+    taken = {s.name for s in (*system.coordinates, *system.parameters)}
     return [name if name not in taken else f"{name}_" for name in names]
 
 
@@ -210,7 +210,7 @@ def _abstract_basis(
     return [one, two]
 
 
-_LARGEST_NUMBER = 30  # in a field: flows of fields with larger ones leave everything at once
+_MAX_FIELD_NUMBER = 30  # flows of fields with larger coefficients leave everything at once
 
 
 def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) -> Symmetries:
@@ -244,7 +244,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     # what moves no solution is no generator
     for components in (*found.generators, *found.superposition):
         check(system, conditions, components)
-    variables = (*system.variables, *system.unknowns)
+    variables = system.coordinates
 
     def named(fields: Sequence[Coefficients], letter: str) -> tuple[Symmetry, ...]:
         return tuple(Symmetry(f"{letter}{i + 1}", components, variables) for i, components in enumerate(fields))
@@ -308,7 +308,7 @@ def _with_roots(system: EvolutionSystem, jets: Jets, dimension: Dimension) -> Fo
     """All symmetries where their rates are square roots of parameters, which become parameters; else ``None``."""
     if not system.parameters or dimension.size is None:
         return None
-    names = [s.name for s in (*system.variables, *system.unknowns)]
+    names = [s.name for s in system.coordinates]
     radicals = Radicals(radicands_of_rates(system, jets, dimension), system.parameters, names)
     if not radicals:
         return None
@@ -382,7 +382,7 @@ def _without_factor(field: Coefficients) -> Coefficients:
 def _in_units(field: Coefficients) -> Coefficients:
     """With one as the largest number if that is large, as of equations with decimals."""
     numbers = [abs(t.as_coeff_Mul()[0]) for f in field for t in sp.Add.make_args(f) if t != 0]
-    if not all(number.is_Rational for number in numbers) or max(numbers, default=0) <= _LARGEST_NUMBER:
+    if not all(number.is_Rational for number in numbers) or max(numbers, default=0) <= _MAX_FIELD_NUMBER:
         return field
     return tuple(sp.expand(f / max(numbers), power_exp=False) for f in field)
 
@@ -456,14 +456,13 @@ def _complexity(field: Coefficients) -> tuple[int, int]:
 def _ansatz_functions(system: EvolutionSystem, functions: Sequence[Any]) -> Coefficients:
     """The functions of an ansatz as expressions of the variables."""
     result: list[sp.Expr] = []
-    known = {*system.variables, *system.unknowns, *system.parameters}
+    known = {*system.coordinates, *system.parameters}
     for function in functions:
         expression = system.plain(function, "ansatz")
         unknown = expression.free_symbols - known
-        if unknown or expression.is_polynomial(*system.variables, *system.unknowns):
+        if unknown or expression.is_polynomial(*system.coordinates):
             raise ConfigurationError(
-                f"ansatz: expected functions of {(*system.variables, *system.unknowns)} that are no polynomials, got "
-                f"{expression}"
+                f"ansatz: expected functions of {system.coordinates} that are no polynomials, got {expression}"
             )
         if expression in result:
             raise ConfigurationError(f"ansatz: expected different functions, got {expression} twice")
@@ -483,7 +482,7 @@ def residual(pde: Any, field: Any, time: Any) -> Any:
         ConfigurationError: no coefficients, or not one for each variable and unknown.
     """
     system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
-    variables = (*system.variables, *system.unknowns)
+    variables = system.coordinates
     entries = field.components if isinstance(field, Symmetry) else field
     if isinstance(entries, str) or not isinstance(entries, Iterable):
         raise ConfigurationError(f"field: expected a generator or a sequence of coefficients, got {field!r}")

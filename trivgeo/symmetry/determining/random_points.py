@@ -18,7 +18,7 @@ import sympy as sp
 from numpy.typing import NDArray
 
 from trivgeo.errors import ConfigurationError
-from trivgeo.symmetry.equations.equation import Index, multi_indices
+from trivgeo.symmetry.equations.multi_index import Index, multi_indices
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, Particular, Solution, arbitrary
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "RandomEvaluator",
     "Values",
     "irrational_constants",
+    "random_values",
     "usable_primes",
 ]
 
@@ -42,8 +43,8 @@ PRIMES = (
 )  # fmt: skip
 
 
-_MORE_PRIMES = 140  # beside those, of which one in eight has three given square roots
-_MIN_PRIMES = 2  # a number that is reconstructed from its remainder modulo one prime has to fit another
+_NUM_MORE_PRIMES = 140  # one in eight of these has three given square roots
+_MIN_PRIMES = 2  # a fraction that is reconstructed from its remainder modulo one prime must match a second one
 
 
 @lru_cache(maxsize=64)
@@ -110,7 +111,7 @@ class PowerSeries:
         return self.times(result, first)
 
 
-_TRANSCENDENTAL_INTEGRALS = (sp.erf, sp.erfi, sp.Ei, sp.Si, sp.Ci, sp.li)  # of elementary functions
+_TRANSCENDENTAL_INTEGRALS = (sp.erf, sp.erfi, sp.Ei, sp.Si, sp.Ci, sp.li)
 
 
 class RandomEvaluator:
@@ -389,6 +390,12 @@ def _rational_weights(entry: sp.Expr, basis: tuple[sp.Expr, ...]) -> tuple[sp.Ra
     return tuple(solutions[0]) if solutions and all(w.is_Rational for w in solutions[0]) else None
 
 
+def random_values(parameters: Iterable[sp.Expr], prime: int, seed: int) -> dict[sp.Expr, int]:
+    """Return a random number modulo ``prime`` for each of ``parameters``: what holds there holds for generic ones."""
+    random = np.random.default_rng(seed)
+    return {s: int(random.integers(2, prime - 1)) for s in parameters}
+
+
 def irrational_constants(expressions: Iterable[sp.Expr]) -> list[sp.Expr]:
     """Return the irrational constants in SymPy ``expressions``, sorted."""
     found = {atom for e in expressions for atom in e.atoms(sp.Pow, sp.pi.func) if atom.is_number}
@@ -432,7 +439,7 @@ def _more_primes() -> tuple[int, ...]:
     """Further primes p for which (p - 1) / 2 is prime too, below `PRIMES`."""
     primes: list[int] = []
     p = PRIMES[-1] - 12  # all of these are 11 modulo 12
-    while len(primes) < _MORE_PRIMES:
+    while len(primes) < _NUM_MORE_PRIMES:
         if sp.isprime(p) and sp.isprime(p // 2):
             primes.append(p)
         p -= 12

@@ -11,7 +11,7 @@ import sympy as sp
 
 from trivgeo.groups.ground_fields import PrimeField
 from trivgeo.symmetry.determining.random_points import Values
-from trivgeo.symmetry.equations.equation import Index, multi_indices
+from trivgeo.symmetry.equations.multi_index import Index, multi_indices
 
 __all__ = [
     "ParameterValues",
@@ -26,7 +26,7 @@ ParameterValues = dict[sp.Expr, int]
 ResidueFunction = Callable[[int, Sequence[ParameterValues]], list[list[int] | None]]
 """Values at a prime and at each of several numbers for the parameters; ``None`` where there are none."""
 
-_MAX_DEGREE = 6  # of numerators and denominators in the parameters
+_MAX_DEGREE = 6  # numerators and denominators have no higher degree in the parameters
 _INVERSE_FALSE_RATE = 1000  # a number that is no small fraction passes for one with this probability at most, inverted
 
 
@@ -167,7 +167,7 @@ def rational_reconstruction(value: int, modulus: int) -> sp.Rational | None:
     return sp.Rational(b, r) if r and abs(r) <= bound and math.gcd(b, r) == 1 else None
 
 
-_MAX_ROOTS = 3  # independent ones: all their signs are tried
+_MAX_ROOTS = 3  # independent square roots: all their signs are tried
 
 
 class SquareRoots:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.numeric import vanishes
-
-if TYPE_CHECKING:
-    from trivgeo.symmetry.equations.equation import EvolutionSystem
 
 __all__ = ["flow", "invariants", "landing", "moved_solution", "sliced"]
 
@@ -204,7 +202,7 @@ def moved_solution(
     """
     if not system.holds(solution):
         raise ConfigurationError(f"solution: expected a solution of the equations, got {dict(solution)}")
-    variables = (*system.variables, *system.unknowns)
+    variables = system.coordinates
     back = dict(zip(variables, (e.subs(s, -s) for e in flow(components, variables, s)), strict=True))
     # the point came from the graph of the old solution
     before = {z: back[z] for z in system.variables}
