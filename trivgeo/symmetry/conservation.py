@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -25,8 +25,9 @@ from trivgeo.symmetry.determining.random_points import (
 )
 from trivgeo.symmetry.determining.reconstruction import ParameterValues, exact_rows, rational_functions
 from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
-from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices
-from trivgeo.symmetry.equations.numeric import vanishes
+from trivgeo.symmetry.equations.found import FoundSequence
+from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices, shifted
+from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 
 __all__ = [
     "ConservationLaw",
@@ -86,7 +87,7 @@ class ConservationLaw:
         return f"${self.latex()}$"
 
 
-class ConservationLaws(Sequence[ConservationLaw]):
+class ConservationLaws(FoundSequence[ConservationLaw]):
     """Independent conservation laws of equations: a sequence, with a statement about completeness.
 
     Args:
@@ -108,20 +109,9 @@ class ConservationLaws(Sequence[ConservationLaw]):
         order: int,
         degree: int,
     ) -> None:
+        super().__init__(laws)
         self._system, self._equations, self._jets = system, tuple(equations), jets
         self.laws, self.order, self.degree = laws, order, degree
-
-    def __len__(self) -> int:
-        return len(self.laws)
-
-    @overload
-    def __getitem__(self, index: int) -> ConservationLaw: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ConservationLaw]: ...
-
-    def __getitem__(self, index: int | slice) -> ConservationLaw | Sequence[ConservationLaw]:
-        return self.laws[index]
 
     @property
     def densities(self) -> list[sp.Expr]:
@@ -192,7 +182,7 @@ _MAX_PARTIAL_INTEGRATIONS = 200  # integrations by parts of one density
 
 def divergence(system: EvolutionSystem, components: Sequence[sp.Expr]) -> sp.Expr:
     """Return the total divergence of ``components``, one for each variable of ``system``."""
-    return sp.Add(*(system.total_off_solutions(c, i) for i, c in enumerate(components)))
+    return sp.Add(*(system.total(c, i, system.jet) for i, c in enumerate(components)))
 
 
 def fluxes(system: EvolutionSystem, expression: sp.Expr, time: int) -> list[sp.Expr]:
@@ -230,13 +220,13 @@ def _homotopy(system: EvolutionSystem, expression: sp.Expr, base: sp.Expr, time:
         current = index
         while any(current):
             direction = max(i for i, k in enumerate(current) if k)
-            current = _moved(current, direction, -1)
+            current = shifted(current, direction, -1)
             lower = system.jet(a, current)
             components[direction] += (lower - base if lower in unknowns else lower) * _scaled(system, factor, base, s)
-            factor = -system.total_off_solutions(factor, direction)
+            factor = -system.total(factor, direction, system.jet)
     result = [_integrated(c, s) for c in components]
     start = expression.xreplace({z: base if z in unknowns else sp.S.Zero for z, _, _ in every})
-    if start.has(sp.nan, sp.zoo, sp.oo) or any(c is None for c in result):
+    if start.has(*INFINITE) or any(c is None for c in result):
         return None
     found = [c for c in result if c is not None]
     if start != 0:
@@ -265,7 +255,7 @@ def _integrated(expression: sp.Expr, s: sp.Symbol) -> sp.Expr | None:
         if integral.has(sp.Integral, sp.Piecewise):
             return None
         ends = [integral.subs(s, end) for end in (1, 0)]
-        if any(e.has(sp.nan, sp.zoo, sp.oo) for e in ends):
+        if any(e.has(*INFINITE) for e in ends):
             return None
         total += sp.expand(sp.simplify(ends[0] - ends[1]))
     return total.xreplace({dummy: z for z, dummy in positive.items()})
@@ -290,8 +280,8 @@ def _reduced(system: EvolutionSystem, components: list[sp.Expr], time: int) -> l
             break
         direction, part = step
         components = list(components)
-        components[time] = sp.expand(components[time] - system.total_off_solutions(part, direction))
-        components[direction] = sp.expand(components[direction] + system.total_off_solutions(part, time))
+        components[time] = sp.expand(components[time] - system.total(part, direction, system.jet))
+        components[direction] = sp.expand(components[direction] + system.total(part, time, system.jet))
     return components
 
 
@@ -307,7 +297,7 @@ def _by_parts(system: EvolutionSystem, density: sp.Expr, time: int) -> tuple[int
         for direction, count in enumerate(index):
             if direction == time or not count:
                 continue
-            lower_index = _moved(index, direction, -1)
+            lower_index = shifted(index, direction, -1)
             lower = system.jet(a, lower_index)
             rest = sp.diff(term, symbol)
             if all(_rank(b, j) <= _rank(a, lower_index) for _, b, j in system.jets_in(rest)):
@@ -321,13 +311,9 @@ def _rank(a: int, index: Index) -> tuple[int, int, Index]:
     return sum(index), a, index
 
 
-def _moved(index: Index, direction: int, by: int) -> Index:
-    return tuple(k + by if i == direction else k for i, k in enumerate(index))
-
-
 _MAX_COLUMNS = 1500  # unknown coefficients of multipliers
-_NUM_POINTS = 48  # evaluated at once
-_SPARE_ROWS = 24  # equations more than unknown coefficients
+_NUM_POINTS = 48  # random points that are evaluated at once
+_NUM_SPARE_ROWS = 24  # equations more than unknown coefficients
 
 
 def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaws:
@@ -350,7 +336,7 @@ def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaw
             f"pde: expected as many equations as unknowns {system.unknowns}, got {len(residuals)}: others have "
             "multipliers of trivial laws"
         )
-    space = MultiplierSpace(system, [sp.expand(system.in_jets(e)) for e in residuals], order, degree)
+    space = _MultiplierSpace(system, [sp.expand(system.in_jets(e)) for e in residuals], order, degree)
     names = [v.name for v in system.variables]
     place = names.index("t") if time is None and "t" in names else system.time
     laws = []
@@ -387,7 +373,7 @@ class _Series:
     valid: Any
 
 
-class MultiplierSpace:
+class _MultiplierSpace:
     r"""Multipliers that are polynomials in the variables and in derivatives that are free on solutions.
 
     :math:`\Lambda_a \Delta^a` is a divergence if its Euler operators vanish, :math:`E_b(\Lambda_a \Delta^a) = 0`
@@ -474,7 +460,7 @@ class MultiplierSpace:
         rows: list[Values] = []
         for seed in itertools.count():
             rows.append(self._rows(self._series(prime, fixed, seed), prime))
-            if sum(map(len, rows)) >= width + _SPARE_ROWS:
+            if sum(map(len, rows)) >= width + _NUM_SPARE_ROWS:
                 break
             if seed > width:
                 raise ConfigurationError("pde: expected equations that are defined at some rational points, got others")

@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
@@ -20,6 +20,7 @@ from trivgeo.symmetry.algebra.optimal import OptimalSystem
 from trivgeo.symmetry.conservation import ConservationLaw, ConservationLaws
 from trivgeo.symmetry.determining.conditions import check, collect
 from trivgeo.symmetry.equations.formulas import moved_solution
+from trivgeo.symmetry.equations.found import FoundSequence
 from trivgeo.symmetry.equations.multi_index import derivative
 from trivgeo.symmetry.equations.numeric import Radicals
 from trivgeo.symmetry.equations.unnamed_functions import Particular, Solution
@@ -65,7 +66,7 @@ class Knowledge:
     sizes: Mapping[int, int]
 
 
-class Symmetries(Sequence[Symmetry]):
+class Symmetries(FoundSequence[Symmetry]):
     """Point symmetries of equations: a sequence of generators, with a statement about completeness.
 
     Args:
@@ -95,6 +96,7 @@ class Symmetries(Sequence[Symmetry]):
         infinite_ideal: SuperpositionIdeal | None,
         trivial: TrivialSymmetries | None,
     ) -> None:
+        super().__init__(generators)
         self._system = system
         self._conditions = conditions
         self.functions = knowledge.functions
@@ -105,18 +107,6 @@ class Symmetries(Sequence[Symmetry]):
         self.dimension = knowledge.dimension
         self.dimensions = dict(knowledge.sizes)
         self._algebra: SymmetryAlgebra | None = None
-
-    def __len__(self) -> int:
-        return len(self.generators)
-
-    @overload
-    def __getitem__(self, index: int) -> Symmetry: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Symmetry]: ...
-
-    def __getitem__(self, index: int | slice) -> Symmetry | Sequence[Symmetry]:
-        return self.generators[index]
 
     @property
     def variables(self) -> tuple[sp.Symbol, ...]:

@@ -13,7 +13,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import overload
 
 import numpy as np
 import sympy as sp
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.ground_fields import RATIONALS, Array, RationalFunctions
 from trivgeo.groups.structure import rational_structure
+from trivgeo.symmetry.equations.found import FoundSequence
 
 __all__ = ["Line", "OptimalSystem", "optimal_system"]
 
@@ -487,7 +487,7 @@ class Line:
         return sp.Add(*(c * sp.Symbol(n) for c, n in zip(self.coefficients, names, strict=True)))
 
 
-class OptimalSystem(Sequence[Line]):
+class OptimalSystem(FoundSequence[Line]):
     """Optimal system: every line of the algebra is an image of exactly one of these under inner automorphisms.
 
     Args:
@@ -520,6 +520,7 @@ class OptimalSystem(Sequence[Line]):
         kept = sorted(set(self._same.values()))
         self._place = {line: kept.index(same) for line, same in self._same.items()}
         self.lines = tuple(lines)
+        super().__init__(lines)
 
     def _turned(self, start: _LineKind, leaf: _LineNode) -> bool:
         """Notes with which other line a half turn identifies one; whether it changes the sign of its parameter."""
@@ -535,18 +536,6 @@ class OptimalSystem(Sequence[Line]):
                     raise AlgebraError(f"expected half turns that change all signs of parameters, got {old} to {new}")
                 is_even = True
         return is_even
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    @overload
-    def __getitem__(self, index: int) -> Line: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Line]: ...
-
-    def __getitem__(self, index: int | slice) -> Line | Sequence[Line]:
-        return self.lines[index]
 
     def find(self, coefficients: Sequence[float]) -> tuple[int, tuple[float, ...]]:
         """Return the representative of a line, and its parameters.

@@ -6,7 +6,7 @@ The file to open first: everything in `trivgeo.symmetry` asks `EvolutionSystem` 
   that point symmetries move, in the order of the components of a `Symmetry`;
 - the solved form: `leaders` and `right`, the derivatives that are expressed by others and what they are;
 - symbols of derivatives: `jet`, `jets_in`, `in_jets`, `plain`, which reads a user's text;
-- derivatives on solutions: `value`, `total`, `reduced`; and off them: `total_off_solutions`;
+- derivatives on solutions: `value`, `total`, `reduced`; and off them: `jet`, and `total` with it;
 - whether functions solve the equations: `holds`, `residuals_at`.
 """
 
@@ -30,16 +30,15 @@ from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, arbitrary, w
 __all__ = [
     "EvolutionSystem",
     "check_one_branch",
-    "is_mixed",
+    "free_name",
     "residuals_of",
-    "solution_for",
 ]
 
 _NUM_REAL_POINTS = 200  # where a solution is looked at for real values
 
 
-def solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
-    """Return one branch of an irreducible ``equation`` solved for ``symbol``; all have the same symmetries."""
+def _solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
+    """One branch of an irreducible equation solved for a symbol; all have the same symmetries."""
     numerator = sp.together(equation).as_numer_denom()[0]
     if numerator.is_polynomial(symbol):
         factors = [f for f, _ in sp.factor_list(numerator)[1] if f.has(symbol)]
@@ -49,7 +48,7 @@ def solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
         slope = sp.diff(numerator, symbol)
         if not slope.has(symbol):
             return sp.expand(-numerator.subs(symbol, 0) / slope)
-    if is_mixed(numerator, symbol):
+    if _is_mixed(numerator, symbol):
         return None
     try:
         solutions = sp.solve(numerator, symbol)
@@ -59,8 +58,8 @@ def solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
     return sp.expand(solutions[-1]) if solutions else None
 
 
-def is_mixed(expression: sp.Expr, symbol: sp.Symbol) -> bool:
-    """Return True if ``symbol`` is inside a function and outside, or inside two, in ``expression``.
+def _is_mixed(expression: sp.Expr, symbol: sp.Symbol) -> bool:
+    """Whether a symbol is inside a function and outside, or inside two.
 
     No formula solves that, and SymPy may hang.
     """
@@ -212,6 +211,11 @@ class EvolutionSystem:
         return (*self.variables, *self.unknowns)
 
     @property
+    def names(self) -> set[str]:
+        """The names of the coordinates and parameters."""
+        return {s.name for s in (*self.coordinates, *self.parameters)}
+
+    @property
     def is_linear(self) -> bool:
         """True if the right sides are linear in the unknowns and their derivatives."""
         slopes = [sp.diff(right, s) for right in self.right for s, _, _ in self.jets_in(right)]
@@ -313,7 +317,7 @@ class EvolutionSystem:
         for a, order in enumerate(orders):
             index = tuple(order if i == position else 0 for i in range(len(self.variables)))
             leading.append(self.jet(a, index))
-        mixed = next((symbol for symbol in leading for e in residuals if is_mixed(e, symbol)), None)
+        mixed = next((symbol for symbol in leading for e in residuals if _is_mixed(e, symbol)), None)
         if mixed is not None:
             return f"{mixed} is inside a function and outside"
         try:
@@ -354,7 +358,7 @@ class EvolutionSystem:
             if not jets:
                 return f"{equation}{_FOLLOWS}"
             key = max(((a, index) for _, a, index in jets), key=self._rank)
-            right = solution_for(equation, self.jet(*key))
+            right = _solution_for(equation, self.jet(*key))
             if right is None or not any(key[1]):
                 return f"not solvable for real derivatives: {equation} = 0"
             # what has a derivative of the new leader is reduced again
@@ -410,19 +414,25 @@ class EvolutionSystem:
                 self._eliminated[key] = self.total(self.value(a, shifted(index, direction, -1)), direction)
         return self._eliminated[key]
 
-    def total(self, expression: sp.Expr, direction: int) -> sp.Expr:
-        """Return the total derivative of ``expression`` of free jets by the variable with number ``direction``."""
-        return self._total(expression, direction, self.value)
+    def total(self, expression: sp.Expr, direction: int, jet: Callable[[int, Index], sp.Expr] | None = None) -> sp.Expr:
+        """Return the total derivative of ``expression`` of free jets by the variable with number ``direction``.
 
-    def total_off_solutions(self, expression: sp.Expr, direction: int) -> sp.Expr:
-        """Return the total derivative of ``expression`` by variable number ``direction``; no jet is eliminated."""
-        return self._total(expression, direction, self.jet)
-
-    def _total(self, expression: sp.Expr, direction: int, jet: Callable[[int, Index], sp.Expr]) -> sp.Expr:
+        Args:
+            expression: the expression.
+            direction: number of the variable.
+            jet: what stands for the derivative of an unknown; default `value`, on solutions; off them it is `jet`.
+        """
         result = sp.diff(expression, self.variables[direction])
         for symbol, a, index in self.jets_in(expression):
-            result += sp.diff(expression, symbol) * jet(a, shifted(index, direction))
+            result += sp.diff(expression, symbol) * (jet or self.value)(a, shifted(index, direction))
         return sp.expand(result)
+
+
+def free_name(name: str, taken: Iterable[str]) -> str:
+    """Return ``name``, with underscores behind it as long as it is among those ``taken``."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def residuals_of(pde: Any) -> list[sp.Expr]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import sympy as sp
 
-from trivgeo.symmetry.equations.equation import EvolutionSystem
-from trivgeo.symmetry.equations.multi_index import Index, derivative, multi_indices
+from trivgeo.symmetry.equations.equation import EvolutionSystem, free_name
+from trivgeo.symmetry.equations.multi_index import Index, derivative, multi_indices, shifted
 from trivgeo.symmetry.equations.numeric import vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Particular
 
@@ -81,17 +81,15 @@ def _abstract(system: EvolutionSystem) -> list[sp.Expr]:
     """A solution of the equations that nothing else is known of."""
     sides = zip(system.leaders, system.right, strict=True)
     words = "solution of " + "; ".join(f"{system.jet(*leader)} = {right}" for leader, right in sides)
-    taken = {s.name for s in (*system.coordinates, *system.parameters)}
     known: dict[tuple[int, Index], type[Particular]] = {}
 
     def solution(a: int, index: Index) -> sp.Expr:
         if (a, index) not in known:
-            root = f"p_{system.unknowns[a]}"
-            root += "_" * (root in taken)
+            root = free_name(f"p_{system.unknowns[a]}", system.names)
             letters = "".join(str(v) * k for v, k in zip(system.variables, index, strict=True))
 
             def rate(position: int) -> sp.Expr:
-                value = system.value(a, tuple(k + (i == position) for i, k in enumerate(index)))
+                value = system.value(a, shifted(index, position))
                 return value.xreplace({s: solution(b, inner) for s, b, inner in system.jets_in(value)})
 
             own = {"rate": staticmethod(rate), "index": index, "root": root, "equation": words}
