@@ -75,7 +75,7 @@ class GroundField(ABC, Generic[Rows]):
 
     @abstractmethod
     def zeros(self, *shape: int) -> Rows:
-        """Return an array of zeros."""
+        """Return an array of zeros of a ``shape``."""
 
     @abstractmethod
     def identity(self, n: int) -> Rows:
@@ -87,11 +87,11 @@ class GroundField(ABC, Generic[Rows]):
 
     @abstractmethod
     def row_space(self, rows: Rows, size: float = 0.0) -> Rows:
-        """Return reduced independent rows with the span of ``rows``, ordered by their pivots."""
+        """Return reduced independent rows with the span of ``rows``, by pivots; for ``size`` see the class."""
 
     @abstractmethod
     def null_space(self, matrix: Rows, size: float = 1.0) -> Rows:
-        """Return rows that span ``{x : matrix x = 0}``."""
+        """Return rows that span ``{x : matrix x = 0}``; for ``size`` see the class."""
 
     @abstractmethod
     def complement(self, inside: Rows, candidates: Rows) -> Rows:
@@ -115,11 +115,11 @@ class GroundField(ABC, Generic[Rows]):
 
     @abstractmethod
     def size_of(self, values: Rows) -> float:
-        """Return what numbers like these measure where they are not zero; 0 for exact ones."""
+        """Return what numbers like ``values`` measure where they are not zero; 0 for exact ones."""
 
     @abstractmethod
     def scaled(self, rows: Rows) -> Rows:
-        """Return the matrix, or a multiple of it of norm one at most."""
+        """Return the matrix ``rows``, or a multiple of it of norm one at most."""
 
     @abstractmethod
     def frame(self, rows: Rows) -> Rows:
@@ -127,10 +127,10 @@ class GroundField(ABC, Generic[Rows]):
 
     @abstractmethod
     def tensor(self, values: Rows) -> Tensor:
-        """Return numbers in floating point."""
+        """Return ``values`` in floating point."""
 
     def intersection(self, a: Rows, b: Rows) -> Rows:
-        """Return rows that span the intersection of two row spans."""
+        """Return rows that span the intersection of the row spans ``a`` and ``b``."""
         if not (len(a) and len(b)):
             return a[:0]
         relations = self.null_space(self.join(a, -b).T)
@@ -228,10 +228,10 @@ class ExactField(GroundField[Array]):
 
     @abstractmethod
     def row_echelon(self, matrix: Array) -> tuple[Array, list[int]]:
-        """Return the reduced row echelon form without zero rows, ``[rank, n]``, and its pivot columns."""
+        """Return the reduced row echelon form of ``matrix``, ``[rank, n]``, without zero rows, and its pivots."""
 
     def negative(self, values: Array) -> Array:
-        """Return minus the numbers."""
+        """Return minus ``values``."""
         return np.asarray(-values)
 
     def zeros(self, *shape: int) -> Array:
@@ -252,7 +252,7 @@ class ExactField(GroundField[Array]):
         return self.row_space(self.kernel(*self.row_echelon(matrix)))
 
     def kernel(self, reduced: Array, pivots: Sequence[int]) -> Array:
-        """Return the rows, one for each column without a pivot, that a matrix in reduced row echelon form annuls."""
+        """Return what a matrix with rows ``reduced`` and ``pivots`` annuls: a row for each column without a pivot."""
         width, taken = reduced.shape[1], set(pivots)
         free = [j for j in range(width) if j not in taken]
         basis = self.zeros(len(free), width)
@@ -297,7 +297,7 @@ class Rationals(ExactField):
     """Rational numbers: arrays of ``flint.fmpq``."""
 
     def array(self, values: Any) -> Array:
-        """Return nested sequences of integers, `fractions.Fraction` or the like as numbers of this field."""
+        """Return ``values``, nested sequences of integers, `fractions.Fraction` or the like, as numbers of this field."""
         given = np.array(values, dtype=object)
         fmpq = _flint().fmpq
         numbers = [fmpq(int(x.numerator), int(x.denominator)) for x in given.ravel()]

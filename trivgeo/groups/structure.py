@@ -105,7 +105,7 @@ class LieStructure(Generic[Rows]):
         return c.reshape(n, n * n) @ c.swapaxes(1, 2).reshape(n, n * n).T
 
     def bracket_span(self, a: Rows, b: Rows) -> Rows:
-        """Return rows that span all brackets of two subspaces."""
+        """Return rows that span all brackets of the subspaces ``a`` and ``b``."""
         brackets = self.brackets(self.field.frame(a), self.field.frame(b))
         return self.field.row_space(brackets.reshape(len(a) * len(b), self.dim), self.size)
 
@@ -114,7 +114,7 @@ class LieStructure(Generic[Rows]):
         return LieStructure(self.field.coordinates(self.brackets(rows, rows), rows), self.field, self.size)
 
     def centralizer(self, of: Rows, inside: Rows) -> Rows:
-        """Return the elements of a subspace that commute with every row of another."""
+        """Return the elements of the subspace ``inside`` that commute with every row of another."""
         if not len(of) or not len(inside):
             return inside
         brackets = self.brackets(inside, of).reshape(len(inside), -1)
@@ -135,7 +135,7 @@ class LieStructure(Generic[Rows]):
         return series
 
     def is_nilpotent(self, rows: Rows) -> bool:
-        """Return True if the lower central series of a subalgebra reaches zero."""
+        """Return True if the lower central series of the subalgebra that ``rows`` span reaches zero."""
         lower = rows
         while len(lower):
             following = self.bracket_span(rows, lower)
@@ -412,7 +412,7 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviD
 
 
 def describe(vector: Tensor, names: Sequence[str]) -> str:
-    """A combination of basis elements in words, such as ``2 D - 0.5 E``."""
+    """The combination ``vector`` of basis elements by ``names`` in words, such as ``2 D - 0.5 E``."""
     parts: list[str] = []
     for value, name in zip(vector.tolist(), names, strict=True):
         if abs(value) > 1e-9 * float(vector.abs().max()):

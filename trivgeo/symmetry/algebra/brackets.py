@@ -19,11 +19,11 @@ from trivgeo.symmetry.determining.random_points import (
 )
 from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots, exact_rows
 
-__all__ = ["bracket", "closed_part", "keeping", "moving_grids", "structure_constants"]
+__all__ = ["bracket", "closed_part", "closes", "keeping", "moving_grids", "structure_constants"]
 
 Field = Sequence[sp.Expr]
 
-_SPARE_POINTS = 6  # more than are needed
+_NUM_SPARE_POINTS = 6  # random points more than are needed
 
 
 def structure_constants(
@@ -53,7 +53,7 @@ def structure_constants(
     primes = usable_primes(entries)
     roots = SquareRoots(irrational_constants(entries))
     symbols = (*parameters, *roots.others)
-    count = (n + _SPARE_POINTS - 1) // len(variables) + _SPARE_POINTS
+    count = (n + _NUM_SPARE_POINTS - 1) // len(variables) + _NUM_SPARE_POINTS
 
     def solved(prime: int, fixed: Sequence[ParameterValues]) -> list[tuple[Values, list[int]]]:
         numbers = {s: np.repeat([f[s] for f in fixed], count) for s in fixed[0]}
@@ -169,17 +169,18 @@ def closed_part(fields: Sequence[Field], variables: Sequence[sp.Symbol], paramet
     """
     kept: list[int] = []
     left = list(range(len(fields)))
-    if _closes(fields, variables, parameters):
+    if closes(fields, variables, parameters):
         return left
     while True:
-        added = next((i for i in left if _closes([fields[k] for k in (*kept, i)], variables, parameters)), None)
+        added = next((i for i in left if closes([fields[k] for k in (*kept, i)], variables, parameters)), None)
         if added is None:
             return sorted(kept)
         kept.append(added)
         left.remove(added)
 
 
-def _closes(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol]) -> bool:
+def closes(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol] = ()) -> bool:
+    """Return True if brackets of ``fields`` of ``variables``, with ``parameters``, lie in their span."""
     try:
         structure_constants(fields, variables, parameters, [str(i) for i in range(len(fields))])
     except AlgebraError:
@@ -197,7 +198,7 @@ def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Sym
     primes = usable_primes(flat)
     roots = SquareRoots(irrational_constants(flat))
     symbols = (*parameters, *roots.others)
-    count = 2 * len(entries[0]) + _SPARE_POINTS
+    count = 2 * len(entries[0]) + _NUM_SPARE_POINTS
 
     def solved(prime: int, fixed: ParameterValues) -> Values:
         e = RandomEvaluator((), 0, count, prime, prime % 1000, fixed, parameters)

@@ -2,12 +2,12 @@
 
 The file to open first: everything in `trivgeo.symmetry` asks `EvolutionSystem` for
 
-- what the equations are made of: `variables`, `unknowns`, `parameters`, `arbitrary` functions; `coordinates` are those
-  that point symmetries move, in the order of the components of a `Symmetry`;
-- the solved form: `leaders` and `right`, the derivatives that are expressed by others and what they are;
-- symbols of derivatives: `jet`, `jets_in`, `in_jets`, `plain`, which reads a user's text;
-- derivatives on solutions: `value`, `total`, `reduced`; and off them: `jet`, and `total` with it;
-- whether functions solve the equations: `holds`, `residuals_at`.
+- what the equations are made of: ``variables``, ``unknowns``, ``parameters``, ``arbitrary`` functions; ``coordinates``
+  are those that point symmetries move, in the order of the components of a field;
+- the solved form: ``leaders`` and ``right``, the derivatives that are expressed by others and what they are;
+- symbols of derivatives: ``jet``, ``jets_in``, ``in_jets``, and ``plain``, which reads a user's text;
+- derivatives on solutions: ``value``, ``total``, ``reduced``; and off them: ``jet``, and ``total`` with it;
+- whether functions solve the equations: ``holds``, ``residuals_at``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Index = tuple[int, ...]
 
 
 def multi_indices(length: int, degree: int) -> Iterable[Index]:
-    """All exponents of the given number of variables up to a total degree, by degree."""
+    """All exponents of ``length`` variables up to a total ``degree``, by degree."""
 
     def of_degree(n: int, d: int) -> Iterable[Index]:
         if n == 1:
@@ -34,11 +34,11 @@ def covers(index: Index, other: Index) -> bool:
 
 
 def shifted(index: Index, position: int, by: int = 1) -> Index:
-    """Return ``index`` with the number at a position raised."""
+    """Return ``index`` with the number at a position raised ``by`` some."""
     return tuple(k + by if i == position else k for i, k in enumerate(index))
 
 
 def derivative(function: sp.Expr, variables: Sequence[sp.Symbol], index: Index, kind: Any = sp.diff) -> sp.Expr:
-    """Return the derivative of ``function``; ``kind`` is `sympy.Derivative` to leave it as it stands."""
+    """Return the derivative ``index`` of ``function`` in ``variables``; `sympy.Derivative` as ``kind`` leaves it so."""
     counts = [(v, k) for v, k in zip(variables, index, strict=True) if k]
     return kind(function, *counts) if counts else function

@@ -1,7 +1,7 @@
 """Infinitesimal symmetries as vector fields with exact coefficients.
 
 The file to open second, after `equation`: whatever finds symmetries returns a `Symmetry`, and whatever uses them asks
-it for `components` (one for each of the `variables`), `flow`, `invariants`, and its text.
+it for ``components`` (one for each of the ``variables``), ``flow``, ``invariants``, and its text.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from torch.func import jacrev, vmap
 
 from trivgeo.actions import Field
 from trivgeo.checks import check_count, check_type
-from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
-from trivgeo.symmetry.algebra.brackets import structure_constants
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.symmetry.algebra.brackets import closes
 from trivgeo.symmetry.equations.multi_index import multi_indices
 from trivgeo.symmetry.equations.vector_fields import Symmetry
 from trivgeo.symmetry.from_data.result import BrokenSymmetry, SymmetriesFromData
@@ -199,12 +199,8 @@ def closed_fields(
     """
     for size in range(count, -1, -1):
         fields = _simple_fields(basis[:size], ratios[size - 1] if size else 0.0, terms, variables, moved)
-        try:
-            if size > 1:
-                structure_constants([f.components for f in fields], variables, (), [f.name for f in fields])
+        if size < 2 or closes([f.components for f in fields], variables):
             break
-        except AlgebraError:
-            continue
     left = f"{count - size} more are as small but do not close under the bracket"
     return fields, Verdict((left,) if size < count else (), ("fields are polynomials of the given degree",))
 
