@@ -297,7 +297,7 @@ class Rationals(ExactField):
     """Rational numbers: arrays of ``flint.fmpq``."""
 
     def array(self, values: Any) -> Array:
-        """Return ``values``, nested sequences of integers, `fractions.Fraction` or the like, as numbers of this field."""
+        """Return ``values``, nested sequences of integers or fractions, as numbers of this field."""
         given = np.array(values, dtype=object)
         fmpq = _flint().fmpq
         numbers = [fmpq(int(x.numerator), int(x.denominator)) for x in given.ravel()]

@@ -391,7 +391,7 @@ def _rational_weights(entry: sp.Expr, basis: tuple[sp.Expr, ...]) -> tuple[sp.Ra
 
 
 def random_values(parameters: Iterable[sp.Expr], prime: int, seed: int) -> dict[sp.Expr, int]:
-    """Return a number modulo ``prime``, drawn by ``seed``, for each parameter: what holds there holds in general."""
+    """Return a number modulo ``prime``, drawn by ``seed``, for each of ``parameters``; it stands for a generic one."""
     random = np.random.default_rng(seed)
     return {s: int(random.integers(2, prime - 1)) for s in parameters}
 
