@@ -19,12 +19,11 @@ from tests.groups.textbook import ERMAKOV, HEAT, KDV, NU, OSCILLATOR, TURNS, nu,
 from tests.helpers import affine_line, assert_relative, rand, randn, random_vectors
 from trivgeo.errors import AlgebraError
 from trivgeo.groups import SO, DirectProduct, GeneratedGroup, LieAlgebra, from_generators
-from trivgeo.groups.exact_algebra import RationalAlgebra
 from trivgeo.groups.from_generators.action_map import CoordinateActionMap, LogarithmFlow
 from trivgeo.groups.from_generators.fields import VectorFields
 from trivgeo.groups.from_generators.flows import IsotropyCorrector
 from trivgeo.groups.from_generators.semisimple_algebra import loop_directions, simple_ideals
-from trivgeo.groups.structure import find_split
+from trivgeo.groups.structure import find_split, rational_structure
 
 Fields = Sequence[Sequence[Any]]
 a, b, c = sp.symbols("a b c")
@@ -249,12 +248,12 @@ class TestExact:
     def test_constants_that_are_none(self) -> None:
         zero, one = Fraction(0), Fraction(1)
         with pytest.raises(AlgebraError, match="antisymmetric"):
-            RationalAlgebra([[[one]]])
+            rational_structure([[[one]]])
         table = [[[zero] * 3 for _ in range(3)] for _ in range(3)]
         for i, j, k in ((0, 1, 0), (1, 2, 1)):
             table[i][j][k], table[j][i][k] = one, -one
         with pytest.raises(AlgebraError, match="Jacobi"):
-            RationalAlgebra(table)
+            rational_structure(table)
 
 
 class TestCompact:

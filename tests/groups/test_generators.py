@@ -76,7 +76,7 @@ from trivgeo.groups.from_generators import OdeSettings
 from trivgeo.groups.from_generators.projective_coordinates import fit_projective
 from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
 from trivgeo.groups.from_generators.span import least_squares
-from trivgeo.groups.structure import centre, derived_series, find_split, levi_factor, nilradical, radical
+from trivgeo.groups.structure import find_split, real_structure
 from trivgeo.sde import GeometricSchedule, NoiseKernel
 
 
@@ -987,20 +987,20 @@ class TestInput:
 
 class TestStructure:
     def test_heat(self) -> None:
-        algebra = BY_NAME["heat"].group.algebra
-        assert [len(s) for s in derived_series(algebra)] == [6]
-        assert torch.equal(centre(algebra), torch.eye(6, dtype=torch.float64)[5:])
-        assert torch.equal(nilradical(algebra), torch.eye(6, dtype=torch.float64)[3:])
-        assert len(radical(algebra)) == 3
-        levi = levi_factor(algebra)
+        structure = real_structure(BY_NAME["heat"].group.algebra)
+        assert [len(s) for s in structure.derived_series()] == [6]
+        assert torch.equal(structure.centre(), torch.eye(6, dtype=torch.float64)[5:])
+        assert torch.equal(structure.nilradical, torch.eye(6, dtype=torch.float64)[3:])
+        assert len(structure.radical) == 3
         expected = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, -0.5], dtype=torch.float64)
-        assert_relative(levi[0], expected, 1e-9)
+        assert_relative(structure.levi_factor[0], expected, 1e-9)
 
     def test_kdv(self) -> None:
         algebra = BY_NAME["kdv"].group.algebra
-        assert [len(s) for s in derived_series(algebra)] == [4, 3, 1, 0]
-        assert len(radical(algebra)) == 4
-        assert len(nilradical(algebra)) == 3
+        structure = real_structure(algebra)
+        assert [len(s) for s in structure.derived_series()] == [4, 3, 1, 0]
+        assert len(structure.radical) == 4
+        assert len(structure.nilradical) == 3
         assert_relative(algebra.trace_ad, torch.tensor([0.0, 0.0, 0.0, 2.0]).double(), 1e-12)
 
     @pytest.mark.parametrize("seed", range(5))

@@ -238,6 +238,18 @@ def test_tolerance_and_points() -> None:
         symmetries_from_data(sphere, None)
 
 
+def test_verdict() -> None:
+    """Fields that would count as symmetries, but do not close under the bracket, are a reason not to trust the list."""
+    points = torch.randn(100, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    found = symmetries_from_data(sphere, points)
+    assert found.verdict.trusted
+    assert found.verdict.assumptions
+    loose = symmetries_from_data(sphere, points, tolerance=1.01 * found.singular_values[3])
+    assert (loose.dimension, loose.verdict.trusted) == (3, False)
+    assert loose.verdict.reasons == ("1 more are as small but do not close under the bracket",)
+    assert loose.statement.endswith(f"; {loose.verdict.reasons[0]}")
+
+
 def random_fields(number: int, unknowns: int = 1) -> Field:
     draw = torch.Generator().manual_seed(2)
     x = torch.arange(32, dtype=torch.float64) * BOX / 32

@@ -13,9 +13,10 @@ from sympy.polys.matrices import DomainMatrix
 
 from tests.helpers import seeded
 from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.groups.ground_fields import PrimeField
 from trivgeo.symmetry import find_symmetries, special_values, verify
-from trivgeo.symmetry.determining.finite_field import PRIMES, rational_reconstruction, row_echelon
-from trivgeo.symmetry.determining.random_points import RandomEvaluator
+from trivgeo.symmetry.determining.random_points import PRIMES, RandomEvaluator
+from trivgeo.symmetry.determining.reconstruction import rational_reconstruction
 from trivgeo.symmetry.result import Symmetries
 
 x, t, n = sp.symbols("x t n")
@@ -189,7 +190,7 @@ class TestModular:
 
     def test_echelon(self) -> None:
         matrix = sp.Matrix(5, 8, lambda i, j: (i * i * j + 3 * i - j * j) % 7 - (i == 4) * (j % 7))
-        reduced, pivots = row_echelon(__import__("numpy").array(matrix.tolist(), dtype="int64"), PRIMES[0])
+        reduced, pivots = PrimeField(PRIMES[0]).row_echelon(np.array(matrix.tolist(), dtype=np.int64))
         exact, places = DomainMatrix.from_Matrix(matrix).to_field().rref()
         assert tuple(pivots) == places
         assert [[rational_reconstruction(int(v), PRIMES[0]) for v in row] for row in reduced] == exact.to_Matrix()[

@@ -18,8 +18,8 @@ from trivgeo.groups.linalg.components import block_diagonal, flatten_array, spre
 
 __all__ = ["LieAlgebra"]
 
-_RANK_TOLERANCE = 1e-9  # of singular values, relative to the largest
-_ROUNDING_TOLERANCE = 1e-13  # of structure constants, relative to their size
+_RANK_TOLERANCE = 1e-9  # singular values below this share of the largest constant are zero
+_ROUNDING_TOLERANCE = 1e-13  # traces below this share of the constants in them are rounding
 
 
 class LieAlgebra:
@@ -39,7 +39,7 @@ class LieAlgebra:
             the worst pair or triple.
     """
 
-    _summands: tuple[LieAlgebra, ...] = ()  # of a direct sum
+    _summands: tuple[LieAlgebra, ...] = ()  # the parts of a direct sum
     _runs: Sequence[tuple[LieAlgebra, int]] = ()  # its equal summands that are neighbours, and how many they are
 
     def __init__(

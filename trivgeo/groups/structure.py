@@ -1,46 +1,48 @@
 r"""Structure theory of real Lie algebras: series, centre, radical, nilradical, Levi factor, reductive complement.
 
-A subspace is a matrix of rows, ``[k, n]``, float64, in row-reduced form, so that subspaces spanned by basis vectors
-come out as basis vectors. Decompositions of algebras with rational constants are exact
-(`trivgeo.groups.exact_algebra`). For others ranks are decided in floating point, relative to the largest singular
-value; functions that need a decomposition to exist say so when it is not found.
+The theory is written once, over a ground field, see `trivgeo.groups.ground_fields`: subspaces are matrices of rows,
+``[k, n]``. Algebras whose constants look rational are decomposed exactly, where python-flint is installed; for others
+ranks are decided in floating point, in a basis in which constants are near one, and functions that need a
+decomposition to exist say so when it is not found.
 
-Sources: W. A. de Graaf, Lie Algebras: Theory and Algorithms (2000), sections 2.2, 3.2, 4.13; D. Rand, P. Winternitz
-and H. Zassenhaus, Linear Algebra Appl. 109 (1988); G. D. Mostow, Amer. J. Math. 78 (1956).
+Sources: W. A. de Graaf, Lie Algebras: Theory and Algorithms (2000), sections 2.2, 2.3, 3.2, 4.13; D. Rand,
+P. Winternitz and H. Zassenhaus, Linear Algebra Appl. 109 (1988); G. D. Mostow, Amer. J. Math. 78 (1956); for algebras
+that do not split over their nilradical, the splittable hull of A. I. Malcev (1945), see C. Chevalley, Theorie des
+groupes de Lie III (1955).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
-from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra, balanced
-from trivgeo.groups.exact_algebra import RationalAlgebra
+from trivgeo.groups.ground_fields import RATIONALS, REALS, Array, GroundField, Rationals, Rows, has_flint
 
 __all__ = [
     "LeviDecomposition",
-    "centre",
+    "LieStructure",
     "check_split",
-    "derived_series",
+    "describe",
+    "exact_structure",
     "find_split",
-    "levi_factor",
-    "nilradical",
-    "radical",
-    "rational",
+    "rational_structure",
+    "real_structure",
     "subalgebra",
 ]
 
-_RANK_TOLERANCE = 1e-9  # of singular values, relative to the largest
-_ZERO_TOLERANCE = 1e-11  # of entries of reduced rows
-_MAX_DENOMINATOR = 1000  # of a constant that is taken to be rational
-_RATIONAL_TOLERANCE = 1e-12  # between such a constant and the fraction
+_MAX_DENOMINATOR = 1000  # constants near a fraction with a smaller one are taken to be rational
+_RATIONAL_TOLERANCE = 1e-12  # distance of such a constant from the fraction
+_MAX_TRIALS = 20  # random elements that are tried, each of which fails on a set of measure zero
 
 
 @dataclass(frozen=True)
@@ -70,272 +72,246 @@ class LeviDecomposition:
         return torch.cat([self.semisimple, self.torus])
 
 
-# Subspaces as rows ---------------------------------------------------------------------------------------------
-
-
-def row_reduce(rows: Tensor, size: float = 0.0) -> Tensor:
-    """Independent rows with the same span, reduced with full pivoting and ordered by pivot; rounding dust removed.
+class LieStructure(Generic[Rows]):
+    """A Lie algebra over a ground field, and its structure theory.
 
     Args:
-        rows: any rows, ``[k, n]``.
-        size: what rows that are not zero are expected to measure, so that nothing but dust counts as zero.
+        constants: ``[n, n, n]``, ``[e_i, e_j] = sum_k constants[i, j, k] e_k``.
+        field: the ground field.
+        size: what a bracket that is not zero measures; default the largest constant.
     """
-    if not rows.numel():
-        return rows[:0]
-    _, singular, a = torch.linalg.svd(rows, full_matrices=False)
-    rank = int((singular > max(_RANK_TOLERANCE * max(size, float(singular[0])), 1e-300)).sum())
-    a, n = a[:rank], rows.shape[-1]
-    pivots: list[int] = []
-    for done in range(rank):
-        # Among entries near the largest, the first: basis vectors that lie in the span are then kept as they are.
-        rest = a[done:].abs()
-        row, column = divmod(int((rest > 0.999 * rest.max()).flatten().int().argmax()), n)
-        row += done
-        a[[done, row]] = a[[row, done]]
-        a[done] = a[done] / a[done, column]
-        others = torch.arange(rank) != done
-        a[others] = a[others] - a[others, column : column + 1] * a[done]
-        a[others, column] = 0.0
-        pivots.append(column)
-    a = a[torch.tensor(pivots, dtype=torch.long).argsort()]
-    a = torch.where((a - a.round()).abs() < _ZERO_TOLERANCE, a.round(), a)
-    return torch.where(a.abs() < _ZERO_TOLERANCE, 0.0, a)
+
+    def __init__(self, constants: Rows, field: GroundField[Rows], size: float | None = None) -> None:
+        self.constants: Rows = constants
+        self.field: GroundField[Rows] = field
+        self.dim = len(constants)
+        self.size = field.size_of(constants) if size is None else size
+        self.everything: Rows = field.identity(self.dim)
+
+    def brackets(self, a: Rows, b: Rows) -> Rows:
+        """Return all brackets of two sets of rows, ``[len(a), len(b), n]``."""
+        n = self.dim
+        return b @ (a @ self.constants.reshape(n, n * n)).reshape(len(a), n, n)
+
+    def ad(self, x: Rows) -> Rows:
+        """Return the matrices ``[..., n, n]`` of ad(x), which act on columns, for vectors ``[..., n]``."""
+        n = self.dim
+        return (x @ self.constants.reshape(n, n * n)).reshape(*x.shape[:-1], n, n).swapaxes(-1, -2)
+
+    @property
+    def killing_form(self) -> Rows:
+        """The matrix ``[n, n]`` of tr(ad(e_i) ad(e_j))."""
+        n, c = self.dim, self.constants
+        return c.reshape(n, n * n) @ c.swapaxes(1, 2).reshape(n, n * n).T
+
+    def bracket_span(self, a: Rows, b: Rows) -> Rows:
+        """Return rows that span all brackets of the subspaces ``a`` and ``b``."""
+        brackets = self.brackets(self.field.frame(a), self.field.frame(b))
+        return self.field.row_space(brackets.reshape(len(a) * len(b), self.dim), self.size)
+
+    def subalgebra(self, rows: Rows) -> LieStructure[Rows]:
+        """Return the algebra that independent rows span, in that basis."""
+        return LieStructure(self.field.coordinates(self.brackets(rows, rows), rows), self.field, self.size)
+
+    def centralizer(self, of: Rows, inside: Rows) -> Rows:
+        """Return the elements of the subspace ``inside`` that commute with every row of another."""
+        if not len(of) or not len(inside):
+            return inside
+        brackets = self.brackets(inside, of).reshape(len(inside), -1)
+        return self.field.row_space(self.field.null_space(brackets.T, self.size) @ inside)
+
+    def centre(self) -> Rows:
+        """Return rows that span the centre: vectors that commute with all others."""
+        return self.centralizer(self.everything, self.everything)
+
+    def derived_series(self, start: Rows | None = None) -> list[Rows]:
+        """Return rows of g (``start``, else everything), [g, g], ... down to the first that repeats or is zero."""
+        series = [self.everything if start is None else start]
+        while len(series[-1]):
+            following = self.bracket_span(series[-1], series[-1])
+            if len(following) == len(series[-1]):
+                break
+            series.append(following)
+        return series
+
+    def is_nilpotent(self, rows: Rows) -> bool:
+        """Return True if the lower central series of the subalgebra that ``rows`` span reaches zero."""
+        lower = rows
+        while len(lower):
+            following = self.bracket_span(rows, lower)
+            if len(following) == len(lower):
+                return False
+            lower = following
+        return True
+
+    @cached_property
+    def radical(self) -> Rows:
+        """Rows that span the largest solvable ideal: what is orthogonal to [g, g] under the Killing form."""
+        derived = self.bracket_span(self.everything, self.everything)
+        return self.field.null_space(derived @ self.killing_form, self.size**2) if len(derived) else self.everything
+
+    @cached_property
+    def nilradical(self) -> Rows:
+        """Rows that span the largest nilpotent ideal: the x of the radical with tr(ad(x) ad(y)^k) = 0 for all k, y.
+
+        All of ad(radical) is triangular in one complex basis (Lie). Therefore these traces are sums over its weights,
+        and one y in general position is enough.
+
+        Raises:
+            AlgebraError: no y that was tried is in general position.
+        """
+        field, radical = self.field, self.radical
+        if not len(radical):
+            return radical
+        ads = self.ad(radical).reshape(len(radical), -1)
+        equations: list[Rows] = []
+        for y in self._random(radical):
+            ad, power = field.scaled(self.ad(y)), self.everything
+            for _ in range(self.dim):
+                equations.append(ads @ power.T.reshape(-1))
+                power = power @ ad
+            traces = field.join(*equations).reshape(-1, len(radical))
+            found = field.row_space(field.null_space(traces, self.size) @ radical)
+            if self.is_nilpotent(found):
+                return found
+        raise AlgebraError("expected a nilradical, found none")
+
+    def _random(self, rows: Rows) -> Iterator[Rows]:
+        """Elements of a subspace in general position, with ever larger coordinates."""
+        generator = random.Random(0)
+        for trial in range(_MAX_TRIALS):
+            size = 11 * 2**trial
+            yield sum(generator.randint(1, size) * row for row in rows)
+
+    @cached_property
+    def levi_factor(self) -> Rows:
+        """Rows that span a semisimple complement of the radical, by linear equations down its derived series.
+
+        Raises:
+            AlgebraError: a stage has no solution, which only a wrong rank decision can cause.
+        """
+        field, radical = self.field, self.radical
+        x = field.complement(radical, self.everything)
+        r = len(x)
+        if not r:
+            return x
+        series = self.derived_series(radical)
+        if len(series[-1]):
+            raise AlgebraError("expected the radical to be solvable: rank decisions failed, rescale the generators")
+        pairs = list(itertools.combinations(range(r), 2))
+        gamma = field.coordinates(self.brackets(x, x), field.join(x, radical))[..., :r]
+        for larger, smaller in itertools.pairwise(series):
+            # y_i in a complement of the smaller ideal, with [x_i + y_i, x_j + y_j] = gamma (x + y) modulo it
+            layer = field.complement(smaller, larger)
+            size, frame = len(layer), field.join(layer, smaller, x)
+            act = field.coordinates(self.brackets(x, layer), frame)[..., :size]  # [i, b, k]
+            defect = field.coordinates(self.brackets(x, x) - gamma @ x, frame)[..., :size]
+            system, right = field.zeros(len(pairs), size, r, size), field.zeros(len(pairs), size)  # [i j, k, c, b]
+            for row, (i, j) in enumerate(pairs):
+                system[row, :, j] += act[i].T
+                system[row, :, i] -= act[j].T
+                for c in range(r):
+                    system[row, :, c] -= gamma[i, j, c] * field.identity(size)
+                right[row] = -defect[i, j]
+            try:
+                y = field.solve(system.reshape(len(pairs) * size, r * size), right.reshape(-1))
+            except AlgebraError as error:
+                raise AlgebraError(f"expected a Levi factor, found none: rank decisions failed; {error}") from error
+            x = x + y.reshape(r, size) @ layer
+        return field.row_space(x)
+
+    def cartan_subalgebra(self) -> Rows:
+        """Return a Cartan subalgebra: where a regular element, with few coordinates if one has, is nilpotent.
+
+        Raises:
+            AlgebraError: no element that was tried is regular.
+        """
+        e: Rows = self.everything
+        few = [*e, *(e[i] + 2 * e[j] for i, j in itertools.combinations(range(self.dim), 2))]
+        dense = list(itertools.islice(self._random(e), 3))
+        regular = min(len(self._fitting_null(x)) for x in dense)
+        for x in itertools.chain(few, dense):
+            found = self._fitting_null(x)
+            if len(found) == regular and self.is_nilpotent(found):
+                return found
+        raise AlgebraError("expected a Cartan subalgebra, found none")
+
+    def _fitting_null(self, x: Rows) -> Rows:
+        """The elements that powers of ad(x) annul."""
+        ad = self.field.scaled(self.ad(x))
+        space = self.field.null_space(ad)
+        while True:
+            # what ad(x) maps into the space found so far: a power of it would blur its ranks
+            inside = self.field.frame(space)
+            relations = self.field.null_space(self.field.join(ad.T, -inside).T)
+            grown = self.field.row_space(relations[:, : self.dim])
+            if len(grown) == len(space):
+                return space
+            space = grown
+
+    def split(self) -> LeviDecomposition:
+        """Return the split with n the nilradical, s the Levi factor, and t a torus that commutes with it.
+
+        Raises:
+            AlgebraError: no reductive complement of the nilradical was found in floating point: there may be none, or,
+                in badly conditioned bases, one is missed.
+        """
+        field, levi, ideal = self.field, self.levi_factor, self.nilradical
+        missing = self.dim - len(levi) - len(ideal)
+        torus, derivations = self.everything[:0], None  # derivations need exact eigenvalues
+        if missing:
+            # a Cartan subalgebra of what commutes with s in the radical holds a complement, in its centre if possible
+            inside = self.centralizer(levi, self.radical)
+            cartan = self.subalgebra(inside).cartan_subalgebra() @ inside
+            central = self.centralizer(cartan, cartan)
+            torus = field.complement(field.intersection(ideal, central), central)
+            if len(torus) != missing and isinstance(field, Rationals):
+                torus = field.complement(field.intersection(ideal, cartan), cartan)
+                if len(self.bracket_span(torus, torus)):
+                    derivations = torch.stack([field.tensor(field.semisimple_part(self.ad(x))) for x in torus])
+        found = (levi, torus, ideal)
+        if sum(map(len, found)) != self.dim or len(field.row_space(field.join(*found))) != self.dim:
+            raise AlgebraError(
+                f"expected h, no complement of the nilradical found: Levi {len(levi)}, torus {len(torus)}, nilradical "
+                f"{len(ideal)}, but the algebra has dimension {self.dim}. Name one with split=(h, n), or, if it exists "
+                "but was missed, pass generators that are simpler combinations"
+            )
+        semisimple, commuting, nilpotent = map(field.tensor, found)
+        return LeviDecomposition(semisimple, commuting, nilpotent, derivations)
 
 
-def null_space(matrix: Tensor, size: float = 1.0) -> Tensor:
-    """Rows that span ``{x : matrix x = 0}``.
-
-    Args:
-        matrix: ``[k, n]``.
-        size: what entries that are not zero are expected to measure, so that nothing but dust counts as zero.
-    """
-    n = matrix.shape[-1]
-    if n == 0 or matrix.shape[0] == 0:
-        return torch.eye(n, dtype=torch.float64)
-    _, singular, rows = torch.linalg.svd(matrix, full_matrices=True)
-    rank = int((singular > _RANK_TOLERANCE * max(size, float(singular[0]))).sum())
-    return row_reduce(rows[rank:])
+def real_structure(algebra: LieAlgebra) -> LieStructure[Tensor]:
+    """Return the structure theory of ``algebra`` in floating point; ranks are certain where constants are near one."""
+    return LieStructure(algebra.structure_constants, REALS)
 
 
-def coordinates(vectors: Tensor, basis: Tensor) -> Tensor:
-    """Least-squares coordinates of row vectors ``[..., n]`` in a basis of rows ``[k, n]``."""
-    return vectors @ torch.linalg.pinv(basis) if basis.numel() else vectors.new_zeros(*vectors.shape[:-1], 0)
-
-
-def intersection(a: Tensor, b: Tensor) -> Tensor:
-    """Rows that span the intersection of two row spans."""
-    if not (len(a) and len(b)):
-        return a[:0]
-    relations = null_space(torch.cat([a, -b]).T)
-    return row_reduce(relations[:, : len(a)] @ a)
-
-
-def complete(inside: Tensor, candidates: Tensor) -> Tensor:
-    """Those rows among the candidates that complete ``inside`` to the span of both; earlier ones preferred."""
-    chosen: list[Tensor] = []
-    frame = _orthonormal(inside)
-    for row in candidates:
-        unit = row / row.norm()
-        rest = unit - frame.T @ (frame @ unit)
-        rest = rest - frame.T @ (frame @ rest)
-        if float(rest.norm()) > 1e-6:
-            chosen.append(row)
-            frame = torch.cat([frame, (rest / rest.norm()).unsqueeze(0)])
-    return torch.stack(chosen) if chosen else candidates[:0]
-
-
-def contains(space: Tensor, vectors: Tensor) -> bool:
-    """Whether all vectors ``[..., n]`` lie in the row span."""
-    flat = vectors.reshape(-1, vectors.shape[-1])
-    rest = flat - coordinates(flat, space) @ space
-    return bool((rest.norm(dim=-1) <= 1e-7 * flat.norm(dim=-1).clamp(min=1.0)).all())
-
-
-def _orthonormal(rows: Tensor) -> Tensor:
-    return torch.linalg.qr(rows.T)[0].T if len(rows) else rows
-
-
-# Series and ideals ---------------------------------------------------------------------------------------------
-
-
-def products(algebra: LieAlgebra, a: Tensor, b: Tensor) -> Tensor:
-    """All brackets of two sets of rows, ``[len(a), len(b), n]``."""
-    return torch.einsum("ai,bj,ijk->abk", a, b, algebra.structure_constants)
-
-
-def largest_constant(algebra: LieAlgebra) -> float:
-    """What a bracket that is not zero measures."""
-    return float(algebra.structure_constants.abs().max()) if algebra.dim else 0.0
-
-
-def bracket_span(algebra: LieAlgebra, a: Tensor, b: Tensor) -> Tensor:
-    """Rows that span all brackets of two subspaces."""
-    brackets = products(algebra, _orthonormal(a), _orthonormal(b)).reshape(-1, algebra.dim)
-    return row_reduce(brackets, largest_constant(algebra))
-
-
-def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = None) -> LieAlgebra:
-    """Return the algebra that independent rows ``[k, dim]`` span, in that basis, with ``names`` for its vectors.
+def rational_structure(constants: Any) -> LieStructure[Array]:
+    """Return the structure theory of an algebra with rational constants, nested sequences ``[n][n][n]``.
 
     Raises:
-        AlgebraError: a bracket leaves the span.
+        AlgebraError: they are not antisymmetric, or fail the Jacobi identity.
     """
-    brackets = products(algebra, rows, rows)
-    if not contains(rows, brackets):
-        raise AlgebraError("expected a subalgebra, got rows whose brackets leave their span")
-    c = coordinates(brackets, rows)
-    # dust against the constants of the whole algebra: the rows may commute
-    length = rows.norm(dim=-1)
-    size = 1e-11 * algebra.structure_constants.abs().max() if len(rows) else 0.0
-    c = torch.where(c.abs() * length <= size * length[:, None, None] * length[None, :, None], 0.0, c)
-    return LieAlgebra(0.5 * (c - c.transpose(0, 1)), names, tolerance=1e-7)
+    n = len(constants)
+    c = RATIONALS.array(constants).reshape(n, n, n)
+    if (c + c.swapaxes(0, 1)).any():
+        raise AlgebraError("expected antisymmetric structure constants, got others")
+    found = LieStructure(c, RATIONALS)
+    ad = found.ad(found.everything)
+    for i, j in itertools.combinations(range(n), 2):
+        # ad is a representation
+        if (ad[i] @ ad[j] - ad[j] @ ad[i] - found.ad(c[i, j])).any():
+            raise AlgebraError("expected structure constants that satisfy the Jacobi identity, got others")
+    return found
 
 
-def derived_series(algebra: LieAlgebra, start: Tensor | None = None) -> list[Tensor]:
-    """Return rows of g (``start``, else all of ``algebra``), [g, g], ... down to the first that repeats or is zero."""
-    series = [torch.eye(algebra.dim, dtype=torch.float64) if start is None else row_reduce(start)]
-    while len(series[-1]):
-        following = bracket_span(algebra, series[-1], series[-1])
-        if len(following) == len(series[-1]):
-            break
-        series.append(following)
-    return series
+def exact_structure(algebra: LieAlgebra) -> LieStructure[Array] | None:
+    """Return ``algebra`` over the rational numbers, its constants rounded.
 
-
-def centralizer(algebra: LieAlgebra, of: Tensor, inside: Tensor) -> Tensor:
-    """Elements of a subspace that commute with every row of another."""
-    if not len(of) or not len(inside):
-        return inside
-    brackets = products(algebra, inside, of).flatten(1)
-    return row_reduce(null_space(brackets.T, largest_constant(algebra)) @ inside)
-
-
-def centre(algebra: LieAlgebra) -> Tensor:
-    """Return rows ``[k, dim]`` that span the centre of ``algebra``: vectors that commute with all others."""
-    everything = torch.eye(algebra.dim, dtype=torch.float64)
-    return centralizer(algebra, everything, everything)
-
-
-def radical(algebra: LieAlgebra) -> Tensor:
-    """Return rows that span the radical, the largest solvable ideal of ``algebra``, by its Killing form."""
-    if not algebra.dim:
-        return torch.zeros(0, 0, dtype=torch.float64)
-    # in a basis in which the form is small only where it vanishes
-    even, lengths = balanced(algebra)
-    everything = torch.eye(algebra.dim, dtype=torch.float64)
-    derived = bracket_span(even, everything, everything)
-    return row_reduce(null_space(derived @ even.killing_form, largest_constant(even) ** 2) * lengths)
-
-
-def nilradical(algebra: LieAlgebra) -> Tensor:
-    """Return rows that span the nilradical of ``algebra``: tr(ad(x) b) = 0 for all b generated by ad(g)."""
-    n = algebra.dim
-    ad = algebra.structure_constants.transpose(1, 2)  # [i, k, j]: matrices of ad(e_i)
-    if not n:
-        return torch.zeros(0, 0, dtype=torch.float64)
-    span = _orthonormal(row_reduce(ad.reshape(n, n * n)))
-    while len(span):
-        grown = (span.reshape(-1, 1, n, n) @ ad.unsqueeze(0)).reshape(-1, n * n)
-        _, singular, rows = torch.linalg.svd(torch.cat([span, grown]), full_matrices=False)
-        rows = rows[: int((singular > _RANK_TOLERANCE * float(singular[0])).sum())]
-        if len(rows) == len(span):
-            break
-        span = rows
-    if not len(span):
-        return torch.eye(n, dtype=torch.float64)
-    traces = torch.einsum("bjk,ikj->bi", span.reshape(-1, n, n), ad)
-    return null_space(traces, largest_constant(algebra))
-
-
-def levi_factor(algebra: LieAlgebra) -> Tensor:
-    """Return rows that span a semisimple complement of the radical of ``algebra``, by staged linear solves.
-
-    Raises:
-        AlgebraError: a stage has no solution, which only a wrong rank decision can cause.
+    ``None`` if they are not rational, or python-flint is not installed.
     """
-    everything = torch.eye(algebra.dim, dtype=torch.float64)
-    series = derived_series(algebra, radical(algebra))
-    x = complete(series[0], everything)
-    r = len(x)
-    if r == 0:
-        return x
-    if len(series[-1]):
-        raise AlgebraError("expected the radical to be solvable: rank decisions failed, rescale the generators")
-    gamma = coordinates(products(algebra, x, x), torch.cat([x, series[0]]))[..., :r]
-    for larger, smaller in itertools.pairwise(series):
-        # y_i in a complement of the smaller ideal, with [x_i + y_i, x_j + y_j] = gamma (x + y) modulo it
-        layer = complete(smaller, larger)
-        frame = torch.cat([layer, smaller, x])
-        act = coordinates(products(algebra, x, layer), frame)[..., : len(layer)]  # [i, b, k]
-        defect = products(algebra, x, x) - torch.einsum("ijk,kl->ijl", gamma, x)
-        defect = coordinates(defect, frame)[..., : len(layer)]
-        unit, layer_unit = torch.eye(r, dtype=torch.float64), torch.eye(len(layer), dtype=torch.float64)
-        system = (
-            torch.einsum("ibk,jc->ijkcb", act, unit)
-            - torch.einsum("jbk,ic->ijkcb", act, unit)
-            - torch.einsum("ijc,bk->ijkcb", gamma, layer_unit)
-        )
-        solution, residual = _least_squares(system.reshape(-1, r * len(layer)), -defect.reshape(-1))
-        if residual > 1e-7:
-            raise AlgebraError(f"expected a Levi factor, found none (residual {residual:.2g}): rank decisions failed")
-        x = x + solution.reshape(r, len(layer)) @ layer
-    return row_reduce(x)
-
-
-def _least_squares(matrix: Tensor, right: Tensor) -> tuple[Tensor, float]:
-    """The shortest least-squares solution and its residual relative to the right side."""
-    solution = torch.linalg.pinv(matrix, rtol=1e-10) @ right
-    return solution, float((matrix @ solution - right).norm()) / max(1.0, float(right.norm()))
-
-
-def _torus(algebra: LieAlgebra, levi: Tensor, ideal: Tensor) -> Tensor:
-    """A complement of the nilradical in the centre of a Cartan subalgebra of what commutes with s in the radical."""
-    inside = centralizer(algebra, levi, radical(algebra))
-    if contains(ideal, inside):
-        return ideal[:0]
-    cartan = _cartan_subalgebra(algebra, inside)
-    central = centralizer(algebra, cartan, cartan)
-    return complete(intersection(ideal, central), central)
-
-
-def _cartan_subalgebra(algebra: LieAlgebra, rows: Tensor) -> Tensor:
-    """The Fitting null component of a regular element; elements with few coordinates are tried first."""
-    generator = torch.Generator().manual_seed(0)
-    within = coordinates(products(algebra, rows, rows), rows)  # structure constants of the subalgebra
-    count = len(rows)
-    unit = torch.eye(count, dtype=torch.float64)
-    dense = (1 + integers(11, (4, count), unit, generator)).double()
-    pairs = [unit[i] + 2.0 * unit[j] for i, j in itertools.combinations(range(count), 2)]
-    best: Tensor | None = None
-    regular = min(len(_fitting_null(within, x)) for x in dense)
-    for x in itertools.chain(unit, pairs, dense):
-        component = _fitting_null(within, x)
-        if len(component) == regular:
-            best = component
-            break
-    assert best is not None
-    return row_reduce(best @ rows)
-
-
-def _fitting_null(within: Tensor, x: Tensor) -> Tensor:
-    ad = torch.einsum("i,ijk->kj", x, within)
-    ad = ad / max(1.0, float(torch.linalg.matrix_norm(ad, 2)))
-    # the kernel of ad, then what ad maps into it, and so on: a power of ad would blur its ranks
-    space = null_space(ad)
-    while True:
-        frame = _orthonormal(space)
-        grown = null_space(ad - frame.T @ (frame @ ad)) if len(space) else space
-        if len(grown) == len(space):
-            return space
-        space = grown
-
-
-# Decompositions ------------------------------------------------------------------------------------------------
-
-
-def rational(algebra: LieAlgebra) -> RationalAlgebra | None:
-    """Return ``algebra`` over the rational numbers, its constants rounded; ``None`` if they are not rational."""
     c = algebra.structure_constants
+    if not has_flint():
+        return None
     fractions = [Fraction(x).limit_denominator(_MAX_DENOMINATOR) for x in c.flatten().tolist()]
     near = torch.tensor([float(x) for x in fractions], dtype=torch.float64).reshape(c.shape)
     # a small number is not zero
@@ -344,12 +320,29 @@ def rational(algebra: LieAlgebra) -> RationalAlgebra | None:
         return None
     n = algebra.dim
     try:
-        return RationalAlgebra([[fractions[(i * n + j) * n :][:n] for j in range(n)] for i in range(n)])
+        return rational_structure([[fractions[(i * n + j) * n :][:n] for j in range(n)] for i in range(n)])
     except AlgebraError:
         return None
 
 
-def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> LeviDecomposition:
+def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = None) -> LieAlgebra:
+    """Return the algebra that independent rows ``[k, dim]`` span, in that basis, with ``names`` for its vectors.
+
+    Raises:
+        AlgebraError: a bracket leaves the span.
+    """
+    brackets = real_structure(algebra).brackets(rows, rows)
+    if not REALS.contains(rows, brackets):
+        raise AlgebraError("expected a subalgebra, got rows whose brackets leave their span")
+    c = REALS.coordinates(brackets, rows)
+    # dust against the constants of the whole algebra: the rows may commute
+    length = rows.norm(dim=-1)
+    size = 1e-11 * algebra.structure_constants.abs().max() if len(rows) else 0.0
+    c = torch.where(c.abs() * length <= size * length[:, None, None] * length[None, :, None], 0.0, c)
+    return LieAlgebra(0.5 * (c - c.transpose(0, 1)), names, tolerance=1e-7)
+
+
+def find_split(algebra: LieAlgebra, exact: LieStructure[Array] | None = None) -> LeviDecomposition:
     """The split with n the nilradical, s a Levi factor, and t a torus that commutes with it.
 
     Args:
@@ -360,29 +353,13 @@ def find_split(algebra: LieAlgebra, exact: RationalAlgebra | None = None) -> Lev
         AlgebraError: no reductive complement of the nilradical was found in floating point: there may be none, or, in
             badly conditioned bases, one is missed.
     """
-    exact = rational(algebra) if exact is None else exact
+    exact = exact_structure(algebra) if exact is None else exact
     if exact is not None:
-        parts = exact.split()
-        semisimple, torus, ideal = (
-            torch.tensor([[float(x) for x in row] for row in part], dtype=torch.float64).reshape(-1, algebra.dim)
-            for part in (parts.semisimple, parts.torus, parts.ideal)
-        )
-        if parts.derivations is None:
-            return LeviDecomposition(semisimple, torus, ideal)
-        derivations = [[[float(x) for x in row] for row in matrix] for matrix in parts.derivations]
-        return LeviDecomposition(semisimple, torus, ideal, torch.tensor(derivations, dtype=torch.float64))
+        return exact.split()
     even, lengths = balanced(algebra)
-    ideal = nilradical(even)
-    levi = levi_factor(even)
-    torus = _torus(even, levi, ideal)
-    found = len(levi) + len(torus) + len(ideal)
-    if found != algebra.dim or len(row_reduce(torch.cat([levi, torus, ideal]))) != algebra.dim:
-        raise AlgebraError(
-            f"expected h, no complement of the nilradical found: Levi {len(levi)}, torus {len(torus)}, nilradical "
-            f"{len(ideal)}, but the algebra has dimension {algebra.dim}. Name one with split=(h, n), or, if it exists "
-            "but was missed, pass generators that are simpler combinations"
-        )
-    split = LeviDecomposition(*(row_reduce(part * lengths) for part in (levi, torus, ideal)))
+    found = real_structure(even).split()
+    rows = (REALS.row_space(part * lengths) for part in (found.semisimple, found.torus, found.ideal))
+    split = LeviDecomposition(*rows)
     return check_split(algebra, split.complement, split.ideal)
 
 
@@ -395,7 +372,7 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviD
     """
     n, names = algebra.dim, algebra.names
     both = torch.cat([complement, ideal])
-    rank = len(row_reduce(both / both.norm(dim=-1, keepdim=True))) if len(both) else 0
+    rank = len(REALS.row_space(both / both.norm(dim=-1, keepdim=True))) if len(both) else 0
     if len(both) != n or rank != n:
         raise AlgebraError(
             f"split: expected h and n to span the {n} generators together, got {len(complement)} + {len(ideal)} "
@@ -408,7 +385,7 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviD
     ):
         for x, y in itertools.product(a, b):
             bracket = algebra.bracket(x, y)
-            if not contains(space, bracket):
+            if not REALS.contains(space, bracket):
                 left, right, out = (describe(v, names) for v in (x, y, bracket))
                 raise AlgebraError(f"split: expected h + n, {what}, since [{left}, {right}] = {out}")
     if len(ideal) and subalgebra(algebra, ideal).nilpotency_step() is None:
@@ -416,9 +393,8 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviD
     if not len(complement):
         return LeviDecomposition(complement, complement, ideal)
     h = subalgebra(algebra, complement)
-    whole = torch.eye(h.dim, dtype=torch.float64)
-    derived = bracket_span(h, whole, whole)
-    central = centre(h)
+    structure = real_structure(h)
+    derived, central = structure.bracket_span(structure.everything, structure.everything), structure.centre()
     killing = derived @ h.killing_form @ derived.T
     nondegenerate = not len(derived) or float(torch.linalg.cond(killing)) < 1e8
     if len(derived) + len(central) != h.dim or not nondegenerate:
@@ -436,7 +412,7 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviD
 
 
 def describe(vector: Tensor, names: Sequence[str]) -> str:
-    """A combination of basis elements in words, such as ``2 D - 0.5 E``."""
+    """The combination ``vector`` of basis elements by ``names`` in words, such as ``2 D - 0.5 E``."""
     parts: list[str] = []
     for value, name in zip(vector.tolist(), names, strict=True):
         if abs(value) > 1e-9 * float(vector.abs().max()):

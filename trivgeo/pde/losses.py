@@ -76,7 +76,7 @@ def prolongation(equation: EvolutionEquation, symmetry: Symmetry) -> JetFunction
             moved = rates[a]
             for direction, times in enumerate(index):
                 for _ in range(times):
-                    moved = system.total_off_solutions(moved, direction)
+                    moved = system.total(moved, direction, system.jet)
             change += sp.diff(residual, symbol) * moved
         changes.append(sp.expand(change))
     return JetFunction(changes, system)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import require_sympy
+from trivgeo.groups.ground_fields import has_flint
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.conservation import ConservationLaws
@@ -31,7 +31,7 @@ __all__ = [
 def _require_libraries() -> None:
     """Raise `ConfigurationError` if SymPy or python-flint is missing."""
     require_sympy()
-    if find_spec("flint") is None:
+    if not has_flint():
         raise ConfigurationError(
             "symmetries: expected the package python-flint, which is not installed: pip install 'trivgeo[symbolic]'"
         )

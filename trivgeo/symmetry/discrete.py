@@ -16,7 +16,8 @@ from torch import Tensor
 from trivgeo.actions import Field
 from trivgeo.checks import check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, check_one_branch, residuals_of
+from trivgeo.symmetry.equations.equation import EvolutionSystem, check_one_branch, residuals_of
+from trivgeo.symmetry.equations.multi_index import Index
 from trivgeo.symmetry.equations.numeric import is_root_of_even_power, vanishes
 from trivgeo.symmetry.from_data.function import MAX_BROKEN, floating_values, operator_fields
 
@@ -27,7 +28,7 @@ __all__ = [
     "discrete_symmetries_of_operator",
 ]
 
-_MAX_CANDIDATES = 1000
+_MAX_CANDIDATES = 1000  # exchanges and changes of signs that are tried
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def discrete_symmetries(pde: Any, *, time: Any = None) -> tuple[DiscreteSymmetry
     count, unknowns = len(system.variables), len(system.unknowns)
     has_time = time is not None or system.variables[system.time].name == "t"
     space = [i for i in range(count) if i != system.time or not has_time]
-    variables = (*system.variables, *system.unknowns)
+    variables = system.coordinates
     found = []
     for outer, inner in _candidates(space, unknowns):
         places, signs = list(range(count)), [1] * count

@@ -7,7 +7,7 @@ order n - 1 for :math:`z = ds / dr` (Olver 1993, section 2.5).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,41 +17,19 @@ from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry.algebra.brackets import bracket
 from trivgeo.symmetry.determining.finder import residual, search
-from trivgeo.symmetry.equations.equation import EvolutionSystem, check_one_branch, residuals_of
+from trivgeo.symmetry.equations.equation import EvolutionSystem, check_one_branch, free_name, residuals_of
 from trivgeo.symmetry.equations.formulas import flow, landing
 from trivgeo.symmetry.equations.numeric import INFINITE, is_root_of_even_power, vanishes
 from trivgeo.symmetry.equations.vector_fields import Symmetry
 
-__all__ = [
-    "OrderReduction",
-    "Plane",
-    "Quadrature",
-    "SolutionFamily",
-    "curves_left_out",
-    "integrate_by_symmetries",
-    "not_held",
-    "one_logarithm",
-    "orbits_solve",
-    "plain_constant",
-    "real_logarithms",
-    "reduce_order",
-    "slope_rates",
-    "slope_solves",
-    "solves",
-    "with_limits",
-]
+__all__ = ["OrderReduction", "Quadrature", "integrate_by_symmetries", "reduce_order"]
 
-_MAX_MULTIPLE = 6  # of a constant in an exponent
+_MAX_EXPONENT_MULTIPLE = 6  # exp(n C) with larger n keeps its constant C
 _POINT = sp.Rational(1, 7)  # where limits are tried, apart by this
 
 
-def plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
-    """With C in place of exp(n C), so that C may have either sign or be zero, where it has no other place.
-
-    Args:
-        z: a solution.
-        constant: C.
-    """
+def _plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
+    """A solution z with C in place of exp(n C), so that C may have either sign or be zero, where it stands alone."""
 
     def is_plain(e: sp.Expr, one_signed: bool) -> bool:
         roots = [p.base.as_base_exp() for p in e.atoms(sp.Pow) if not p.exp.is_Integer]
@@ -59,7 +37,7 @@ def plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
         return not e.has(sp.log(constant)) and constant not in inside
 
     # a root of a multiple of the constant has one sign of two, and is taken where nothing else is left
-    for one_signed, n in itertools.product((True, False), range(_MAX_MULTIPLE, 0, -1)):
+    for one_signed, n in itertools.product((True, False), range(_MAX_EXPONENT_MULTIPLE, 0, -1)):
         changed = sp.simplify(z.subs(constant, sp.log(constant) / n))
         # a product of roots is the root of a product, up to its sign; both signs are solutions
         whole = sp.sqrt(sp.simplify(changed**2))
@@ -71,19 +49,16 @@ def plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
     return sp.simplify(z)
 
 
-def with_limits(
-    slope: sp.Expr,
-    relation: sp.Expr,
-    constants: Sequence[sp.Symbol],
-    solves: Callable[[sp.Expr], bool],
+def _with_limits(
+    slope: sp.Expr, relation: sp.Expr, constants: Sequence[sp.Symbol], equation: _OrdinaryEquation
 ) -> tuple[sp.Expr, sp.Expr]:
     """A general solution with 1 / C in place of C where that adds the solutions of infinite C, and loses none.
 
     Args:
-        slope: y' of it.
-        relation: what vanishes on it.
+        slope: y' of the solutions.
+        relation: an expression that vanishes on them.
         constants: C1, ..., of which the last is added to the relation.
-        solves: whether curves of a slope are solutions.
+        equation: what they solve.
     """
     last = constants[-1]
     for c in constants[:-1]:
@@ -91,8 +66,8 @@ def with_limits(
         before, after = slope.subs(c, 0), turned.subs(c, 0)
         if after.has(*INFINITE) or not _is_real(after):
             continue
-        lost = not before.has(*INFINITE) and before != 0 and _is_real(before) and solves(before)
-        if lost or not solves(after):
+        lost = not before.has(*INFINITE) and before != 0 and _is_real(before) and equation.has_slope(before)
+        if lost or not equation.has_slope(after):
             continue
         # a multiple of the relation, with another last constant, is finite at C = 0, too
         for scale in (sp.S.One, c):
@@ -104,13 +79,8 @@ def with_limits(
     return slope, relation
 
 
-def real_logarithms(relation: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
-    """With log(e^2) / 2 in place of log(e), which is real for e of either sign.
-
-    Args:
-        relation: what vanishes on a solution.
-        variables: x and y, on which e depends.
-    """
+def _real_logarithms(relation: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
+    """A relation with log(e^2) / 2 in place of log(e) for e in the variables: real for e of either sign."""
     if relation.has(sp.I):
         return relation
 
@@ -121,13 +91,8 @@ def real_logarithms(relation: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Exp
     return relation.replace(sp.log, real)
 
 
-def one_logarithm(relation: sp.Expr, unknown: sp.Symbol) -> sp.Expr:
-    """With log(e) in place of log(e^2) / 2 where e holds the unknown, which is then solved for over complex constants.
-
-    Args:
-        relation: what vanishes on a solution.
-        unknown: y.
-    """
+def _one_logarithm(relation: sp.Expr, unknown: sp.Symbol) -> sp.Expr:
+    """A relation with log(e) in place of log(e^2) / 2 where e holds the unknown, which is then easier to solve for."""
 
     def plain(e: sp.Expr) -> sp.Expr:
         base, power = e.as_base_exp()
@@ -147,100 +112,88 @@ def _is_real(e: sp.Expr) -> bool:
 
 
 Plane = tuple[sp.Symbol, sp.Symbol]
+Field = tuple[sp.Expr, ...]
 
 
-def slope_rates(plane: Plane, slope: sp.Expr, order: int) -> list[sp.Expr]:
-    """y', ..., y^(n) in x and y along curves of a slope.
-
-    Args:
-        plane: x and y.
-        slope: y'.
-        order: n.
-    """
+def _slope_rates(plane: Plane, slope: sp.Expr, order: int) -> list[sp.Expr]:
+    """The derivatives y', ..., y^(n) in x and y along curves of a slope y'."""
     rates = [slope]
     while len(rates) < order:
         rates.append(sp.diff(rates[-1], plane[0]) + slope * sp.diff(rates[-1], plane[1]))
     return rates
 
 
-def orbits_solve(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], field: Sequence[sp.Expr]) -> bool:
-    """Return True if all orbits of a field are solutions.
+class _OrdinaryEquation(NamedTuple):
+    """An ordinary equation y^(n) = right.
 
-    Args:
+    Attributes:
         plane: x and y.
-        right: y^(n) in terms of the others.
-        jets: y, ..., y^(n - 1), as symbols.
-        field: its components.
+        right: an expression of x and the jets.
+        jets: the symbols y, ..., y^(n - 1).
     """
-    return field[0] != 0 and slope_solves(plane, right, jets, sp.cancel(field[1] / field[0]))
 
+    plane: Plane
+    right: sp.Expr
+    jets: Sequence[sp.Symbol]
 
-def curves_left_out(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], field: Sequence[sp.Expr]) -> list[sp.Expr]:
-    """Return single solutions y(x) that are orbits of a symmetry, or on which it vanishes.
+    @property
+    def order(self) -> int:
+        return len(self.jets)
 
-    Args:
-        plane: see `orbits_solve`, like ``right`` and ``jets``.
-        field: the components of the symmetry.
-    """
-    y = plane[1]
-    places = [*field]
-    if field[0] != 0:
-        places.append(_excess(plane, right, jets, sp.cancel(field[1] / field[0])))
-    found: list[sp.Expr] = []
-    for place in places:
-        if place.has(*INFINITE):
-            continue
-        top = sp.factor(sp.fraction(sp.together(place))[0])
-        for factor in sp.Mul.make_args(top):
-            if not factor.has(y):
+    @property
+    def highest(self) -> sp.Symbol:
+        """The symbol of y^(n)."""
+        return sp.Symbol(f"{self.jets[0]}__{self.order}")
+
+    def has_slope(self, slope: sp.Expr) -> bool:
+        """Return True if curves of a slope solve the equation, whatever its constants."""
+        return bool(vanishes(self._excess(slope)))
+
+    def has_curve(self, curve: sp.Expr) -> bool:
+        """Return True if a function y(x) solves the equation."""
+        if curve.has(*INFINITE, sp.I):
+            return False
+        x = self.plane[0]
+        there = self.right.xreplace({jet: sp.diff(curve, x, k) for k, jet in enumerate(self.jets)})
+        return not there.has(*INFINITE) and bool(vanishes(sp.diff(curve, x, self.order) - there))
+
+    def has_solutions(self, slope: sp.Expr, relation: sp.Expr) -> bool:
+        """Return True if curves of a slope, or the one curve y(x) that a relation is, solve the equation."""
+        y = self.plane[1]
+        return self.has_slope(slope) if (relation - y).has(y) else self.has_curve(y - relation)
+
+    def has_orbits(self, field: Field) -> bool:
+        """Return True if all orbits of a field are solutions."""
+        return field[0] != 0 and self.has_slope(sp.cancel(field[1] / field[0]))
+
+    def left_out(self, field: Field) -> list[sp.Expr]:
+        """Return single solutions y(x) that are orbits of a symmetry, or on which it vanishes."""
+        y = self.plane[1]
+        places = [*field]
+        if field[0] != 0:
+            places.append(self._excess(sp.cancel(field[1] / field[0])))
+        found: list[sp.Expr] = []
+        for place in places:
+            if place.has(*INFINITE):
                 continue
-            try:
-                curves = [sp.simplify(sp.expand_log(h, force=True)) for h in sp.solve(factor, y)]
-            except NotImplementedError:
-                continue
-            found.extend(h for h in curves if h not in found and _curve_solves(plane, right, jets, h))
-    return found
+            top = sp.factor(sp.fraction(sp.together(place))[0])
+            for factor in sp.Mul.make_args(top):
+                if not factor.has(y):
+                    continue
+                try:
+                    curves = [sp.simplify(sp.expand_log(h, force=True)) for h in sp.solve(factor, y)]
+                except NotImplementedError:
+                    continue
+                found.extend(h for h in curves if h not in found and self.has_curve(h))
+        return found
+
+    def _excess(self, slope: sp.Expr) -> sp.Expr:
+        """How much curves of a slope miss the equation by."""
+        rates = _slope_rates(self.plane, slope, self.order)
+        return rates[-1] - self.right.xreplace(dict(zip(self.jets[1:], rates[:-1], strict=True)))
 
 
-def solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope: sp.Expr, relation: sp.Expr) -> bool:
-    """Return True if curves of a slope, or the one curve y(x) that a relation is, solve an equation.
-
-    Args:
-        plane: see `orbits_solve`, like ``right`` and ``jets``.
-        slope: y' of the curves, with constants.
-        relation: what vanishes on them.
-    """
-    if not (relation - plane[1]).has(plane[1]):
-        return _curve_solves(plane, right, jets, plane[1] - relation)
-    return slope_solves(plane, right, jets, slope)
-
-
-def slope_solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope: sp.Expr) -> bool:
-    """Return True if curves of a slope solve an equation, whatever its constants.
-
-    Args:
-        plane: see `orbits_solve`, like ``right`` and ``jets``.
-        slope: y' of the curves.
-    """
-    return bool(vanishes(_excess(plane, right, jets, slope)))
-
-
-def _curve_solves(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], curve: sp.Expr) -> bool:
-    """Whether a function y(x) solves an equation."""
-    if curve.has(*INFINITE, sp.I):
-        return False
-    x = plane[0]
-    there = right.xreplace({jet: sp.diff(curve, x, k) for k, jet in enumerate(jets)})
-    return not there.has(*INFINITE) and bool(vanishes(sp.diff(curve, x, len(jets)) - there))
-
-
-def _excess(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], slope: sp.Expr) -> sp.Expr:
-    """How much curves of a slope miss an equation by."""
-    rates = slope_rates(plane, slope, len(jets))
-    return rates[-1] - right.xreplace(dict(zip(jets[1:], rates[:-1], strict=True)))
-
-
-class SolutionFamily(NamedTuple):
+class _SolutionFamily(NamedTuple):
     """Solutions, one for each value of the constants.
 
     Attributes:
@@ -255,43 +208,30 @@ class SolutionFamily(NamedTuple):
 
     @classmethod
     def of(
-        cls, slope: sp.Expr, relation: sp.Expr, constants: Sequence[sp.Symbol], solves: Callable[[sp.Expr], bool]
-    ) -> SolutionFamily:
-        """Return the family with its constants numbered from one, in a form that has as many members as may be.
-
-        Args:
-            slope: y' of the solutions.
-            relation: an expression that is zero on them.
-            constants: all constants of the order; fewer may occur.
-            solves: see `with_limits`.
-        """
+        cls, slope: sp.Expr, relation: sp.Expr, constants: Sequence[sp.Symbol], equation: _OrdinaryEquation
+    ) -> _SolutionFamily:
+        """The family with its constants numbered from one, in a form that has as many members as may be."""
         # all constants but the last belong to the slope
         held = [c for c in constants if slope.has(c) or relation.has(c)]
         if len(held) == len(constants) and slope.free_symbols.issuperset(constants[:-1]):
-            return cls(*with_limits(slope, relation, constants, solves), tuple(constants))
+            return cls(*_with_limits(slope, relation, constants, equation), tuple(constants))
         names = dict(zip(held, constants, strict=False))
         slope, relation = (e.subs(names, simultaneous=True) for e in (slope, relation))
         return cls(slope, relation, tuple(names.values())[: len(constants) - 1])
 
 
-def not_held(
-    plane: Plane, special: Sequence[SolutionFamily], general: Sequence[SolutionFamily]
-) -> list[SolutionFamily]:
-    """Return those of some families that no others hold.
-
-    Args:
-        plane: x and y.
-        special: the families, with fewer constants than the general ones.
-        general: the others.
-    """
-    kept: list[SolutionFamily] = []
+def _not_held(
+    plane: Plane, special: Sequence[_SolutionFamily], general: Sequence[_SolutionFamily]
+) -> list[_SolutionFamily]:
+    """Those of some families, of fewer constants, that no general ones hold."""
+    kept: list[_SolutionFamily] = []
     for family in sorted(special, key=lambda family: -len(family.constants)):
         if not any(_holds(plane, other, family) for other in (*general, *kept)):
             kept.append(family)
     return kept
 
 
-def _holds(plane: Plane, general: SolutionFamily, special: SolutionFamily) -> bool:
+def _holds(plane: Plane, general: _SolutionFamily, special: _SolutionFamily) -> bool:
     """Whether values of the constants of one family give the other."""
     x, y = plane
     if len(special.constants) > len(general.constants):
@@ -305,7 +245,7 @@ def _holds(plane: Plane, general: SolutionFamily, special: SolutionFamily) -> bo
         return bool(vanishes(general.slope - slope))
     if not general.constants:
         return bool(vanishes(general.relation.subs(on)))
-    mine, theirs = (slope_rates(plane, e, len(free)) for e in (general.slope, slope))
+    mine, theirs = (_slope_rates(plane, e, len(free)) for e in (general.slope, slope))
     try:
         equations = [sp.fraction(sp.together(a - b))[0] for a, b in zip(mine, theirs, strict=True)]
         solved = sp.solve(equations, free, dict=True) if free else [{}]
@@ -329,10 +269,8 @@ def _is_finite(e: sp.Expr) -> bool:
     return value.has(sp.Integral) or bool(value.is_number and not value.has(*INFINITE))
 
 
-_MAX_ORDER = 3  # of equations that are integrated
+_MAX_ORDER = 3  # equations of higher order are not integrated
 _MAX_FIRST, _MAX_NEXT = 8, 2  # symmetries that are tried first, and after each of them
-
-Field = tuple[sp.Expr, ...]
 
 
 @dataclass(frozen=True)
@@ -390,13 +328,13 @@ class Quadrature:
         """
         y = self.variables[1]
         try:
-            found = [] if self.relation.has(sp.Integral) else sp.solve(one_logarithm(self.relation, y), y)
+            found = [] if self.relation.has(sp.Integral) else sp.solve(_one_logarithm(self.relation, y), y)
         except NotImplementedError:
             found = []
         if not found:
             raise AlgebraError(f"expected a relation that is solved for {y}, got {self.relation} = 0")
         if self.constants:
-            found = [plain_constant(e, self.constants[-1]) for e in found]
+            found = [_plain_constant(e, self.constants[-1]) for e in found]
         return tuple(dict.fromkeys(map(sp.simplify, found)))
 
     def __repr__(self) -> str:
@@ -421,10 +359,10 @@ def reduce_order(pde: Any, generator: Symmetry) -> OrderReduction:
         AlgebraError: the symmetry has no coordinates in closed form, or the equation in them has no formula.
     """
     check_type("generator", generator, Symmetry)
-    plane, right, jets = _equation(pde)
+    equation = _equation(pde)
     if residual(pde, generator, None) != 0:
         raise ConfigurationError(f"generator: expected a symmetry of the equation, got {generator}")
-    return _reduction(plane, right, jets, generator.components, 1)
+    return _reduction(equation, generator.components, 1)
 
 
 def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
@@ -449,41 +387,42 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
         ConfigurationError: see `reduce_order`; or the order is above three.
         AlgebraError: the symmetries do not lead to quadratures with formulas between them; the message says how far.
     """
-    plane, right, jets = _equation(pde)
-    if len(jets) > _MAX_ORDER:
+    equation = _equation(pde)
+    plane, order = equation.plane, equation.order
+    if order > _MAX_ORDER:
         raise ConfigurationError(
-            f"pde: expected an equation of order {_MAX_ORDER} at most, got order {len(jets)}: `reduce_order` lowers it"
+            f"pde: expected an equation of order {_MAX_ORDER} at most, got order {order}: `reduce_order` lowers it"
         )
     fields = [g.components for g in search(pde, None, None, ())]
-    taken = {s.name for s in right.free_symbols}
-    constants = tuple(sp.Symbol(_free(f"C{k + 1}", taken)) for k in range(len(jets)))
+    taken = {s.name for s in equation.right.free_symbols}
+    constants = tuple(sp.Symbol(free_name(f"C{k + 1}", taken)) for k in range(order))
     # a bracket of two is normal in what they span
     pairs = itertools.combinations(fields, 2)
     brackets = (tuple(map(sp.simplify, bracket(first, second, plane))) for first, second in pairs)
     every = list(dict.fromkeys([*(field for field in brackets if any(field)), *fields]))
     every.sort(key=lambda field: _loss(field, plane[1]))
-    least = len(jets)
+    least = order
     for field in every[:_MAX_FIRST]:
-        branches: list[SolutionFamily] = []
-        special: list[SolutionFamily] = []
-        for found, left in _solutions(plane, right, jets, [field, *(f for f in every if f != field)], constants, 1):
+        branches: list[_SolutionFamily] = []
+        special: list[_SolutionFamily] = []
+        for found, left in _solutions(equation, [field, *(f for f in every if f != field)], constants, 1):
             least = min(least, left)
-            if found is None or not solves(plane, right, jets, *found):
+            if found is None or not equation.has_solutions(*found):
                 continue
-            family = SolutionFamily.of(*found, constants, lambda e: slope_solves(plane, right, jets, e))
-            (branches if len(family.constants) == len(jets) else special).append(family)
+            family = _SolutionFamily.of(*found, constants, equation)
+            (branches if len(family.constants) == order else special).append(family)
         if branches:
-            kept = (*branches, *not_held(plane, special, branches))
-            return tuple(Quadrature(real_logarithms(f.relation, plane), f.slope, f.constants, plane) for f in kept)
+            kept = (*branches, *_not_held(plane, special, branches))
+            return tuple(Quadrature(_real_logarithms(f.relation, plane), f.slope, f.constants, plane) for f in kept)
     rest = f"an equation of order {least}" if least else "a relation for z that is not solved"
     raise AlgebraError(
-        f"pde: expected {len(jets)} symmetries that lead to quadratures in closed form, got {len(fields)} symmetries, "
+        f"pde: expected {order} symmetries that lead to quadratures in closed form, got {len(fields)} symmetries, "
         f"which leave {rest}"
     )
 
 
-def _equation(pde: Any) -> tuple[Plane, sp.Expr, tuple[sp.Symbol, ...]]:
-    """x and y, the right side of y^(n) = ..., and the symbols y, ..., y^(n - 1)."""
+def _equation(pde: Any) -> _OrdinaryEquation:
+    """Read the text or expression of one ordinary equation for one unknown."""
     residuals = residuals_of(pde)
     system = EvolutionSystem(residuals, None)
     if len(system.variables) != 1 or len(system.unknowns) != 1 or len(system.leaders) != 1:
@@ -500,7 +439,7 @@ def _equation(pde: Any) -> tuple[Plane, sp.Expr, tuple[sp.Symbol, ...]]:
         )
     ((_, (order,)),) = system.leaders
     jets = tuple(system.jet(0, (k,)) for k in range(order))
-    return (system.variables[0], system.unknowns[0]), right, jets
+    return _OrdinaryEquation((system.variables[0], system.unknowns[0]), right, jets)
 
 
 def _coordinates(plane: Plane, field: Field) -> Iterator[tuple[sp.Expr, sp.Expr, int, int]]:
@@ -522,45 +461,27 @@ def _coordinates(plane: Plane, field: Field) -> Iterator[tuple[sp.Expr, sp.Expr,
     yield from sorted(choices, key=lambda choice: sp.count_ops(choice[0]) + sp.count_ops(choice[1]))
 
 
-def _reduction(plane: Plane, right: sp.Expr, jets: Sequence[sp.Symbol], field: Field, depth: int) -> OrderReduction:
-    """The equation in coordinates of a symmetry, by its values on a slice.
-
-    Args:
-        plane: x and y.
-        right: of y^(n) = right.
-        jets: the symbols y, ..., y^(n - 1).
-        field: the symmetry.
-        depth: the number of the reduction, for names.
-    """
+def _reduction(equation: _OrdinaryEquation, field: Field, depth: int) -> OrderReduction:
+    """The equation in coordinates of a symmetry, by its values on a slice; the ``depth`` numbers new names."""
+    plane, right, jets = equation
     taken = {v.name for e in (right, *field, *plane) for v in e.free_symbols}
-    r, z = (sp.Symbol(_free(f"{letter}{'' if depth == 1 else depth}", taken)) for letter in "rz")
+    r, z = (sp.Symbol(free_name(f"{letter}{'' if depth == 1 else depth}", taken)) for letter in "rz")
     symbols = tuple(sp.Symbol(f"{z}" + "'" * k) for k in range(len(jets)))
     for place_r, place_s, place, value in _coordinates(plane, field):
         there = {plane[place]: sp.Integer(value), plane[1 - place]: r}
-        lifted = _lifted(plane, jets, (place_r, place_s), there, symbols)
+        lifted = _lifted(equation, (place_r, place_s), there, symbols)
         if lifted is None:
             continue
         values, rates = lifted
         # y^(n) by the equation, in what z^(n - 1) is of it
-        equation = sp.simplify(rates[-1].xreplace({_next(jets): right}).subs(values).subs(there))
-        if not equation.has(*INFINITE):
-            return OrderReduction(equation, symbols, (r, z), (place_r, place_s), there)
+        lower = sp.simplify(rates[-1].xreplace({equation.highest: right}).subs(values).subs(there))
+        if not lower.has(*INFINITE):
+            return OrderReduction(lower, symbols, (r, z), (place_r, place_s), there)
     raise AlgebraError(f"generator: expected a symmetry with coordinates in closed form, got {field} of {plane}")
 
 
-def _free(name: str, taken: Iterable[str]) -> str:
-    """A name that nothing else has."""
-    return _free(f"{name}_", taken) if name in taken else name
-
-
-def _next(jets: Sequence[sp.Symbol]) -> sp.Symbol:
-    """The symbol of the derivative of order n, where those below it are given."""
-    return sp.Symbol(f"{jets[0]}__{len(jets)}")
-
-
 def _lifted(
-    plane: Plane,
-    jets: Sequence[sp.Symbol],
+    equation: _OrdinaryEquation,
     coordinates: tuple[sp.Expr, sp.Expr],
     there: Mapping[sp.Symbol, sp.Expr],
     symbols: Sequence[sp.Symbol],
@@ -569,7 +490,8 @@ def _lifted(
 
     ``None`` where some is not solved for.
     """
-    chain = [*jets, _next(jets)]
+    plane, _, jets = equation
+    chain = [*jets, equation.highest]
     place_r, place_s = coordinates
 
     def total(e: sp.Expr) -> sp.Expr:
@@ -591,27 +513,24 @@ def _lifted(
 
 
 def _solutions(
-    plane: Plane,
-    right: sp.Expr,
-    jets: Sequence[sp.Symbol],
-    fields: Sequence[Field],
-    constants: Sequence[sp.Symbol],
-    depth: int,
+    equation: _OrdinaryEquation, fields: Sequence[Field], constants: Sequence[sp.Symbol], depth: int
 ) -> Iterator[tuple[tuple[sp.Expr, sp.Expr] | None, int]]:
     """Slopes y' and relations of solutions by the first field, and the order that is left where there is none.
 
     It is zero for general solutions, and positive for those of fewer constants, too.
 
     Args:
-        plane: see `_reduction`, like ``right``, ``jets`` and ``depth``.
+        equation: what they solve.
         fields: symmetries; the first is used first.
-        constants: of integration.
+        constants: C1, ... of integration.
+        depth: the number of the reduction, for names.
     """
+    plane, order = equation.plane, equation.order
     field, *others = fields
     try:
-        reduction = _reduction(plane, right, jets, field, depth)
+        reduction = _reduction(equation, field, depth)
     except AlgebraError:
-        yield None, len(jets)
+        yield None, order
         return
     place_r, place_s = reduction.coordinates
     r = reduction.variables[0]
@@ -623,14 +542,14 @@ def _solutions(
         up, along = (sp.diff(place_s, v) - here * sp.diff(place_r, v) for v in reversed(plane))
         if up == 0 or here.has(*INFINITE):
             continue
-        relation = place_s - _integral(z, r).subs(r, place_r) - constants[len(jets) - 1]
+        relation = place_s - _integral(z, r).subs(r, place_r) - constants[order - 1]
         yield (sp.simplify(-along / up), relation), left
     # what the quadrature leaves out
-    if orbits_solve(plane, right, jets, field):
-        yield (sp.cancel(field[1] / field[0]), place_r - constants[len(jets) - 1]), len(jets)
+    if equation.has_orbits(field):
+        yield (sp.cancel(field[1] / field[0]), place_r - constants[order - 1]), order
     else:
-        for curve in curves_left_out(plane, right, jets, field):
-            yield (sp.diff(curve, plane[0]), plane[1] - curve), len(jets)
+        for curve in equation.left_out(field):
+            yield (sp.diff(curve, plane[0]), plane[1] - curve), order
 
 
 def _integrands(
@@ -646,7 +565,7 @@ def _integrands(
     if not jets:
         yield reduction.equation, 0
         return
-    z = reduction.variables[1]
+    z, lower = reduction.variables[1], _OrdinaryEquation(reduction.variables, reduction.equation, jets)
     inherited = []
     for other in others:
         if _is_multiple(bracket(field, other, plane), field, plane):
@@ -657,7 +576,7 @@ def _integrands(
     for first in inherited[:_MAX_NEXT]:
         is_solved = False
         ordered = [first, *(f for f in inherited if f != first)]
-        for found, left in _solutions(reduction.variables, reduction.equation, jets, ordered, constants, depth + 1):
+        for found, left in _solutions(lower, ordered, constants, depth + 1):
             if found is None or found[1].has(sp.Integral):
                 yield None, left if found is None else 0
                 continue
@@ -666,7 +585,7 @@ def _integrands(
             except NotImplementedError:
                 yield None, 0
                 continue
-            yield from ((plain_constant(e, constants[len(jets) - 1]), left) for e in solved)
+            yield from ((_plain_constant(e, constants[len(jets) - 1]), left) for e in solved)
             is_solved |= left == 0 and bool(solved)
         if is_solved:
             return

@@ -10,9 +10,10 @@ from typing import Any
 import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry.equations.equation import EvolutionSystem, Index
+from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.formulas import flow, sliced
-from trivgeo.symmetry.equations.numeric import vanishes
+from trivgeo.symmetry.equations.multi_index import Index, derivative, shifted
+from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 
 __all__ = ["Reduction", "reduced"]
 
@@ -88,10 +89,10 @@ class Reduction:
         return result
 
     def _spread(self, functions: Sequence[Any]) -> tuple[sp.Expr, ...]:
-        """From the slice to all points."""
+        """The solution everywhere, from functions that are its values on the slice."""
         if len(self.fields) > 1:
             raise AlgebraError(f"expected one generator to move a solution with, got {len(self.fields)}")
-        names = (*self.system.variables, *self.system.unknowns)
+        names = self.system.coordinates
         ((variable, value),) = self.at.items()
         place, s = names.index(variable), sp.Dummy("s", real=True)
         others = sliced(flow(self.fields[0], names, s), place, value, s)
@@ -128,7 +129,7 @@ def reduced(system: EvolutionSystem, fields: Sequence[Field]) -> Reduction:
     Raises:
         AlgebraError: the fields do not move the variables independently, or there is no such slice.
     """
-    names = (*system.variables, *system.unknowns)
+    names = system.coordinates
     count = len(system.variables)
     positions = sorted(range(count), key=lambda i: (i != system.time, i))
     for chosen in itertools.combinations(positions, len(fields)):
@@ -138,10 +139,10 @@ def reduced(system: EvolutionSystem, fields: Sequence[Field]) -> Reduction:
         for values in itertools.product((sp.S.Zero, sp.S.One), repeat=len(chosen)):
             at = dict(zip((system.variables[i] for i in chosen), values, strict=True))
             there = across.subs(at).det()
-            if there.has(sp.nan, sp.zoo, sp.oo) or vanishes(there):
+            if there.has(*INFINITE) or vanishes(there):
                 continue
             left = [equation.subs(at) for equation in _Slice(system, fields, chosen, across).residuals()]
-            if any(equation.has(sp.nan, sp.zoo, sp.oo) for equation in left):
+            if any(equation.has(*INFINITE) for equation in left):
                 continue
             equations = dict.fromkeys(_essential(system, e) for e in left if not vanishes(e))
             return Reduction(tuple(_with_functions(system, e, at) for e in equations), at, tuple(fields), system)
@@ -158,16 +159,12 @@ class _Slice:
         rates = []
         for a in range(len(system.unknowns)):
             # the characteristic vanishes
-            right = [f[count + a] - sum(f[i] * self._jet(a, self._unit(i)) for i in self._along) for f in fields]
+            right = [
+                f[count + a] - sum(f[i] * system.jet(a, shifted(system.zero, i)) for i in self._along) for f in fields
+            ]
             rates.append(matrix.LUsolve(sp.Matrix(right)))
         self._rates = rates
         self._known: dict[tuple[int, Index], sp.Expr] = {}
-
-    def _unit(self, position: int) -> Index:
-        return tuple(int(i == position) for i in range(len(self._system.variables)))
-
-    def _jet(self, a: int, index: Index) -> sp.Symbol:
-        return self._system.jet(a, index)
 
     def value(self, a: int, index: Index) -> sp.Expr:
         """A derivative of an unknown in those along the slice."""
@@ -176,20 +173,13 @@ class _Slice:
             direction = next((i for i in (*self._along, *self._across) if index[i]), None)
             crossing = [i for i in self._across if index[i]]
             if direction is None or not crossing:
-                return self._jet(a, index)
-            lower = tuple(k - (i == direction) for i, k in enumerate(index))
+                return self._system.jet(a, index)
             if sum(index) == 1:
                 self._known[key] = sp.simplify(self._rates[a][self._across.index(direction)])
             else:
-                self._known[key] = self._total(self.value(a, lower), direction)
+                lower = self.value(a, shifted(index, direction, -1))
+                self._known[key] = self._system.total(lower, direction, self.value)
         return self._known[key]
-
-    def _total(self, expression: sp.Expr, direction: int) -> sp.Expr:
-        result = sp.diff(expression, self._system.variables[direction])
-        for symbol, a, index in self._system.jets_in(expression):
-            higher = tuple(k + (i == direction) for i, k in enumerate(index))
-            result += sp.diff(expression, symbol) * self.value(a, higher)
-        return result
 
     def residuals(self) -> list[sp.Expr]:
         """The equations in derivatives along the slice."""
@@ -211,6 +201,5 @@ def _with_functions(system: EvolutionSystem, equation: sp.Expr, at: Mapping[sp.S
     values = {}
     for symbol, a, index in system.jets_in(equation):
         function = system.functions[a].func(*variables) if variables else symbol
-        counts = [(v, k) for v, k in zip(system.variables, index, strict=True) if k]
-        values[symbol] = sp.Derivative(function, *counts) if counts else function
+        values[symbol] = derivative(function, system.variables, index, sp.Derivative)
     return equation.xreplace(values)

@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import sympy as sp
 
@@ -20,6 +20,8 @@ from trivgeo.symmetry.algebra.optimal import OptimalSystem
 from trivgeo.symmetry.conservation import ConservationLaw, ConservationLaws
 from trivgeo.symmetry.determining.conditions import check, collect
 from trivgeo.symmetry.equations.formulas import moved_solution
+from trivgeo.symmetry.equations.found import FoundSequence
+from trivgeo.symmetry.equations.multi_index import derivative
 from trivgeo.symmetry.equations.numeric import Radicals
 from trivgeo.symmetry.equations.unnamed_functions import Particular, Solution
 from trivgeo.symmetry.equations.vector_fields import SuperpositionIdeal, Symmetry, TrivialSymmetries, group_parameter
@@ -64,7 +66,7 @@ class Knowledge:
     sizes: Mapping[int, int]
 
 
-class Symmetries(Sequence[Symmetry]):
+class Symmetries(FoundSequence[Symmetry]):
     """Point symmetries of equations: a sequence of generators, with a statement about completeness.
 
     Args:
@@ -94,6 +96,7 @@ class Symmetries(Sequence[Symmetry]):
         infinite_ideal: SuperpositionIdeal | None,
         trivial: TrivialSymmetries | None,
     ) -> None:
+        super().__init__(generators)
         self._system = system
         self._conditions = conditions
         self.functions = knowledge.functions
@@ -105,22 +108,10 @@ class Symmetries(Sequence[Symmetry]):
         self.dimensions = dict(knowledge.sizes)
         self._algebra: SymmetryAlgebra | None = None
 
-    def __len__(self) -> int:
-        return len(self.generators)
-
-    @overload
-    def __getitem__(self, index: int) -> Symmetry: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Symmetry]: ...
-
-    def __getitem__(self, index: int | slice) -> Symmetry | Sequence[Symmetry]:
-        return self.generators[index]
-
     @property
     def variables(self) -> tuple[sp.Symbol, ...]:
         """The independent variables, then the unknown functions as symbols."""
-        return (*self._system.variables, *self._system.unknowns)
+        return self._system.coordinates
 
     @property
     def parameters(self) -> tuple[sp.Symbol, ...]:
@@ -231,8 +222,7 @@ class Symmetries(Sequence[Symmetry]):
         for form in collect(self._system, self._conditions):
             total = sp.S.Zero
             for (c, k), value in form.items():
-                counts = [(v, m) for v, m in zip(self.variables, k, strict=True) if m]
-                total += value * (sp.Derivative(functions[c], *counts) if counts else functions[c])
+                total += value * derivative(functions[c], self.variables, k, sp.Derivative)
             result.append(total)
         return result
 

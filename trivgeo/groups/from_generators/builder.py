@@ -58,9 +58,9 @@ def from_generators(
     :math:`[e_i, e_j] = -c_{ij}^k e_k` if :math:`[X_i, X_j] = c_{ij}^k X_k`.
 
     The algebra is decomposed as :math:`(\mathfrak s \oplus \mathfrak t) \ltimes \mathfrak n` with n its nilradical, s a
-    Levi factor and t a torus, in exact arithmetic where the constants of the fields are rational; an element is
-    :math:`g = \exp(n)\,h`, see `GeneratedGroup`. How the action is computed, and where it has no value, is said in
-    `GeneratedAction`.
+    Levi factor and t a torus, in exact arithmetic where the constants of the fields are rational and python-flint is
+    installed; an element is :math:`g = \exp(n)\,h`, see `GeneratedGroup`. How the action is computed, and where it has
+    no value, is said in `GeneratedAction`.
 
     Args:
         fields: one vector field a generator, in any basis of their span, as a sequence or by name. Each is a torch

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra, balanced
-from trivgeo.groups.exact_algebra import RationalAlgebra
 from trivgeo.groups.from_generators.span import evaluation_basis, fit_brackets, without_cancelled
 from trivgeo.groups.from_generators.user_fields import FieldBasis, SampledFields
-from trivgeo.groups.structure import LeviDecomposition, check_split, find_split, rational
+from trivgeo.groups.ground_fields import Array
+from trivgeo.groups.structure import LeviDecomposition, LieStructure, check_split, exact_structure, find_split
 
 __all__ = ["AdaptedAlgebra", "DecomposedFields", "Vectors", "decompose"]
 
@@ -71,7 +71,7 @@ def decompose(sampled: SampledFields, split: tuple[Vectors, Vectors] | None) -> 
     """
     basis, names = sampled.basis, sampled.generators.names
     algebra = LieAlgebra(_constants(sampled), basis.fields.names)
-    exact = rational(algebra) if basis.exact is None else basis.exact
+    exact = exact_structure(algebra) if basis.exact is None else basis.exact
     if exact is not None or split is not None or basis.is_simple:
         return _decomposed(sampled, basis, algebra, _levi(algebra, exact, basis, names, split))
     failure: AlgebraError | None = None
@@ -90,7 +90,7 @@ def _constants(sampled: SampledFields) -> Tensor:
     """The structure constants of the group in the basis of the parsed fields, ``[n, n, n]``."""
     basis, generators = sampled.basis, sampled.generators
     if basis.exact is not None:
-        return torch.tensor(basis.exact.floats(), dtype=torch.float64)
+        return basis.exact.field.tensor(basis.exact.constants)
     try:
         return -fit_brackets(basis.fields, sampled.sampler)
     except AlgebraError:
@@ -114,7 +114,7 @@ def _candidate_bases(sampled: SampledFields, algebra: LieAlgebra) -> Iterator[Fi
 
 def _levi(
     algebra: LieAlgebra,
-    exact: RationalAlgebra | None,
+    exact: LieStructure[Array] | None,
     basis: FieldBasis,
     names: Sequence[str],
     split: tuple[Vectors, Vectors] | None,

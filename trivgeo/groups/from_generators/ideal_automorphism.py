@@ -12,10 +12,10 @@ from trivgeo._numerics import Constant, broadcast_shapes
 from trivgeo._random import uniform
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
+from trivgeo.groups.ground_fields import REALS
 from trivgeo.groups.linalg import confirmed, matrix_functions, matvec
 from trivgeo.groups.nilpotent import NilpotentGroup
 from trivgeo.groups.semidirect import Automorphism
-from trivgeo.groups.structure import null_space
 
 __all__ = ["BracketAdjoint", "IdealAutomorphism", "MatrixAdjoint", "SemisimpleAdjoint", "TorusExponential"]
 
@@ -346,7 +346,7 @@ def invertible_derivation(algebra: LieAlgebra, commuting: Tensor) -> Tensor | No
         (torch.einsum("ka,bl->klab", unit, d) - torch.einsum("ka,bl->klab", d, unit)).reshape(-1, n * n)
         for d in commuting
     ]
-    solutions = null_space(torch.cat(system)).reshape(-1, n, n)
+    solutions = REALS.null_space(torch.cat(system)).reshape(-1, n, n)
     if not len(solutions):
         return None
     generator = torch.Generator().manual_seed(0)

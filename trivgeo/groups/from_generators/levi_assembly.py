@@ -32,19 +32,10 @@ from trivgeo.groups.from_generators.semisimple_algebra import (
     standard_representation,
 )
 from trivgeo.groups.from_generators.span import without_cancelled
+from trivgeo.groups.ground_fields import REALS
 from trivgeo.groups.nilpotent import Nilpotent
 from trivgeo.groups.semidirect import SemidirectProduct
-from trivgeo.groups.structure import (
-    LeviDecomposition,
-    bracket_span,
-    coordinates,
-    intersection,
-    largest_constant,
-    null_space,
-    products,
-    row_reduce,
-    subalgebra,
-)
+from trivgeo.groups.structure import LeviDecomposition, real_structure, subalgebra
 
 __all__ = [
     "Representations",
@@ -142,7 +133,9 @@ def _in_generators(adapted: AdaptedAlgebra, ideal: Tensor) -> LeviDecomposition:
 
 def _derivations(algebra: LieAlgebra, split: LeviDecomposition) -> Tensor:
     """The derivations of the ideal by the complement, ``[r + k, d, d]``, without rounding of terms that cancel."""
-    derivations = coordinates(products(algebra, split.complement, split.ideal), split.ideal).transpose(1, 2)
+    derivations = REALS.coordinates(
+        real_structure(algebra).brackets(split.complement, split.ideal), split.ideal
+    ).transpose(1, 2)
     sizes = (split.complement.abs(), split.ideal.abs(), algebra.structure_constants.abs())
     terms = (torch.einsum("ai,bj,ijk->abk", *sizes) @ torch.linalg.pinv(split.ideal).abs()).transpose(1, 2)
     return without_cancelled(derivations, terms)
@@ -174,11 +167,11 @@ def _hull(algebra: LieAlgebra, split: LeviDecomposition) -> tuple[LieAlgebra, Le
     inside = torch.cat([split.semisimple, torch.zeros(k, n, dtype=torch.float64), split.ideal, split.torus])
     moves = split.derivations.new_zeros(n + k, n, n)  # the derivation in each basis element
     moves[r : r + k], moves[r + k + d :] = split.derivations, -split.derivations
-    brackets = products(algebra, inside, inside)
+    brackets = real_structure(algebra).brackets(inside, inside)
     brackets = brackets + torch.einsum("iab,jb->ija", moves, inside) - torch.einsum("jab,ib->ija", moves, inside)
     # [hull, hull] lies in the semisimple part and the ideal
     kept = torch.cat([split.semisimple, split.ideal])
-    found = coordinates(brackets, kept)
+    found = REALS.coordinates(brackets, kept)
     c = torch.zeros(n + k, n + k, n + k, dtype=torch.float64)
     c[..., :r], c[..., r + k : r + k + d] = found[..., :r], found[..., r:]
     back = torch.linalg.inv(torch.cat([split.semisimple, split.torus, split.ideal]))
@@ -197,11 +190,11 @@ def _adapted_ideal(algebra: LieAlgebra, split: LeviDecomposition, needed: bool) 
         return n, IdealLayout(0, len(n))
     inner = subalgebra(algebra, n)
     whole = torch.eye(len(n), dtype=torch.float64)
-    derived = bracket_span(inner, whole, whole)
-    acts = coordinates(products(algebra, split.semisimple, n), n).transpose(1, 2)  # [r, d, d]
+    derived = real_structure(inner).bracket_span(whole, whole)
+    acts = REALS.coordinates(real_structure(algebra).brackets(split.semisimple, n), n).transpose(1, 2)  # [r, d, d]
     v = _invariant_complement(derived, acts)
-    moved = row_reduce(torch.einsum("rab,vb->rva", acts, v).reshape(-1, len(n)), largest_constant(algebra))
-    fixed = intersection(v, null_space(acts.reshape(-1, len(n))))
+    moved = REALS.row_space(torch.einsum("rab,vb->rva", acts, v).reshape(-1, len(n)), real_structure(algebra).size)
+    fixed = REALS.intersection(v, REALS.null_space(acts.reshape(-1, len(n))))
     rows = torch.cat([moved, fixed])
     if len(rows) != len(v):
         raise AlgebraError("expected the semisimple part to act semisimply on the ideal: rank decisions failed")
@@ -219,7 +212,9 @@ def _invariant_complement(derived: Tensor, acts: Tensor) -> Tensor:
     d, q = acts.shape[-1], len(derived)
     if not q:
         return torch.eye(d, dtype=torch.float64)
-    inside = coordinates(torch.einsum("rab,qb->rqa", acts, derived), derived).transpose(1, 2)  # on the derived algebra
+    inside = REALS.coordinates(torch.einsum("rab,qb->rqa", acts, derived), derived).transpose(
+        1, 2
+    )  # on the derived algebra
     unit_d, unit_q = torch.eye(d, dtype=torch.float64), torch.eye(q, dtype=torch.float64)
     # X [q, d]: X derived^T = 1, inside X = X act
     first = torch.einsum("xa,yb->xyab", unit_q, derived).reshape(q * q, q * d)
@@ -229,7 +224,7 @@ def _invariant_complement(derived: Tensor, acts: Tensor) -> Tensor:
     solution = torch.linalg.pinv(system, rtol=1e-10) @ right
     if float((system @ solution - right).abs().max()) > 1e-8:
         raise AlgebraError("expected an invariant complement of [n, n] in n, found none: rank decisions failed")
-    return null_space(solution.reshape(q, d))
+    return REALS.null_space(solution.reshape(q, d))
 
 
 def _bracket_layer(inner: LieAlgebra, rows: Tensor, start: int) -> tuple[Layer, Tensor]:
@@ -274,11 +269,11 @@ def _block_representation(
         return on_ideal
 
     def kernel_of(matrices: Tensor) -> Tensor:
-        return null_space(matrices.reshape(r, -1).T) if matrices.numel() else torch.eye(r, dtype=torch.float64)
+        return REALS.null_space(matrices.reshape(r, -1).T) if matrices.numel() else torch.eye(r, dtype=torch.float64)
 
     # coordinates of the covers, and of the ideal orthogonal to them
     planes = [plane_representation(subalgebra(semisimple, ideal)) for ideal in covers]
-    beside = null_space(torch.cat(list(covers)) @ semisimple.killing_form) if covers else None
+    beside = REALS.null_space(torch.cat(list(covers)) @ semisimple.killing_form) if covers else None
     total = on_ideal
     if beside is not None:
         back = torch.linalg.inv(torch.cat([*covers, beside]))
@@ -286,10 +281,10 @@ def _block_representation(
         whole = torch.zeros(r, 0, 0, dtype=torch.float64)
         for plane in planes:
             whole = _blocks(whole, plane)
-        missed = null_space(_blocks(on_ideal, whole).reshape(r, -1).T)
+        missed = REALS.null_space(_blocks(on_ideal, whole).reshape(r, -1).T)
         if len(missed):
-            images = products(semisimple, torch.eye(r, dtype=torch.float64), missed)
-            total = _blocks(total, coordinates(images, missed).transpose(1, 2))
+            images = real_structure(semisimple).brackets(torch.eye(r, dtype=torch.float64), missed)
+            total = _blocks(total, REALS.coordinates(images, missed).transpose(1, 2))
         return _blocks(total, whole)
     if len(kernel_of(total)):
         for base in representations.bases:
@@ -315,7 +310,7 @@ def _own_representation(semisimple: LieAlgebra, ideal: Tensor) -> Tensor:
     """Matrices ``[r, m, m]`` on which a semisimple ideal alone acts: n x n for sl(n, R), else the adjoint ones."""
     unit = torch.eye(semisimple.dim, dtype=torch.float64)
     if len(ideal) >= _MIN_DIM_OF_STANDARD:
-        rest = null_space(ideal @ semisimple.killing_form)
+        rest = REALS.null_space(ideal @ semisimple.killing_form)
         inside = torch.linalg.inv(torch.cat([ideal, rest]))[:, : len(ideal)]
         inner = subalgebra(semisimple, ideal)
         parts = simple_ideals(inner)
@@ -332,8 +327,8 @@ def _own_representation(semisimple: LieAlgebra, ideal: Tensor) -> Tensor:
 
 
 def _own_adjoint(semisimple: LieAlgebra, unit: Tensor, ideal: Tensor) -> Tensor:
-    images = products(semisimple, unit, ideal)  # [r, j, r]
-    return coordinates(images, ideal).transpose(1, 2)
+    images = real_structure(semisimple).brackets(unit, ideal)  # [r, j, r]
+    return REALS.coordinates(images, ideal).transpose(1, 2)
 
 
 def _blocks(a: Tensor, b: Tensor) -> Tensor:
@@ -347,8 +342,8 @@ def _blocks(a: Tensor, b: Tensor) -> Tensor:
 def _moved_block(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """The block of matrices ``[r, k, k]`` on the span of their images, and the frame (images, invariants)."""
     k = matrices.shape[-1]
-    moved = row_reduce(matrices.transpose(0, 1).reshape(k, -1).T)
-    invariant = null_space(matrices.reshape(-1, k))
+    moved = REALS.row_space(matrices.transpose(0, 1).reshape(k, -1).T)
+    invariant = REALS.null_space(matrices.reshape(-1, k))
     frame = torch.cat([moved, invariant]).T
     if frame.shape != (k, k):
         raise AlgebraError("expected the semisimple part to act semisimply in the representation")

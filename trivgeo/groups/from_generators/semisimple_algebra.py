@@ -11,7 +11,8 @@ from torch import Tensor
 from trivgeo._random import normal, uniform
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.structure import bracket_span, centre, null_space, subalgebra
+from trivgeo.groups.ground_fields import REALS
+from trivgeo.groups.structure import real_structure, subalgebra
 
 __all__ = ["is_split_form", "loop_directions", "plane_representation", "simple_ideals", "standard_representation"]
 
@@ -38,7 +39,7 @@ def simple_ideals(algebra: LieAlgebra) -> list[Tensor]:
     ad = torch.einsum("ai,ijk->akj", some, c)
     # maps that commute with ad are a real or complex number on each simple ideal
     system = torch.einsum("iab,dc->iadbc", ad, unit) - torch.einsum("ab,icd->iadbc", unit, ad)
-    maps = null_space(system.reshape(-1, n * n)).reshape(-1, n, n)
+    maps = REALS.null_space(system.reshape(-1, n * n)).reshape(-1, n, n)
     maps = maps + maps.mT
     weights = uniform((len(maps),), unit, generator)
     values, vectors = torch.linalg.eigh(torch.einsum("i,iab->ab", weights, maps))
@@ -62,9 +63,9 @@ def loop_directions(algebra: LieAlgebra, ideal: Tensor) -> Tensor:
     if not len(compact):
         return ideal[:0]
     k = subalgebra(inner, compact)
-    directions = [centre(k) @ compact]
+    directions = [real_structure(k).centre() @ compact]
     whole = torch.eye(k.dim, dtype=torch.float64)
-    derived = bracket_span(k, whole, whole)
+    derived = real_structure(k).bracket_span(whole, whole)
     if len(derived):
         weights = uniform((len(derived),), whole, torch.Generator().manual_seed(0))
         turning, roots = torch.linalg.eig(k.ad(weights @ derived))

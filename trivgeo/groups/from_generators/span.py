@@ -20,9 +20,9 @@ from torch import Tensor
 from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.expressions import require_sympy
-from trivgeo.groups.exact_algebra import RationalAlgebra, row_echelon
 from trivgeo.groups.from_generators.fields import VectorFields, sample_points, values_and_jacobians
-from trivgeo.groups.structure import describe
+from trivgeo.groups.ground_fields import RATIONALS, Array
+from trivgeo.groups.structure import LieStructure, describe, rational_structure
 
 __all__ = [
     "DENOMINATOR",
@@ -167,7 +167,7 @@ class SimpleBasis:
 
     vectors: list[tuple[Any, ...]]
     mixing: Tensor
-    algebra: RationalAlgebra | None
+    algebra: LieStructure[Array] | None
 
 
 def simple_basis(vectors: Sequence[Sequence[Any]], variables: Sequence[Any]) -> SimpleBasis | None:
@@ -211,7 +211,11 @@ def _simple(vectors: Sequence[Sequence[Any]], variables: Sequence[Any], *, expan
         found = _reduced_decimals(table)
         if found is None and not expanded and _looks_rounded(table):
             return None
-        matrix, columns = found or row_echelon(table)
+        if found is None:
+            reduced, columns = RATIONALS.row_echelon(RATIONALS.array(table))
+            matrix = RATIONALS.fractions(reduced)
+        else:
+            matrix, columns = found
         if len(matrix) < n:
             return None
         pivots = [keys[c] for c in columns]
@@ -269,7 +273,7 @@ def _expressions(row: Coefficients, count: int) -> tuple[Any, ...]:
 
 def _algebra(
     fields: Sequence[Sequence[Any]], variables: Sequence[Any], pivots: Sequence[Any], scales: Sequence[Fraction]
-) -> RationalAlgebra | None:
+) -> LieStructure[Array] | None:
     """The exact algebra of polynomial fields: coordinates of a bracket are its coefficients at the pivots.
 
     ``None`` if the fields are not polynomials, or do not close.
@@ -299,7 +303,7 @@ def _algebra(
             bracket = [b - exact * p for b, p in zip(bracket, polynomials[k], strict=True)]
         if any(bracket):
             return None
-    return RationalAlgebra(constants)
+    return rational_structure(constants)
 
 
 def evaluation_basis(fields: VectorFields, points: Tensor) -> Tensor:

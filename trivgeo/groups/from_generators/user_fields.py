@@ -17,7 +17,6 @@ from torch import Tensor
 from trivgeo._random import normal
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.expressions import exact, parse_expression, require_sympy
-from trivgeo.groups.exact_algebra import RationalAlgebra
 from trivgeo.groups.from_generators.fields import (
     Formulas,
     VectorFields,
@@ -27,6 +26,8 @@ from trivgeo.groups.from_generators.fields import (
     values_and_jacobians,
 )
 from trivgeo.groups.from_generators.span import simple_basis
+from trivgeo.groups.ground_fields import Array
+from trivgeo.groups.structure import LieStructure
 
 __all__ = [
     "FieldBasis",
@@ -75,7 +76,7 @@ class FieldBasis:
     fields: VectorFields
     mixing: Tensor
     expressions: FieldExpressions | None = None
-    exact: RationalAlgebra | None = None
+    exact: LieStructure[Array] | None = None
     is_simple: bool = False
 
 

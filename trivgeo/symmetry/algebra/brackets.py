@@ -9,15 +9,21 @@ import numpy as np
 import sympy as sp
 
 from trivgeo.errors import AlgebraError
-from trivgeo.symmetry.determining.finite_field import Values, null_space, row_echelon
-from trivgeo.symmetry.determining.random_points import RandomEvaluator, irrational_constants, usable_primes
-from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots
+from trivgeo.groups.ground_fields import PrimeField
+from trivgeo.symmetry.determining.random_points import (
+    RandomEvaluator,
+    Values,
+    irrational_constants,
+    random_values,
+    usable_primes,
+)
+from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots, exact_rows
 
-__all__ = ["bracket", "closed_part", "keeping", "moving_grids", "structure_constants"]
+__all__ = ["bracket", "closed_part", "closes", "keeping", "moving_grids", "structure_constants"]
 
 Field = Sequence[sp.Expr]
 
-_SPARE_POINTS = 6  # more than are needed
+_NUM_SPARE_POINTS = 6  # random points more than are needed
 
 
 def structure_constants(
@@ -47,17 +53,17 @@ def structure_constants(
     primes = usable_primes(entries)
     roots = SquareRoots(irrational_constants(entries))
     symbols = (*parameters, *roots.others)
-    count = (n + _SPARE_POINTS - 1) // len(variables) + _SPARE_POINTS
+    count = (n + _NUM_SPARE_POINTS - 1) // len(variables) + _NUM_SPARE_POINTS
 
     def solved(prime: int, fixed: Sequence[ParameterValues]) -> list[tuple[Values, list[int]]]:
         numbers = {s: np.repeat([f[s] for f in fixed], count) for s in fixed[0]}
         e = RandomEvaluator((), 0, count * len(fixed), prime, prime % 1000, numbers, parameters)
         table = np.stack([np.stack([e(entry)[:, 0] for entry in field]) for field in every])
         parts = [slice(i * count, (i + 1) * count) for i in range(len(fixed))]
-        return [row_echelon(table[:, :, part][:, :, e.valid[part]].reshape(len(every), -1).T, prime) for part in parts]
+        tables = (table[:, :, part][:, :, e.valid[part]].reshape(len(every), -1) for part in parts)
+        return [PrimeField(prime).row_echelon(part.T) for part in tables]
 
-    random = np.random.default_rng(3)
-    generic: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
+    generic = random_values(symbols, primes[0], seed=3)
     ((reduced, pivots),) = solved(primes[0], [generic | roots.values(primes[0])])
     if pivots[:n] != list(range(n)):
         raise AlgebraError("fields: expected independent ones over the constants, got a linear relation between them")
@@ -163,17 +169,18 @@ def closed_part(fields: Sequence[Field], variables: Sequence[sp.Symbol], paramet
     """
     kept: list[int] = []
     left = list(range(len(fields)))
-    if _closes(fields, variables, parameters):
+    if closes(fields, variables, parameters):
         return left
     while True:
-        added = next((i for i in left if _closes([fields[k] for k in (*kept, i)], variables, parameters)), None)
+        added = next((i for i in left if closes([fields[k] for k in (*kept, i)], variables, parameters)), None)
         if added is None:
             return sorted(kept)
         kept.append(added)
         left.remove(added)
 
 
-def _closes(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol]) -> bool:
+def closes(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol] = ()) -> bool:
+    """Return True if brackets of ``fields`` of ``variables``, with ``parameters``, lie in their span."""
     try:
         structure_constants(fields, variables, parameters, [str(i) for i in range(len(fields))])
     except AlgebraError:
@@ -191,27 +198,22 @@ def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Sym
     primes = usable_primes(flat)
     roots = SquareRoots(irrational_constants(flat))
     symbols = (*parameters, *roots.others)
-    count = 2 * len(entries[0]) + _SPARE_POINTS
+    count = 2 * len(entries[0]) + _NUM_SPARE_POINTS
 
     def solved(prime: int, fixed: ParameterValues) -> Values:
         e = RandomEvaluator((), 0, count, prime, prime % 1000, fixed, parameters)
         rows = [np.stack([e(entry)[:, 0] for entry in row], axis=1) for row in entries]
-        return null_space(*row_echelon(np.concatenate([block[e.valid] for block in rows]), prime), prime)
+        return PrimeField(prime).null_space(np.concatenate([block[e.valid] for block in rows]))
 
-    random = np.random.default_rng(3)
-    fixed: ParameterValues = {s: int(random.integers(2, primes[0] - 1)) for s in symbols}
-    generic = solved(primes[0], fixed | roots.values(primes[0]))
-    used = generic != 0
-
-    def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
-        found = [solved(prime, at) for at in fixed]
-        return [[int(v) for v in f[used]] if f.shape == used.shape and not f[~used].any() else None for f in found]
-
-    numbers = roots.numbers(values, symbols, primes) if used.any() else []
-    if numbers is None:
+    generic = solved(primes[0], random_values(symbols, primes[0], seed=3) | roots.values(primes[0]))
+    rows = exact_rows(
+        generic,
+        lambda prime, fixed: [solved(prime, at) for at in fixed],
+        lambda values: roots.numbers(values, symbols, primes),
+    )
+    if rows is None:
         raise AlgebraError(f"expected coefficients rational in {tuple(parameters)}, of low degree; got others")
-    taken = iter(numbers)
-    return [tuple(next(taken) if entry else sp.S.Zero for entry in row) for row in used]
+    return list(map(tuple, rows))
 
 
 def bracket(x: Field, y: Field, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:

@@ -8,23 +8,12 @@ from typing import Any
 
 import sympy as sp
 import torch
-from torch import Tensor
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.expressions import exact
-from trivgeo.groups import LieAlgebra
-from trivgeo.groups.structure import (
-    LeviDecomposition,
-    bracket_span,
-    centralizer,
-    centre,
-    derived_series,
-    find_split,
-    levi_factor,
-    null_space,
-    radical,
-    subalgebra,
-)
+from trivgeo.groups.algebra import LieAlgebra, balanced
+from trivgeo.groups.ground_fields import REALS
+from trivgeo.groups.structure import LeviDecomposition, LieStructure, exact_structure, find_split, real_structure
 from trivgeo.symmetry.algebra.optimal import OptimalSystem, optimal_system
 
 __all__ = [
@@ -63,17 +52,21 @@ def named(algebra: LieAlgebra) -> str:
     if not algebra.dim:
         return "0"
     try:
-        solvable, levi = radical(algebra), levi_factor(algebra)
+        return _named(exact_structure(algebra) or real_structure(balanced(algebra)[0]))
     except AlgebraError:
         return f"dimension {algebra.dim}"
+
+
+def _named(structure: LieStructure[Any]) -> str:
+    solvable, levi = structure.radical, structure.levi_factor
     if not len(levi):
-        return _solvable(algebra)
-    left = _semisimple(subalgebra(algebra, levi))
+        return _solvable(structure)
+    left = _semisimple(structure.subalgebra(levi))
     if not len(solvable):
         return left
-    fixed = centralizer(algebra, levi, solvable)  # what the semisimple part leaves alone
+    fixed = structure.centralizer(levi, solvable)  # what the semisimple part leaves alone
     sign = "⊕" if len(fixed) == len(solvable) else "⋉"
-    right = _solvable(subalgebra(algebra, solvable))
+    right = _solvable(structure.subalgebra(solvable))
     return f"({left}) {sign} ({right})" if "⊕" in left and sign == "⋉" else f"{left} {sign} {_group(right)}"
 
 
@@ -81,32 +74,27 @@ def _group(text: str) -> str:
     return f"({text})" if " " in text else text
 
 
-def _semisimple(algebra: LieAlgebra) -> str:
-    c, n = algebra.structure_constants, algebra.dim
-    killing = torch.einsum("ikl,jlk->ij", c, c)
+def _semisimple(structure: LieStructure[Any]) -> str:
+    killing, ads = (structure.field.tensor(x) for x in (structure.killing_form, structure.constants))
     positive = int((torch.linalg.eigvalsh(killing) > 0).sum())
-    unit = torch.eye(n, dtype=c.dtype)
+    unit = torch.eye(structure.dim, dtype=torch.float64)
     # matrices that commute with all ad(e_i)
-    rows: Tensor = torch.cat([torch.kron(ad, unit) - torch.kron(unit, ad.mT.contiguous()) for ad in c])
-    found = (n, positive, len(null_space(rows)))
-    return _SEMISIMPLE.get(found, f"semisimple of dimension {n}")
+    rows = torch.cat([torch.kron(ad, unit) - torch.kron(unit, ad.mT.contiguous()) for ad in ads])
+    found = (structure.dim, positive, len(REALS.null_space(rows)))
+    return _SEMISIMPLE.get(found, f"semisimple of dimension {structure.dim}")
 
 
-def _solvable(algebra: LieAlgebra) -> str:
-    n = algebra.dim
-    derived = derived_series(algebra)
-    first = bracket_span(algebra, torch.eye(n, dtype=torch.float64), torch.eye(n, dtype=torch.float64))
-    if not len(first):
+def _solvable(structure: LieStructure[Any]) -> str:
+    n, series = structure.dim, structure.derived_series()
+    if len(series) == 2 and not len(series[1]):
         return "R" if n == 1 else f"R^{n}"
-    middle = centre(algebra)
-    in_centre = not len(bracket_span(algebra, first, torch.eye(n, dtype=torch.float64)))
-    if len(first) == 1 and in_centre:
-        rest = len(middle) - 1
+    first = series[1]
+    if len(first) == 1 and not len(structure.bracket_span(first, structure.everything)):
+        rest = len(structure.centre()) - 1
         return f"h({n - rest})" + ("" if not rest else " ⊕ R" if rest == 1 else f" ⊕ R^{rest}")
     if n == 2:
         return "aff(1)"
-    steps = len(derived) - 1
-    return f"solvable of dimension {n}, {steps} steps"
+    return f"solvable of dimension {n}, {len(series) - 1} steps"
 
 
 class SymmetryAlgebra:

@@ -11,17 +11,24 @@ from functools import cached_property
 import numpy as np
 import sympy as sp
 
+from trivgeo.groups.ground_fields import PrimeField
 from trivgeo.symmetry.determining.conditions import LinearForm
 from trivgeo.symmetry.determining.dimension import Jets
-from trivgeo.symmetry.determining.finite_field import Values, null_space, row_echelon
-from trivgeo.symmetry.determining.random_points import RandomEvaluator, irrational_constants, usable_primes
-from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots
-from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices
+from trivgeo.symmetry.determining.random_points import (
+    RandomEvaluator,
+    Values,
+    irrational_constants,
+    random_values,
+    usable_primes,
+)
+from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots, exact_rows
+from trivgeo.symmetry.equations.equation import EvolutionSystem
+from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices
 
 __all__ = ["AnsatzSpace"]
 
-_MAX_DRAWS = 30  # of points
-_MIN_IDLE_EQUATIONS = 8  # that add nothing, after which further ones are taken to add nothing
+_MAX_DRAWS = 30  # batches of random points
+_MIN_IDLE_EQUATIONS = 8  # equations in a row that add nothing, after which none is taken to add anything
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class AnsatzSpace:
         linear: bool,
     ) -> None:
         self._system, self._conditions, self._functions = system, conditions, tuple(functions)
-        self.variables = (*system.variables, *system.unknowns)
+        self.variables = system.coordinates
         self._linear = linear
         # What holds for any number holds for the square root of 2 too. Should more hold for that number alone, it is
         # not found, and the statement says so.
@@ -88,7 +95,7 @@ class AnsatzSpace:
             if c != component:
                 continue
             inside = any(self.variables[i] in function.free_symbols for i in used)
-            if not inside and all(a >= b for a, b in zip(powers, zero, strict=True)):
+            if not inside and covers(powers, zero):
                 return False
             if inside and len(used) == 1:
                 return False
@@ -106,7 +113,7 @@ class AnsatzSpace:
             rows = np.concatenate([rows, np.stack(table, axis=1)[e.valid]])
             if len(rows) > len(every) + 8:
                 break
-        _, pivots = row_echelon(rows, self._primes[0])
+        _, pivots = PrimeField(self._primes[0]).row_echelon(rows)
         kept = {every[j] for j in pivots}
         return [c for c in columns if (c.function, c.powers) in kept]
 
@@ -120,9 +127,7 @@ class AnsatzSpace:
     def _derivative(self, function: int, index: Index) -> sp.Expr:
         key = (function, index)
         if key not in self._derivatives:
-            counts = [(v, k) for v, k in zip(self.variables, index, strict=True) if k]
-            value = self._functions[function]
-            self._derivatives[key] = sp.diff(value, *counts) if counts else value
+            self._derivatives[key] = derivative(self._functions[function], self.variables, index)
         return self._derivatives[key]
 
     def _rows(
@@ -189,26 +194,24 @@ class AnsatzSpace:
         """
         if not columns:
             return np.zeros((0, 0), dtype=np.int64)
-        rows = np.zeros((0, len(columns)), dtype=np.int64)
+        field = PrimeField(prime)
+        rows = field.zeros(0, len(columns))
         pivots: list[int] = []
         samples, idle = len(columns) // len(self._conditions) + 12, 0
         for attempt in range(_MAX_DRAWS):
             (more,) = self._rows(columns, samples, prime, seed + attempt, [fixed])
             before = len(pivots)
-            rows, pivots = row_echelon(np.concatenate([rows, more]), prime)
+            rows, pivots = field.row_echelon(np.concatenate([rows, more]))
             idle += len(more) if len(pivots) == before else -idle
             if idle >= _MIN_IDLE_EQUATIONS:
-                break
+                return field.row_space(field.kernel(rows, pivots))
             samples = max(samples // 4, 12)
-        else:
-            return np.zeros((0, len(columns)), dtype=np.int64)
-        return null_space(rows, pivots, prime)
+        return field.zeros(0, len(columns))
 
     @cached_property
     def _basis(self) -> Values:
         """The solutions at random values of the parameters, modulo the first prime."""
-        random = np.random.default_rng(2)
-        generic = {s: int(random.integers(2, self._primes[0] - 1)) for s in self._parameters}
+        generic = random_values(self._parameters, self._primes[0], seed=2)
         return self.solutions(self.columns, self._primes[0], generic)
 
     @property
@@ -218,30 +221,22 @@ class AnsatzSpace:
 
     def solve(self) -> tuple[list[tuple[sp.Expr, ...]], list[tuple[sp.Expr, ...]]] | None:
         """Exact symmetries, and those that are superposition; ``None`` if their coefficients are not found."""
-        basis = self._basis
-        support = np.flatnonzero(basis.any(axis=0))
+        support = np.flatnonzero(self._basis.any(axis=0))
         columns = [self.columns[j] for j in support]
-        count = len(basis)
-        expected = basis[:, support] != 0
 
-        def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
-            result: list[list[int] | None] = []
-            for rows in self._rows(columns, 2 * len(columns) + 24, prime, prime % 1000, fixed):
-                solutions = null_space(*row_echelon(rows, prime), prime)
-                fits = solutions.shape == expected.shape and not ((solutions != 0) & ~expected).any()
-                result.append([int(v) for v in solutions[expected]] if fits else None)
-            return result
+        def solved(prime: int, fixed: Sequence[ParameterValues]) -> list[Values]:
+            found = self._rows(columns, 2 * len(columns) + 24, prime, prime % 1000, fixed)
+            return [PrimeField(prime).null_space(rows) for rows in found]
 
-        if not count:
-            return [], []
         roots = SquareRoots([c for c in irrational_constants(self._functions) if c not in self._parameters])
-        numbers = roots.numbers(values, self._parameters, self._primes)
-        if numbers is None:
+        rows = exact_rows(
+            self._basis[:, support], solved, lambda values: roots.numbers(values, self._parameters, self._primes)
+        )
+        if rows is None:
             return None
         fields: tuple[list[tuple[sp.Expr, ...]], list[tuple[sp.Expr, ...]]] = ([], [])
-        taken = iter(numbers)
-        for row in expected:
-            entries = [(column, next(taken)) for column, used in zip(columns, row, strict=True) if used]
+        for row in rows:
+            entries = [(column, number) for column, number in zip(columns, row, strict=True) if number != 0]
             fields[self.is_pure(entries[0][0])].append(self._field(entries))
         return fields
 

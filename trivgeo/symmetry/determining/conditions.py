@@ -8,7 +8,8 @@ from typing import Any
 import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry.equations.equation import EvolutionSystem, Index
+from trivgeo.symmetry.equations.equation import EvolutionSystem
+from trivgeo.symmetry.equations.multi_index import Index, derivative, shifted
 from trivgeo.symmetry.equations.numeric import vanishes
 
 __all__ = ["LinearForm", "characteristics", "check", "collect", "left_side", "symmetry_condition"]
@@ -51,7 +52,7 @@ class _Characteristics:
         for a in range(len(system.unknowns)):
             form: LinearForm = {(len(system.variables) + a, self._none): sp.S.One}
             for i in range(len(system.variables)):
-                form[i, self._none] = -system.value(a, _unit(len(system.variables), i))
+                form[i, self._none] = -system.value(a, shifted(system.zero, i))
             self._known[a, system.zero] = form
 
     def of(self, a: int, index: Index) -> LinearForm:
@@ -59,7 +60,7 @@ class _Characteristics:
         key = (a, index)
         if key not in self._known:
             direction = next(i for i, k in enumerate(index) if k)
-            lower = tuple(k - (i == direction) for i, k in enumerate(index))
+            lower = shifted(index, direction, -1)
             self._known[key] = self._total(self.of(a, lower), direction)
         return self._known[key]
 
@@ -72,9 +73,9 @@ class _Characteristics:
 
         for (c, k), value in form.items():
             add((c, k), system.total(value, direction))
-            add((c, _plus(k, direction)), value)
+            add((c, shifted(k, direction)), value)
             for a in range(len(system.unknowns)):
-                add((c, _plus(k, n + a)), value * system.value(a, _unit(n, direction)))
+                add((c, shifted(k, n + a)), value * system.value(a, shifted(system.zero, direction)))
         expanded = {key: sp.expand(value) for key, value in result.items()}
         return {key: value for key, value in expanded.items() if value != 0}
 
@@ -113,11 +114,9 @@ def collect(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[L
 
 def left_side(system: EvolutionSystem, condition: LinearForm, components: Sequence[sp.Expr]) -> sp.Expr:
     """Return the value of a linear form ``condition`` of ``system`` at the field with ``components``."""
-    variables = (*system.variables, *system.unknowns)
     total = []
     for (c, k), value in condition.items():
-        counts = [(variable, count) for variable, count in zip(variables, k, strict=True) if count]
-        total.append(value * (sp.diff(components[c], *counts) if counts else components[c]))
+        total.append(value * derivative(components[c], system.coordinates, k))
     return sp.Add(*total)
 
 
@@ -130,7 +129,7 @@ def check(system: EvolutionSystem, conditions: Sequence[LinearForm], components:
     if not all(vanishes(left_side(system, condition, components)) for condition in conditions):
         raise AlgebraError(
             f"expected a solution of the determining equations, got {components} for "
-            f"{(*system.variables, *system.unknowns)}, which is no symmetry"
+            f"{system.coordinates}, which is no symmetry"
         )
 
 
@@ -146,11 +145,3 @@ def _normalized(form: LinearForm) -> LinearForm:
     for value in quotient.values():
         denominator = sp.lcm(denominator, sp.denom(value))
     return {key: sp.expand(sp.cancel(value * denominator)) for key, value in quotient.items()}
-
-
-def _unit(length: int, position: int) -> Index:
-    return tuple(int(i == position) for i in range(length))
-
-
-def _plus(index: Index, position: int) -> Index:
-    return tuple(k + (i == position) for i, k in enumerate(index))

@@ -12,20 +12,21 @@ import numpy as np
 import sympy as sp
 
 from trivgeo.errors import ConfigurationError
+from trivgeo.groups.ground_fields import PrimeField
 from trivgeo.symmetry.determining.conditions import LinearForm
-from trivgeo.symmetry.determining.finite_field import Values, characteristic_polynomial, row_echelon
-from trivgeo.symmetry.determining.random_points import PowerSeries, RandomEvaluator, usable_primes
-from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices
+from trivgeo.symmetry.determining.random_points import PowerSeries, RandomEvaluator, Values, usable_primes
+from trivgeo.symmetry.equations.equation import EvolutionSystem
+from trivgeo.symmetry.equations.multi_index import Index, covers, multi_indices, shifted
 
 __all__ = ["Dimension", "Jets"]
 
 Slot = tuple[int, Index]
 
-_MAX_COEFFICIENTS = 3000  # unknown Taylor coefficients
-_MAX_EXTRA_ORDERS = 12  # of derivatives beyond those in the equations
-_MAX_DRAWS = 200  # points
-_STABLE_ORDERS = 4  # orders with the same result
-_MAX_SERIES_TERMS = 60_000  # of terms of a series
+_MAX_COEFFICIENTS = 3000  # unknown Taylor coefficients of an order
+_MAX_EXTRA_ORDERS = 12  # orders of derivatives beyond those in the equations
+_MAX_DRAWS = 200  # points that are tried for one where the equations are defined
+_NUM_STABLE_ORDERS = 4  # orders with the same result that are believed
+_MAX_SERIES_TERMS = 60_000  # terms of a power series
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Jets:
 
     def __init__(self, system: EvolutionSystem, conditions: Sequence[LinearForm], linear: bool) -> None:
         self._system, self._conditions, self.linear = system, conditions, linear
-        self.variables = (*system.variables, *system.unknowns)
+        self.variables = system.coordinates
         self.primes = usable_primes(value for condition in conditions for value in condition.values())
         self.prime = self.primes[0]
 
@@ -110,7 +111,7 @@ class Jets:
         zeros: list[Slot] = []
         while slots:
             rows, _, _ = self._rows(slots, 0, 2 * len(slots) + 10, len(zeros), self.prime)
-            reduced, pivots = row_echelon(rows[:, :, 0], self.prime)
+            reduced, pivots = PrimeField(self.prime).row_echelon(rows[:, :, 0])
             single = np.count_nonzero(reduced, axis=1) == 1
             new = [slots[j] for j, one in zip(pivots, single, strict=True) if one]
             if not new:
@@ -194,7 +195,7 @@ class Jets:
         factor = 1 if about is None else (int(point[position]) - about) % prime
         moved, told = np.zeros_like(values), np.zeros_like(known)
         for j, (c, k) in enumerate(columns):
-            target = (c, tuple(a + (i == position) for i, a in enumerate(k)))
+            target = (c, shifted(k, position))
             ahead = place.get(target)
             told[j] = (known[ahead] if ahead is not None else not self.allows(target)) and not self._is_pure((c, k))
             moved[j] = 0 if ahead is None else values[ahead] * factor % prime
@@ -203,7 +204,7 @@ class Jets:
                 told[j] &= known[j]
         left = (row[:, None] * moved % prime for row in reduced if not row[~told].any())
         keeps = not any((part.sum(axis=0) % prime).any() for part in left)
-        return characteristic_polynomial(moved[inside], prime), keeps
+        return PrimeField(prime).characteristic_polynomial(moved[inside]), keeps
 
     def _reduced(
         self, rows: Values, series: PowerSeries, slots: Sequence[Slot], place: dict[Slot, int], order: int
@@ -211,7 +212,7 @@ class Jets:
         """All derivatives of the equations in reduced form."""
         p = series.prime
         # a basis of the equations, sorted by the order of derivatives: low ones can be differentiated more often
-        _, chosen = row_echelon(rows[:, :, 0].T, p)
+        _, chosen = PrimeField(p).row_echelon(rows[:, :, 0].T)
         rows = rows[chosen]
         rows = _triangular(rows, series)
         factorials = [math.factorial(k) for k in range(series.order + 1)]
@@ -234,7 +235,7 @@ class Jets:
                             if column is not None:
                                 line[column] = (line[column] + value * weight) % p
                 entries.append(line)
-        return row_echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]), p)
+        return PrimeField(p).row_echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]))
 
     def dimension(self, known: int = 0) -> Dimension:
         """The dimension, by taking ever higher orders until none is free, or their number is that of functions.
@@ -260,12 +261,12 @@ class Jets:
             # derivatives of the equations may still say more about them
             first = next((q for q, size in enumerate(sizes) if size == 0), None)
             found = [*found, sum(sizes[:first])] if first is not None else []
-            if found and (found[-1] <= known or found[-_STABLE_ORDERS:] == [found[-1]] * _STABLE_ORDERS):
+            if found and (found[-1] <= known or found[-_NUM_STABLE_ORDERS:] == [found[-1]] * _NUM_STABLE_ORDERS):
                 break
             pairs = zip(sizes, before, strict=False)
             guess = _functions([a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
             guesses = [] if found else [*guesses, guess]
-            if guess[0] and guesses[-_STABLE_ORDERS:] == [guess] * _STABLE_ORDERS:
+            if guess[0] and guesses[-_NUM_STABLE_ORDERS:] == [guess] * _NUM_STABLE_ORDERS:
                 break
         if found:
             enough = len(found) - next(i for i, size in enumerate(found) if size == found[-1])
@@ -321,7 +322,7 @@ def _functions(sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def _within(slot: Slot, zero: Slot) -> bool:
-    return slot[0] == zero[0] and all(a >= b for a, b in zip(slot[1], zero[1], strict=True))
+    return slot[0] == zero[0] and covers(slot[1], zero[1])
 
 
 def _below(index: Index) -> list[Index]:

@@ -16,16 +16,14 @@ from trivgeo.symmetry.determining.ansatz import AnsatzSpace
 from trivgeo.symmetry.determining.conditions import LinearForm, characteristics, check, left_side, symmetry_condition
 from trivgeo.symmetry.determining.dimension import Dimension, Jets
 from trivgeo.symmetry.determining.growth import MAX_COLUMNS, Found, grow, radicands_of_rates
-from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
+from trivgeo.symmetry.equations.equation import EvolutionSystem, free_name, residuals_of
 from trivgeo.symmetry.equations.equivalent import Equivalent, about_any_solution, simpler, term_matrix, with_right_sides
 from trivgeo.symmetry.equations.numeric import Radicals, vanishes
 from trivgeo.symmetry.equations.unnamed_functions import fundamental
 from trivgeo.symmetry.result import Knowledge, SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
 
 __all__ = [
-    "from_solutions",
     "is_linear",
-    "is_linear_ordinary",
     "residual",
     "search",
 ]
@@ -33,14 +31,14 @@ __all__ = [
 Coefficients = tuple[sp.Expr, ...]
 
 
-def is_linear_ordinary(system: EvolutionSystem) -> bool:
-    """Return True if ``system`` is ordinary, linear, and solved for a highest derivative of each unknown."""
+def _is_linear_ordinary(system: EvolutionSystem) -> bool:
+    """Whether equations are ordinary, linear, and solved for a highest derivative of each unknown."""
     is_solved = [a for a, _ in system.leaders] == list(range(len(system.unknowns)))
     return len(system.variables) == 1 and is_solved and system.is_linear
 
 
-def from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size: int | None) -> list[Coefficients]:
-    r"""Return all symmetries of a linear ordinary equation of largest dimension; else those found and superposition.
+def _from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size: int | None) -> list[Coefficients]:
+    r"""All symmetries of a linear ordinary equation of largest dimension; else those found and superposition.
 
     With solutions :math:`y_1, y_2` of an equation of second order :math:`y'' = a y' + b y + c`, their Wronskian W, a
     solution p of the equation itself and :math:`v = y - p`, they are (Lie 1883)
@@ -53,11 +51,6 @@ def from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size:
     where :math:`\partial_x` in the coordinates x and v is :math:`\partial_x + p' \partial_y` in x and y; for m unknowns
     that all solve it there are as many as in sl(m + 2). One of higher order n has at most n + 4, and then its solutions
     are products of those of one of second order (Mahomed and Leach 1990).
-
-    Args:
-        system: the equations.
-        found: symmetries that a search found.
-        size: the dimension of all symmetries, ``None`` if unknown.
     """
     (x,), m = system.variables, len(system.unknowns)
     n = system.leaders[0][1][0]
@@ -90,12 +83,6 @@ def _slopes(system: EvolutionSystem, a: int) -> tuple[dict[tuple[int, int], sp.E
     return {(b, k): sp.diff(right, s) for s, b, (k,) in jets}, right.xreplace({s: sp.S.Zero for s, _, _ in jets})
 
 
-def _free(system: EvolutionSystem, names: Sequence[str]) -> list[str]:
-    """Names that nothing else has."""
-    taken = {s.name for s in (*system.variables, *system.unknowns, *system.parameters)}
-    return [name if name not in taken else f"{name}_" for name in names]
-
-
 def _solution(system: EvolutionSystem, number: int = 1, offset: bool = False) -> list[list[sp.Expr]]:
     """A solution of the homogeneous equations, or of the equations themselves, with its derivatives."""
     parts = [_slopes(system, a) for a in range(len(system.unknowns))]
@@ -105,7 +92,7 @@ def _solution(system: EvolutionSystem, number: int = 1, offset: bool = False) ->
             sp.Add(*(c * values[b][k] for (b, k), c in slopes.items()), rest if offset else 0) for slopes, rest in parts
         ]
 
-    names = _free(system, [f"p_{u}" if offset else f"{u}{number}" for u in system.unknowns])
+    names = [free_name(f"p_{u}" if offset else f"{u}{number}", system.names) for u in system.unknowns]
     orders = _orders(system)
     equations = "; ".join(
         f"{u}{chr(39) * k} = {sp.Add(*(c * _prime(system, *key) for key, c in slopes.items()), rest if offset else 0)}"
@@ -171,7 +158,7 @@ def _exponential(system: EvolutionSystem, name: str, rate: sp.Expr) -> sp.Expr:
     integral = sp.integrate(sp.together(rate), x)
     if not integral.has(sp.Integral, sp.Piecewise):
         return sp.simplify(sp.exp(integral))
-    (name,) = _free(system, [name])
+    name = free_name(name, system.names)
     text = f"solution of {name}' = {rate * sp.Symbol(name)}"
     return fundamental([name], x, [1], lambda z: [rate * z[0][0]], text)[0][0]
 
@@ -200,7 +187,7 @@ def _abstract_basis(
     (x,), stem = system.variables, str(system.unknowns[0])
     if system.leaders[0][1][0] > 2:  # those of another equation
         stem = "v" if stem == "u" else "u"
-    first, second = _free(system, [f"{stem}1", f"{stem}2"])
+    first, second = (free_name(f"{stem}{k}", system.names) for k in (1, 2))
     right = linear * sp.Symbol(f"{stem}'") + zeroth * sp.Symbol(stem)
     text = f"solutions of {stem}'' = {right}, with {first}*{second}' - {first}'*{second} = {wronskian}"
     (one,), (two,) = (
@@ -210,7 +197,7 @@ def _abstract_basis(
     return [one, two]
 
 
-_LARGEST_NUMBER = 30  # in a field: flows of fields with larger ones leave everything at once
+_MAX_FIELD_NUMBER = 30  # flows of fields with larger coefficients leave everything at once
 
 
 def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) -> Symmetries:
@@ -244,7 +231,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     # what moves no solution is no generator
     for components in (*found.generators, *found.superposition):
         check(system, conditions, components)
-    variables = (*system.variables, *system.unknowns)
+    variables = system.coordinates
 
     def named(fields: Sequence[Coefficients], letter: str) -> tuple[Symmetry, ...]:
         return tuple(Symmetry(f"{letter}{i + 1}", components, variables) for i, components in enumerate(fields))
@@ -294,8 +281,8 @@ def _search_directly(
     rooted = _with_roots(system, jets, dimension)
     if rooted is not None:
         return rooted
-    if is_linear_ordinary(system):
-        return replace(found, generators=from_solutions(system, found.generators, dimension.size))
+    if _is_linear_ordinary(system):
+        return replace(found, generators=_from_solutions(system, found.generators, dimension.size))
     other = about_any_solution(system)
     if other is None or dimension.size is None:
         return found
@@ -308,7 +295,7 @@ def _with_roots(system: EvolutionSystem, jets: Jets, dimension: Dimension) -> Fo
     """All symmetries where their rates are square roots of parameters, which become parameters; else ``None``."""
     if not system.parameters or dimension.size is None:
         return None
-    names = [s.name for s in (*system.variables, *system.unknowns)]
+    names = [s.name for s in system.coordinates]
     radicals = Radicals(radicands_of_rates(system, jets, dimension), system.parameters, names)
     if not radicals:
         return None
@@ -382,7 +369,7 @@ def _without_factor(field: Coefficients) -> Coefficients:
 def _in_units(field: Coefficients) -> Coefficients:
     """With one as the largest number if that is large, as of equations with decimals."""
     numbers = [abs(t.as_coeff_Mul()[0]) for f in field for t in sp.Add.make_args(f) if t != 0]
-    if not all(number.is_Rational for number in numbers) or max(numbers, default=0) <= _LARGEST_NUMBER:
+    if not all(number.is_Rational for number in numbers) or max(numbers, default=0) <= _MAX_FIELD_NUMBER:
         return field
     return tuple(sp.expand(f / max(numbers), power_exp=False) for f in field)
 
@@ -456,14 +443,13 @@ def _complexity(field: Coefficients) -> tuple[int, int]:
 def _ansatz_functions(system: EvolutionSystem, functions: Sequence[Any]) -> Coefficients:
     """The functions of an ansatz as expressions of the variables."""
     result: list[sp.Expr] = []
-    known = {*system.variables, *system.unknowns, *system.parameters}
+    known = {*system.coordinates, *system.parameters}
     for function in functions:
         expression = system.plain(function, "ansatz")
         unknown = expression.free_symbols - known
-        if unknown or expression.is_polynomial(*system.variables, *system.unknowns):
+        if unknown or expression.is_polynomial(*system.coordinates):
             raise ConfigurationError(
-                f"ansatz: expected functions of {(*system.variables, *system.unknowns)} that are no polynomials, got "
-                f"{expression}"
+                f"ansatz: expected functions of {system.coordinates} that are no polynomials, got {expression}"
             )
         if expression in result:
             raise ConfigurationError(f"ansatz: expected different functions, got {expression} twice")
@@ -483,7 +469,7 @@ def residual(pde: Any, field: Any, time: Any) -> Any:
         ConfigurationError: no coefficients, or not one for each variable and unknown.
     """
     system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
-    variables = (*system.variables, *system.unknowns)
+    variables = system.coordinates
     entries = field.components if isinstance(field, Symmetry) else field
     if isinstance(entries, str) or not isinstance(entries, Iterable):
         raise ConfigurationError(f"field: expected a generator or a sequence of coefficients, got {field!r}")

@@ -6,13 +6,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import sympy as sp
 
 from trivgeo.symmetry.determining.ansatz import AnsatzSpace
 from trivgeo.symmetry.determining.conditions import LinearForm
 from trivgeo.symmetry.determining.dimension import Dimension, Jets
-from trivgeo.symmetry.determining.random_points import RandomEvaluator, irrational_constants
+from trivgeo.symmetry.determining.random_points import RandomEvaluator, irrational_constants, random_values
 from trivgeo.symmetry.determining.reconstruction import rational_functions
 from trivgeo.symmetry.equations.equation import EvolutionSystem
 
@@ -23,11 +22,11 @@ Coefficients = tuple[sp.Expr, ...]
 MAX_COLUMNS = 900
 """Unknown numbers in one search."""
 
-_MAX_FUNCTIONS = 60
-_MAX_OWN_FUNCTIONS = 10
-_MAX_DENOMINATOR = 12  # of exponents
-_RATIOS = {(sp.sin, sp.cos): sp.tan, (sp.sinh, sp.cosh): sp.tanh}  # what derivatives of logarithms of them are
-_OWN = (sp.exp, sp.log, sp.Pow, sp.sin, sp.cos, sp.tan, sp.cot, sp.sinh, sp.cosh, sp.tanh, sp.coth)
+_MAX_FUNCTIONS = 60  # products of functions that polynomials are multiplied with
+_MAX_OWN_FUNCTIONS = 10  # functions in the equations that are tried
+_MAX_EXPONENT_DENOMINATOR = 12  # powers with larger ones are not tried
+_RATIOS = {(sp.sin, sp.cos): sp.tan, (sp.sinh, sp.cosh): sp.tanh}  # derivatives of their logarithms
+_OWN_KINDS = (sp.exp, sp.log, sp.Pow, sp.sin, sp.cos, sp.tan, sp.cot, sp.sinh, sp.cosh, sp.tanh, sp.coth)
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def grow(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, 
 def _spaces(
     system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension
 ) -> Iterator[tuple[list[sp.Expr], int]]:
-    """Functions and degrees, simple ones first."""
+    """Yield the functions and degrees of one search after the other, simple ones first."""
     one = [sp.S.One]
     for degree in (1, 2):
         yield one, degree
@@ -127,7 +126,7 @@ def _fractional(system: EvolutionSystem) -> list[list[sp.Expr]]:
     Of :math:`z^{-15/7}` those with all sevenths, of :math:`z^{2 - a}` with multiples of a / 2.
     """
     families = []
-    for variable in (*system.variables, *system.unknowns):
+    for variable in system.coordinates:
         powers = {p.exp for right in system.right for p in right.atoms(sp.Pow) if p.base == variable}
         found: dict[sp.Expr, None] = {sp.S.One: None}
         for exponent in sorted(powers, key=sp.default_sort_key):
@@ -137,7 +136,7 @@ def _fractional(system: EvolutionSystem) -> list[list[sp.Expr]]:
             if rest != 0:
                 halves = [rest / 2, -rest / 2, rest, -rest]
                 found |= dict.fromkeys(variable ** (half - 1) for half in halves)
-            elif constant.is_Rational and 1 < constant.q <= _MAX_DENOMINATOR:
+            elif constant.is_Rational and 1 < constant.q <= _MAX_EXPONENT_DENOMINATOR:
                 found |= dict.fromkeys(variable ** (sp.Rational(k, constant.q) - 1) for k in range(1, constant.q))
         if len(found) > 1:
             families.append(list(found))
@@ -146,10 +145,10 @@ def _fractional(system: EvolutionSystem) -> list[list[sp.Expr]]:
 
 def _own(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[sp.Expr]:
     """Functions of the variables that the equations hold."""
-    variables = {*system.variables, *system.unknowns}
+    variables = set(system.coordinates)
     found: dict[sp.Expr, None] = {sp.S.One: None}
     for right in system.right:
-        for atom in sorted(right.atoms(*_OWN), key=sp.default_sort_key):
+        for atom in sorted(right.atoms(*_OWN_KINDS), key=sp.default_sort_key):
             if atom.free_symbols & variables and atom.free_symbols <= variables | set(system.parameters):
                 if atom.is_polynomial(*variables):
                     continue
@@ -235,8 +234,7 @@ def _eigenvalues(
             about = int(RandomEvaluator((), 0, 1, prime, 0, fixed, system.parameters)(shift)[0, 0])
         return jets.spectrum(position, order, prime, fixed, seed, about)
 
-    random = np.random.default_rng(5)
-    generic = {s: int(random.integers(2, jets.prime - 1)) for s in system.parameters}
+    generic = random_values(system.parameters, jets.prime, seed=5)
     first, keeps = spectrum(jets.prime, generic)
     if first != spectrum(jets.prime, generic, 12)[0]:
         return None
@@ -321,7 +319,7 @@ def _split(root: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
 
 
 def _powers(base: sp.Expr, roots: dict[sp.Expr, int]) -> list[sp.Expr]:
-    """One power of each class modulo integers, the lowest; logarithms where an eigenvalue is repeated."""
+    """Candidate solutions z^r log(z)^k: the lowest r of those that differ by integers, k up to the multiplicity."""
     classes: dict[sp.Expr, sp.Expr] = {}
     waves: dict[sp.Expr, None] = {}
     for root in sorted(roots, key=sp.default_sort_key):

@@ -15,18 +15,36 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from numpy.typing import NDArray
 
 from trivgeo.errors import ConfigurationError
-from trivgeo.symmetry.determining.finite_field import PRIMES, Values, more_primes
-from trivgeo.symmetry.equations.equation import Index, multi_indices
+from trivgeo.symmetry.equations.multi_index import Index, multi_indices
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, Particular, Solution, arbitrary
 
 __all__ = [
+    "PRIMES",
     "PowerSeries",
     "RandomEvaluator",
+    "Values",
     "irrational_constants",
+    "random_values",
     "usable_primes",
 ]
+
+
+Values = NDArray[np.int64]
+"""Numbers modulo a prime below 2^31."""
+
+# (p - 1) / 2 is prime too: every square has roots of all degrees.
+PRIMES = (
+    2147483579, 2147483123, 2147482763, 2147481563, 2147481143, 2147480927, 2147480327, 2147479823,
+    2147479787, 2147478899, 2147478083, 2147477807, 2147477687, 2147477159,
+    2147473283, 2147473127, 2147472659, 2147472023, 2147471759, 2147471147,
+)  # fmt: skip
+
+
+_NUM_MORE_PRIMES = 140  # one in eight of these has three given square roots
+_MIN_PRIMES = 2  # a fraction that is reconstructed from its remainder modulo one prime must match a second one
 
 
 @lru_cache(maxsize=64)
@@ -93,8 +111,7 @@ class PowerSeries:
         return self.times(result, first)
 
 
-_TRANSCENDENTAL_INTEGRALS = (sp.erf, sp.erfi, sp.Ei, sp.Si, sp.Ci, sp.li)  # of elementary functions
-_MIN_PRIMES = 2  # a number that is reconstructed from its remainder modulo one has to fit another
+_TRANSCENDENTAL_INTEGRALS = (sp.erf, sp.erfi, sp.Ei, sp.Si, sp.Ci, sp.li)
 
 
 class RandomEvaluator:
@@ -373,6 +390,12 @@ def _rational_weights(entry: sp.Expr, basis: tuple[sp.Expr, ...]) -> tuple[sp.Ra
     return tuple(solutions[0]) if solutions and all(w.is_Rational for w in solutions[0]) else None
 
 
+def random_values(parameters: Iterable[sp.Expr], prime: int, seed: int) -> dict[sp.Expr, int]:
+    """Return a number modulo ``prime``, drawn by ``seed``, for each of ``parameters``; it stands for a generic one."""
+    random = np.random.default_rng(seed)
+    return {s: int(random.integers(2, prime - 1)) for s in parameters}
+
+
 def irrational_constants(expressions: Iterable[sp.Expr]) -> list[sp.Expr]:
     """Return the irrational constants in SymPy ``expressions``, sorted."""
     found = {atom for e in expressions for atom in e.atoms(sp.Pow, sp.pi.func) if atom.is_number}
@@ -389,7 +412,7 @@ def usable_primes(expressions: Iterable[sp.Expr]) -> tuple[int, ...]:
     if not constants:
         return PRIMES
     usable: list[int] = []
-    for prime in (*PRIMES, *more_primes()):
+    for prime in (*PRIMES, *_more_primes()):
         if len(usable) == len(PRIMES):
             break
         evaluate = RandomEvaluator((), 0, 1, prime)
@@ -409,3 +432,15 @@ def _powers(numbers: Values, exponent: int, prime: int) -> Values:
         if bit == "1":
             result = result * numbers % prime
     return result
+
+
+@lru_cache(maxsize=1)
+def _more_primes() -> tuple[int, ...]:
+    """Further primes p for which (p - 1) / 2 is prime too, below `PRIMES`."""
+    primes: list[int] = []
+    p = PRIMES[-1] - 12  # all of these are 11 modulo 12
+    while len(primes) < _NUM_MORE_PRIMES:
+        if sp.isprime(p) and sp.isprime(p // 2):
+            primes.append(p)
+        p -= 12
+    return tuple(primes)

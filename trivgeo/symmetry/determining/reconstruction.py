@@ -9,29 +9,36 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import sympy as sp
 
-from trivgeo.symmetry.determining.finite_field import Values, rational_reconstruction, row_echelon
-from trivgeo.symmetry.equations.equation import Index, multi_indices
+from trivgeo.groups.ground_fields import PrimeField
+from trivgeo.symmetry.determining.random_points import Values
+from trivgeo.symmetry.equations.multi_index import Index, multi_indices
 
 __all__ = [
     "ParameterValues",
+    "ResidueFunction",
     "SquareRoots",
+    "exact_rows",
     "rational_functions",
+    "rational_reconstruction",
 ]
 
 ParameterValues = dict[sp.Expr, int]
+ResidueFunction = Callable[[int, Sequence[ParameterValues]], list[list[int] | None]]
+"""Values at a prime and at each of several numbers for the parameters; ``None`` where there are none."""
 
-_MAX_DEGREE = 6  # of numerators and denominators in the parameters
+_MAX_DEGREE = 6  # numerators and denominators have no higher degree in the parameters
+_INVERSE_FALSE_RATE = 1000  # a number that is no small fraction passes for one with this probability at most, inverted
 
 
 def rational_functions(
-    values: Callable[[int, Sequence[ParameterValues]], list[list[int] | None]],
+    values: ResidueFunction,
     parameters: Sequence[sp.Expr],
     primes: Sequence[int],
 ) -> list[sp.Expr] | None:
     """Rational functions of the parameters from their values modulo primes; ``None`` if they are none of low degree.
 
     Args:
-        values: the values at a prime and at each of several numbers for the parameters; ``None`` where there are none.
+        values: the values modulo primes.
         parameters: the parameters.
         primes: the primes.
     """
@@ -78,12 +85,41 @@ def rational_functions(
     return None
 
 
+def exact_rows(
+    generic: Values,
+    solved: Callable[[int, Sequence[ParameterValues]], Sequence[Values]],
+    numbers: Callable[[ResidueFunction], list[sp.Expr] | None],
+) -> list[list[sp.Expr]] | None:
+    """Exact rows from their values modulo primes; ``None`` if their numbers are not found.
+
+    Args:
+        generic: the rows at random numbers for the parameters, modulo one prime: the exact ones vanish where they do.
+        solved: the rows at a prime and at each of several numbers for the parameters.
+        numbers: makes numbers of their values, such as `rational_functions` at given parameters and primes.
+    """
+    used = generic != 0
+    if not used.any():
+        return []
+
+    def values(prime: int, fixed: Sequence[ParameterValues]) -> list[list[int] | None]:
+        return [
+            [int(v) for v in rows[used]] if rows.shape == used.shape and not rows[~used].any() else None
+            for rows in solved(prime, fixed)
+        ]
+
+    found = numbers(values)
+    if found is None:
+        return None
+    taken = iter(found)
+    return [[next(taken) if entry else sp.S.Zero for entry in row] for row in used]
+
+
 def _numerator_and_denominator(table: Values, numbers: Values, prime: int) -> list[int] | None:
     """Coefficients of a numerator and of a denominator, the simplest by the order of monomials."""
     size = table.shape[1]
     system = np.concatenate([table, -(table * numbers[:, None] % prime) % prime], axis=1)
     # the simplest: solutions that use the first monomials alone
-    reduced, pivots = row_echelon(system, prime)
+    reduced, pivots = PrimeField(prime).row_echelon(system)
     free = [j for j in range(2 * size) if j not in set(pivots) and j >= size]
     if not free:
         return None
@@ -118,7 +154,20 @@ def _rational_numbers(values: Callable[[int], list[int] | None], primes: Sequenc
     return None
 
 
-_MAX_ROOTS = 3  # independent ones: all their signs are tried
+def rational_reconstruction(value: int, modulus: int) -> sp.Rational | None:
+    """Return the fraction with small terms that is congruent to ``value`` for ``modulus``; ``None`` if none exists.
+
+    By the extended Euclidean algorithm (Wang 1981); neither SymPy nor python-flint has a public function for it.
+    """
+    bound = math.isqrt(modulus // (2 * _INVERSE_FALSE_RATE))
+    a, b, s, r = modulus, value % modulus, 0, 1
+    while b > bound:
+        q = a // b
+        a, b, s, r = b, a - q * b, r, s - q * r
+    return sp.Rational(b, r) if r and abs(r) <= bound and math.gcd(b, r) == 1 else None
+
+
+_MAX_ROOTS = 3  # independent square roots: all their signs are tried
 
 
 class SquareRoots:
@@ -153,15 +202,14 @@ class SquareRoots:
 
     def numbers(
         self,
-        values: Callable[[int, Sequence[ParameterValues]], list[list[int] | None]],
+        values: ResidueFunction,
         parameters: Sequence[sp.Expr],
         primes: Sequence[int],
     ) -> list[sp.Expr] | None:
         """Return functions that are rational in parameters and roots; ``None`` if they are none of low degree.
 
         Args:
-            values: the values at a prime and at each of several numbers for parameters and roots; ``None`` where there
-                are none.
+            values: the values modulo primes, at numbers for parameters and roots.
             parameters: the parameters.
             primes: primes modulo which the roots exist.
         """

@@ -44,7 +44,7 @@ def larger_algebras(pde: Any, function: str, candidates: Sequence[Any]) -> dict[
         raise ConfigurationError(f"function: expected one of {system.arbitrary} with one argument, got {function}")
     (argument,) = arguments
     z = argument if argument.is_Symbol else sp.Dummy("z")
-    taken = {*system.variables, *system.unknowns, *system.parameters}
+    taken = {*system.coordinates, *system.parameters}
     n = next(s for s in (*sp.symbols("n k m q"), sp.Dummy("n")) if s not in taken)
     if candidates:
         forms = [[_candidate(entry, argument, z, system)] for entry in candidates]
@@ -72,7 +72,7 @@ def _candidate(entry: Any, argument: sp.Expr, z: sp.Symbol, system: EvolutionSys
     given = system.plain(entry, "candidates", argument.free_symbols)
     value = given.subs(argument, z)
     others = value.free_symbols - set(system.parameters)
-    strange = others & {*system.variables, *system.unknowns, *argument.free_symbols} - {z}
+    strange = others & {*system.coordinates, *argument.free_symbols} - {z}
     if strange or (others and z not in others):
         raise ConfigurationError(f"candidates: expected functions of {argument}, got {given}")
     return value

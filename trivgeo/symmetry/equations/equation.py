@@ -1,10 +1,20 @@
-"""Equations solved for leading derivatives, on the jet space with those and their derivatives eliminated."""
+"""Equations solved for leading derivatives, on the jet space with those and their derivatives eliminated.
+
+The file to open first: everything in `trivgeo.symmetry` asks `EvolutionSystem` for
+
+- what the equations are made of: ``variables``, ``unknowns``, ``parameters``, ``arbitrary`` functions; ``coordinates``
+  are those that point symmetries move, in the order of the components of a field;
+- the solved form: ``leaders`` and ``right``, the derivatives that are expressed by others and what they are;
+- symbols of derivatives: ``jet``, ``jets_in``, ``in_jets``, and ``plain``, which reads a user's text;
+- derivatives on solutions: ``value``, ``total``, ``reduced``; and off them: ``jet``, and ``total`` with it;
+- whether functions solve the equations: ``holds``, ``residuals_at``.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -13,22 +23,22 @@ from sympy.core.function import AppliedUndef
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import FUNCTIONS, exact, parse_equations
+from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, shifted
 from trivgeo.symmetry.equations.numeric import is_complex, vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, arbitrary, with_symbols
 
 __all__ = [
     "EvolutionSystem",
     "check_one_branch",
-    "is_mixed",
+    "free_name",
     "residuals_of",
-    "solution_for",
 ]
 
-_REAL_POINTS = 200
+_NUM_REAL_POINTS = 200  # where a solution is looked at for real values
 
 
-def solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
-    """Return one branch of an irreducible ``equation`` solved for ``symbol``; all have the same symmetries."""
+def _solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
+    """One branch of an irreducible equation solved for a symbol; all have the same symmetries."""
     numerator = sp.together(equation).as_numer_denom()[0]
     if numerator.is_polynomial(symbol):
         factors = [f for f, _ in sp.factor_list(numerator)[1] if f.has(symbol)]
@@ -38,7 +48,7 @@ def solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
         slope = sp.diff(numerator, symbol)
         if not slope.has(symbol):
             return sp.expand(-numerator.subs(symbol, 0) / slope)
-    if is_mixed(numerator, symbol):
+    if _is_mixed(numerator, symbol):
         return None
     try:
         solutions = sp.solve(numerator, symbol)
@@ -48,8 +58,8 @@ def solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
     return sp.expand(solutions[-1]) if solutions else None
 
 
-def is_mixed(expression: sp.Expr, symbol: sp.Symbol) -> bool:
-    """Return True if ``symbol`` is inside a function and outside, or inside two, in ``expression``.
+def _is_mixed(expression: sp.Expr, symbol: sp.Symbol) -> bool:
+    """Whether a symbol is inside a function and outside, or inside two.
 
     No formula solves that, and SymPy may hang.
     """
@@ -64,7 +74,7 @@ def _is_real_somewhere(expression: sp.Expr) -> bool:
     symbols = sorted(expression.free_symbols, key=str)
     values = sp.lambdify(symbols, expression, "mpmath")
     random = Random(0)
-    for _ in range(_REAL_POINTS):
+    for _ in range(_NUM_REAL_POINTS):
         point = [random.choice((-1.0, 1.0)) * 10 ** random.uniform(-2.0, 2.0) for _ in symbols]
         try:
             if abs(complex(values(*point)).imag) == 0.0:
@@ -74,13 +84,11 @@ def _is_real_somewhere(expression: sp.Expr) -> bool:
     return False
 
 
-Index = tuple[int, ...]
-
-_MAX_EQUATIONS = 60  # with their consequences
-_FOLLOWS = " = 0 follows"
+_MAX_EQUATIONS = 60  # equations with their consequences
+_FOLLOWS = " = 0 follows"  # how the reason ends that equations contradict each other
 _CORNERED = (sp.Abs, sp.sign, sp.re, sp.im, sp.arg, sp.conjugate, sp.Max, sp.Min, sp.Heaviside, sp.DiracDelta)
 _UNEVALUATED = (sp.Integral, sp.Sum, sp.Product, sp.Limit, sp.Piecewise, sp.Order, sp.floor, sp.ceiling, sp.Mod)
-_MAX_ORDER = 10  # of derivatives: as in text; beyond it the work grows without a known bound
+_MAX_ORDER = 10  # derivatives in text have no higher one; beyond it the work grows without a known bound
 
 
 class EvolutionSystem:
@@ -163,11 +171,11 @@ class EvolutionSystem:
     def in_jets(self, expression: sp.Expr) -> sp.Expr:
         """Return a SymPy ``expression`` with a symbol in place of each function and derivative."""
         replacements = {}
-        for derivative in expression.atoms(sp.Derivative):
+        for found in expression.atoms(sp.Derivative):
             index = [0] * len(self.variables)
-            for variable, count in derivative.variable_count:
+            for variable, count in found.variable_count:
                 index[self.variables.index(variable)] += int(count)
-            replacements[derivative] = self.jet(self.functions.index(derivative.expr), tuple(index))
+            replacements[found] = self.jet(self.functions.index(found.expr), tuple(index))
         plain = dict(zip(self.functions, self.unknowns, strict=True))
         return expression.xreplace(replacements).xreplace(plain)
 
@@ -192,10 +200,20 @@ class EvolutionSystem:
         strange += [s.name for s in others if self._is_named_like_derivative(s.name)]
         if strange or not isinstance(expression, sp.Expr):
             raise ConfigurationError(
-                f"{argument}: expected an expression of {(*self.variables, *self.unknowns)} and parameters, got "
+                f"{argument}: expected an expression of {self.coordinates} and parameters, got "
                 f"{', '.join(strange) or expression}"
             )
         return expression
+
+    @property
+    def coordinates(self) -> tuple[sp.Symbol, ...]:
+        """The independent variables, then the unknowns: the coordinates of the space that point symmetries act on."""
+        return (*self.variables, *self.unknowns)
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the coordinates and parameters."""
+        return {s.name for s in (*self.coordinates, *self.parameters)}
 
     @property
     def is_linear(self) -> bool:
@@ -209,9 +227,7 @@ class EvolutionSystem:
         for (a, index), right in zip(self.leaders, self.right, strict=True):
             values = {}
             for symbol, b, inner in (*self.jets_in(right), (self.jet(a, index), a, index)):
-                counts = [(v, k) for v, k in zip(self.variables, inner, strict=True) if k]
-                function = solution[self.unknowns[b]]
-                values[symbol] = sp.diff(function, *counts) if counts else function
+                values[symbol] = derivative(solution[self.unknowns[b]], self.variables, inner)
             left.append((self.jet(a, index) - right).xreplace(values))
         return left
 
@@ -251,7 +267,7 @@ class EvolutionSystem:
         if len(self.unknowns) > 1 or len(self.right) > 1:
             return None
         (right,) = self.right
-        slopes = [self.jet(0, _shift(self.zero, i, 1)) for i in range(len(self.variables))]
+        slopes = [self.jet(0, shifted(self.zero, i)) for i in range(len(self.variables))]
         jets = {symbol for symbol, _, _ in self.jets_in(right, derivatives=True)}
         speeds = [-sp.diff(right, slope) for slope in slopes]
         if self.orders != (1,) or not jets <= set(slopes) or any(self.jets_in(s, derivatives=True) for s in speeds):
@@ -301,7 +317,7 @@ class EvolutionSystem:
         for a, order in enumerate(orders):
             index = tuple(order if i == position else 0 for i in range(len(self.variables)))
             leading.append(self.jet(a, index))
-        mixed = next((symbol for symbol in leading for e in residuals if is_mixed(e, symbol)), None)
+        mixed = next((symbol for symbol in leading for e in residuals if _is_mixed(e, symbol)), None)
         if mixed is not None:
             return f"{mixed} is inside a function and outside"
         try:
@@ -342,11 +358,11 @@ class EvolutionSystem:
             if not jets:
                 return f"{equation}{_FOLLOWS}"
             key = max(((a, index) for _, a, index in jets), key=self._rank)
-            right = solution_for(equation, self.jet(*key))
+            right = _solution_for(equation, self.jet(*key))
             if right is None or not any(key[1]):
                 return f"not solvable for real derivatives: {equation} = 0"
             # what has a derivative of the new leader is reduced again
-            again = [k for k in solved if k[0] == key[0] and _covers(k[1], key[1])]
+            again = [k for k in solved if k[0] == key[0] and covers(k[1], key[1])]
             pending += [self.jet(*k) - solved.pop(k) for k in again]
             solved[key] = right
             self._set(solved.items())
@@ -385,7 +401,7 @@ class EvolutionSystem:
 
     def value(self, a: int, index: Index) -> sp.Expr:
         """Return the derivative ``index`` of unknown a, expressed by those that are free on solutions."""
-        leader = next((j for b, j in self.leaders if b == a and _covers(index, j)), None)
+        leader = next((j for b, j in self.leaders if b == a and covers(index, j)), None)
         if leader is None:
             return self.jet(a, index)
         key = (a, index)
@@ -395,22 +411,28 @@ class EvolutionSystem:
                 self._eliminated[key] = self.right[self.leaders.index((a, leader))]
             else:
                 direction = next((i for i in higher if i != self.time), self.time)
-                self._eliminated[key] = self.total(self.value(a, _shift(index, direction, -1)), direction)
+                self._eliminated[key] = self.total(self.value(a, shifted(index, direction, -1)), direction)
         return self._eliminated[key]
 
-    def total(self, expression: sp.Expr, direction: int) -> sp.Expr:
-        """Return the total derivative of ``expression`` of free jets by the variable with number ``direction``."""
+    def total(self, expression: sp.Expr, direction: int, jet: Callable[[int, Index], sp.Expr] | None = None) -> sp.Expr:
+        """Return the total derivative of ``expression`` of free jets by the variable with number ``direction``.
+
+        Args:
+            expression: the expression.
+            direction: number of the variable.
+            jet: what stands for the derivative of an unknown; default `value`, on solutions; off them it is `jet`.
+        """
         result = sp.diff(expression, self.variables[direction])
         for symbol, a, index in self.jets_in(expression):
-            result += sp.diff(expression, symbol) * self.value(a, _shift(index, direction, 1))
+            result += sp.diff(expression, symbol) * (jet or self.value)(a, shifted(index, direction))
         return sp.expand(result)
 
-    def total_off_solutions(self, expression: sp.Expr, direction: int) -> sp.Expr:
-        """Return the total derivative of ``expression`` by variable number ``direction``; no jet is eliminated."""
-        result = sp.diff(expression, self.variables[direction])
-        for symbol, a, index in self.jets_in(expression):
-            result += sp.diff(expression, symbol) * self.jet(a, _shift(index, direction, 1))
-        return sp.expand(result)
+
+def free_name(name: str, taken: Iterable[str]) -> str:
+    """Return ``name``, with underscores behind it as long as it is among those ``taken``."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def residuals_of(pde: Any) -> list[sp.Expr]:
@@ -477,26 +499,3 @@ def _with_arbitrary(residuals: Sequence[sp.Expr]) -> list[sp.Expr]:
         return arbitrary(f.func.__name__)(*f.args)
 
     return [e.replace(lambda f: isinstance(f, AppliedUndef) and f.func in chosen, put) for e in residuals]
-
-
-def _covers(index: Index, leader: Index) -> bool:
-    return all(k >= j for k, j in zip(index, leader, strict=True))
-
-
-def _shift(index: Index, position: int, by: int) -> Index:
-    return tuple(k + by if i == position else k for i, k in enumerate(index))
-
-
-def multi_indices(length: int, degree: int) -> Iterable[Index]:
-    """All exponents of the given number of variables up to a total degree, by degree."""
-
-    def of_degree(n: int, d: int) -> Iterable[Index]:
-        if n == 1:
-            yield (d,)
-            return
-        for first in range(d, -1, -1):
-            for rest in of_degree(n - 1, d - first):
-                yield (first, *rest)
-
-    for total in range(degree + 1):
-        yield from of_degree(length, total)

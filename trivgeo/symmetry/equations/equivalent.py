@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import sympy as sp
 
-from trivgeo.symmetry.equations.equation import EvolutionSystem, Index, multi_indices
+from trivgeo.symmetry.equations.equation import EvolutionSystem, free_name
+from trivgeo.symmetry.equations.multi_index import Index, derivative, multi_indices, shifted
 from trivgeo.symmetry.equations.numeric import vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Particular
 
 __all__ = ["Equivalent", "about_any_solution", "simpler", "term_matrix", "with_right_sides"]
 
 _MAX_SEEDS = 12  # functions that polynomials are multiplied with to find a particular solution
-_MAX_DEGREE = 4  # of these polynomials
+_MAX_DEGREE = 4  # particular solutions are polynomials of this degree at most
 _MAX_COLUMNS = 150  # unknown coefficients of a particular solution
 
 
@@ -34,7 +35,7 @@ class Equivalent:
 
     def pulled_back(self, field: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
         """Return a ``field`` in the variables of the other equation as a field in those of the given one."""
-        here = dict(zip((*self.system.variables, *self.system.unknowns), self.new, strict=True))
+        here = dict(zip(self.system.coordinates, self.new, strict=True))
         moved = sp.Matrix([component.xreplace(here) for component in field])
         slopes = sp.Matrix(self.new).jacobian(self.old)
         return tuple(sp.expand(sp.simplify(component)) for component in slopes.LUsolve(moved))
@@ -70,7 +71,7 @@ def _offsets(system: EvolutionSystem) -> list[sp.Expr]:
 
 def _about(system: EvolutionSystem, particular: Sequence[sp.Expr]) -> Equivalent:
     r"""With a particular solution p of linear equations :math:`u - p` solves the homogeneous ones."""
-    old = (*system.variables, *system.unknowns)
+    old = system.coordinates
     new = (*system.variables, *(u - p for u, p in zip(system.unknowns, particular, strict=True)))
     right = [sp.expand(r - o) for r, o in zip(system.right, _offsets(system), strict=True)]
     return Equivalent(with_right_sides(system, right), new, old)
@@ -80,17 +81,15 @@ def _abstract(system: EvolutionSystem) -> list[sp.Expr]:
     """A solution of the equations that nothing else is known of."""
     sides = zip(system.leaders, system.right, strict=True)
     words = "solution of " + "; ".join(f"{system.jet(*leader)} = {right}" for leader, right in sides)
-    taken = {s.name for s in (*system.variables, *system.unknowns, *system.parameters)}
     known: dict[tuple[int, Index], type[Particular]] = {}
 
     def solution(a: int, index: Index) -> sp.Expr:
         if (a, index) not in known:
-            root = f"p_{system.unknowns[a]}"
-            root += "_" * (root in taken)
+            root = free_name(f"p_{system.unknowns[a]}", system.names)
             letters = "".join(str(v) * k for v, k in zip(system.variables, index, strict=True))
 
             def rate(position: int) -> sp.Expr:
-                value = system.value(a, tuple(k + (i == position) for i, k in enumerate(index)))
+                value = system.value(a, shifted(index, position))
                 return value.xreplace({s: solution(b, inner) for s, b, inner in system.jets_in(value)})
 
             own = {"rate": staticmethod(rate), "index": index, "root": root, "equation": words}
@@ -110,8 +109,7 @@ def with_right_sides(system: EvolutionSystem, right: Sequence[sp.Expr]) -> Evolu
     values = {}
     for expression, leader in zip(right, system.leaders, strict=True):
         for symbol, a, index in (*system.jets_in(expression), (system.jet(*leader), *leader)):
-            counts = [(v, k) for v, k in zip(system.variables, index, strict=True) if k]
-            values[symbol] = sp.Derivative(system.functions[a], *counts) if counts else system.functions[a]
+            values[symbol] = derivative(system.functions[a], system.variables, index, sp.Derivative)
     leading = [system.jet(*leader) for leader in system.leaders]
     residuals = [(z - r).xreplace(values) for z, r in zip(leading, right, strict=True)]
     return EvolutionSystem(residuals, system.variables[system.time])
@@ -260,4 +258,4 @@ def _linearized(system: EvolutionSystem, swapped: bool) -> Equivalent | None:
         return None
     function = sp.Function(str(y))(x)
     linear = function.diff(x, 2) - a * function.diff(x) - b * function - c
-    return Equivalent(EvolutionSystem(linear), (x, new), (*system.variables, *system.unknowns))
+    return Equivalent(EvolutionSystem(linear), (x, new), system.coordinates)

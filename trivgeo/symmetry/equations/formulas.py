@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry.equations.numeric import vanishes
-
-if TYPE_CHECKING:
-    from trivgeo.symmetry.equations.equation import EvolutionSystem
+from trivgeo.symmetry.equations.equation import EvolutionSystem
+from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 
 __all__ = ["flow", "invariants", "landing", "moved_solution", "sliced"]
 
@@ -168,7 +166,7 @@ def landing(moved: Expressions, place: int, value: Any, s: sp.Symbol) -> tuple[s
     for time in times:
         at = sp.log(time) if unknown is q else time
         result = tuple(_plain(e.subs(s, at)) for i, e in enumerate(moved) if i != place)
-        if not any(e.has(sp.nan, sp.zoo, sp.oo) for e in result):
+        if not any(e.has(*INFINITE) for e in result):
             found.append((at, result))
     start = [e.subs(s, 0) for e in moved]
     others = [e for i, e in enumerate(start) if i != place]
@@ -204,7 +202,7 @@ def moved_solution(
     """
     if not system.holds(solution):
         raise ConfigurationError(f"solution: expected a solution of the equations, got {dict(solution)}")
-    variables = (*system.variables, *system.unknowns)
+    variables = system.coordinates
     back = dict(zip(variables, (e.subs(s, -s) for e in flow(components, variables, s)), strict=True))
     # the point came from the graph of the old solution
     before = {z: back[z] for z in system.variables}
@@ -219,7 +217,7 @@ def moved_solution(
             continue
         # several branches may be solutions
         start = [_at_zero(values[u], s) - f for u, f in solution.items()]
-        if any(e.has(sp.nan, sp.zoo, sp.oo) for e in start) or not all(map(vanishes, start)):
+        if any(e.has(*INFINITE) for e in start) or not all(map(vanishes, start)):
             continue
         if system.holds(values):
             return tuple(values[u] for u in system.unknowns)
@@ -229,7 +227,7 @@ def moved_solution(
 def _at_zero(expression: sp.Expr, s: sp.Symbol) -> sp.Expr:
     """The value at s = 0, a limit where it is 0 / 0; nan if none is found."""
     value = expression.subs(s, 0)
-    if not value.has(sp.nan, sp.zoo, sp.oo):
+    if not value.has(*INFINITE):
         return value
     try:
         return sp.limit(expression, s, 0)

@@ -86,7 +86,7 @@ def _replaced(
     found: dict[sp.Expr, None],
     roots: Mapping[sp.Expr, sp.Symbol] = MappingProxyType({}),
 ) -> sp.Expr:
-    """An expression with symbols for the square roots in its products; what these are roots of is added to ``found``.
+    """Replace square roots in products by symbols; add the radicands to ``found``.
 
     A product such as sqrt(2) sqrt(a) is one root.
     """
@@ -109,13 +109,13 @@ def _is_root(power: sp.Expr) -> bool:
 INFINITE = (sp.nan, sp.zoo, sp.oo)
 """What an expression holds that has no finite value."""
 
-_DIGITS = 80
-_ZERO_TOLERANCE = mpmath.mpf(10) ** -50
-_NUM_POINTS = 3
-_COMPLEX_DIGITS = 30
-_COMPLEX_TOLERANCE = 1e-20  # of an imaginary part, which is rounding
-_MAX_DRAWS = 30
-_SLOPES = {  # functions of SymPy that mpmath has as an option of others
+_DIGITS = 80  # decimal digits of values
+_ZERO_TOLERANCE = mpmath.mpf(10) ** -50  # a sum below this share of its terms is zero
+_NUM_POINTS = 3  # points at which an expression has to vanish
+_COMPLEX_DIGITS = 30  # decimal digits of imaginary parts
+_COMPLEX_TOLERANCE = 1e-20  # an imaginary part below it is rounding
+_MAX_DRAWS = 30  # points that are tried
+_SLOPES = {  # mpmath has these functions of SymPy as an option of others
     "airyaiprime": lambda z: mpmath.airyai(z, derivative=1),
     "airybiprime": lambda z: mpmath.airybi(z, derivative=1),
 }

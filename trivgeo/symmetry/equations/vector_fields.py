@@ -1,20 +1,22 @@
-"""Infinitesimal symmetries as vector fields with exact coefficients."""
+"""Infinitesimal symmetries as vector fields with exact coefficients.
+
+The file to open second, after `equation`: whatever finds symmetries returns a `Symmetry`, and whatever uses them asks
+it for ``components`` (one for each of the ``variables``), ``flow``, ``invariants``, and its text.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy as sp
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import exact
+from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.formulas import flow, invariants
-
-if TYPE_CHECKING:
-    from trivgeo.symmetry.equations.equation import EvolutionSystem
 
 __all__ = ["SuperpositionIdeal", "Symmetry", "TrivialSymmetries", "group_parameter"]
 

@@ -17,20 +17,22 @@ from torch.func import jacrev, vmap
 
 from trivgeo.actions import Field
 from trivgeo.checks import check_count, check_type
-from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
-from trivgeo.symmetry.algebra.brackets import structure_constants
-from trivgeo.symmetry.equations.equation import multi_indices
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.symmetry.algebra.brackets import closes
+from trivgeo.symmetry.equations.multi_index import multi_indices
 from trivgeo.symmetry.equations.vector_fields import Symmetry
 from trivgeo.symmetry.from_data.result import BrokenSymmetry, SymmetriesFromData
+from trivgeo.verdict import Verdict
 
 __all__ = [
     "MAX_BROKEN",
+    "MIN_GAP",
     "OperatorFields",
     "broken_fields",
+    "closed_fields",
     "floating_values",
     "of_function",
     "operator_fields",
-    "simple_fields",
 ]
 
 _SPACE = ("x", "y", "z")
@@ -101,14 +103,15 @@ def floating_values(name: str, function: Callable[[Tensor], Tensor], at: Tensor)
     return values
 
 
-_MAX_NULL = 0.05  # singular value of a symmetry, relative to the largest
-_MIN_GAP = 10.0  # ratio of the singular values on either side of the dimension
-_ROUNDING = 1e-12  # relative size of singular values that are zero
-_MIN_TOLERANCE = 1e-6  # of coefficients that are replaced by simple fractions
+_MAX_NULL = 0.05  # a symmetry has singular values below this share of the largest
+MIN_GAP = 10.0
+"""Ratio of the singular values on either side of the dimension."""
+_ROUNDING = 1e-12  # singular values below this share of the largest are zero
+_MIN_TOLERANCE = 1e-6  # coefficients that near to a simple fraction are replaced by it
 _TOLERANCES = (0.1, 0.01, 1e-3, 1e-9)  # the same for fields that are broken
 MAX_BROKEN = 0.05
 """Breaking of a field that is called an approximate symmetry."""
-_MAX_DENOMINATOR = 1000
+_MAX_DENOMINATOR = 1000  # simple fractions have smaller ones
 
 
 def of_function(
@@ -161,21 +164,13 @@ def of_function(
         change = torch.einsum("pkn,pn->pk", slopes, field)
         return float(change.norm() / (slope * field.norm(dim=1)).norm())
 
-    tested = _null_dimension(ratios, tolerance)
-    for size in range(tested, -1, -1):
-        fields = simple_fields(basis[:size], ratios[size - 1] if size else 0.0, terms, variables)
-        try:
-            if size > 1:
-                structure_constants([f.components for f in fields], variables, (), [f.name for f in fields])
-            break
-        except AlgebraError:
-            continue  # the least certain field is left out
+    fields, verdict = closed_fields(basis, ratios, _null_dimension(ratios, tolerance), terms, variables)
+    size = len(fields)
     words = f"{size} of {len(ratios)} fields of degree {library} leave the function as it is, up to "
     words += f"{ratios[size - 1] if size else 0.0:.1e} of the largest change; the next changes it by {ratios[size]:.1e}"
-    if size < tested:
-        words += f"; {tested - size} more are as small but do not close under the bracket"
     broken = broken_fields(basis[: max(sum(r < _MAX_NULL for r in ratios), size)], size, measure, terms, variables)
-    return SymmetriesFromData(fields, words, singular_values=ratios, approximate=broken)
+    words = "; ".join((words, *verdict.reasons))
+    return SymmetriesFromData(fields, words, verdict, singular_values=ratios, approximate=broken)
 
 
 def _null_dimension(ratios: list[float], tolerance: float | None) -> int:
@@ -184,10 +179,33 @@ def _null_dimension(ratios: list[float], tolerance: float | None) -> int:
         return sum(r < tolerance for r in ratios)
     gaps = {k: ratios[k] / max(ratios[k - 1], _ROUNDING) for k in range(1, len(ratios)) if ratios[k - 1] < _MAX_NULL}
     best = max(gaps, key=lambda k: gaps[k], default=0)
-    return best if best and gaps[best] >= _MIN_GAP else 0
+    return best if best and gaps[best] >= MIN_GAP else 0
 
 
-def simple_fields(
+def closed_fields(
+    basis: NDArray[np.float64],
+    ratios: Sequence[float],
+    count: int,
+    terms: list[sp.Expr],
+    variables: tuple[sp.Symbol, ...],
+    moved: Sequence[int] | None = None,
+) -> tuple[list[Symmetry], Verdict]:
+    """The first fields that close under the bracket, the least certain left out, and whether that is all of them.
+
+    Args:
+        basis: see `_simple_fields`, like ``terms``, ``variables`` and ``moved``.
+        ratios: the errors of its rows, increasing.
+        count: the number of fields that count as symmetries.
+    """
+    for size in range(count, -1, -1):
+        fields = _simple_fields(basis[:size], ratios[size - 1] if size else 0.0, terms, variables, moved)
+        if size < 2 or closes([f.components for f in fields], variables):
+            break
+    left = f"{count - size} more are as small but do not close under the bracket"
+    return fields, Verdict((left,) if size < count else (), ("fields are polynomials of the given degree",))
+
+
+def _simple_fields(
     basis: NDArray[np.float64],
     error: float,
     terms: list[sp.Expr],
@@ -219,10 +237,10 @@ def broken_fields(
     """Fields that nearly are symmetries, modulo those that are, the least broken first.
 
     Args:
-        basis: of all of them, see `simple_fields`.
+        basis: of all of them, see `_simple_fields`.
         exact: the number of symmetries, the first rows of the basis.
         measure: the breaking of a field, from its coefficients ``[n]``.
-        terms: see `simple_fields`, like ``variables`` and ``moved``.
+        terms: see `_simple_fields`, like ``variables`` and ``moved``.
     """
     symmetries, pivots = _reduced(basis[:exact])
     rest, _ = _reduced(basis[exact:] - basis[exact:][:, pivots] @ symmetries)
@@ -257,7 +275,7 @@ def _field(
     variables: tuple[sp.Symbol, ...],
     moved: Sequence[int] | None,
 ) -> Symmetry:
-    """The field with given coefficients, see `simple_fields`."""
+    """The field with given coefficients, see `_simple_fields`."""
     components = [sp.S.Zero] * len(variables)
     parts = np.array(numbers, dtype=object).reshape(-1, len(terms))
     for place, part in zip(range(len(variables)) if moved is None else moved, parts, strict=True):

@@ -17,16 +17,16 @@ from trivgeo.errors import ConfigurationError
 
 __all__ = ["FittedEquation", "fit_equations"]
 
-_BUMP_POWER = 8  # of test functions (1 - s^2)^p: their derivatives vanish at the ends
-_WINDOWS = 5  # half-widths of test functions that an axis has, at least
-_MIN_HALF_WIDTH = 4  # points of the grid
-_DIFFERENCES = 6  # order of the differences that measure noise
+_BUMP_POWER = 8  # test functions are (1 - s^2)^8: their derivatives vanish at the ends
+_MIN_HALF_WIDTHS = 5  # an axis is at least that many half-widths of test functions long
+_MIN_HALF_WIDTH = 4  # half-width of test functions, in points of the grid
+_DIFFERENCE_ORDER = 6  # differences of this order measure noise
 _MIN_CLUSTERS = 24  # independent parts of the data, for standard errors
-_MIN_T = 5.0  # standard errors of a coefficient that is kept
-_MIN_SHARES = (1e-3, 3e-2)  # of the size of the largest term that a term has which is kept, without noise and with much
-_MAX_RESIDUAL = 0.25  # of the size of the left side
-_MIN_TOLERANCE = 1e-3  # relative, of coefficients that are replaced by simple fractions
-_MAX_DENOMINATOR = 100_000
+_MIN_COEFFICIENT_STDS = 5.0  # a coefficient that is kept is at least that many standard errors
+_MIN_TERM_SHARES = (1e-3, 3e-2)  # a term that is kept has this share of the largest, without noise and with much
+_MAX_RESIDUAL = 0.25  # an equation is refused above this share of its left side
+_MIN_TOLERANCE = 1e-3  # coefficients that near to a simple fraction, relatively, are replaced by it
+_MAX_DENOMINATOR = 100_000  # simple fractions have smaller ones
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,11 @@ def fit_equations(
 
 def _noise(values: Float[Tensor, "b s ..."]) -> float:
     """The standard deviation of noise that is independent between points: of sixth differences along the last axis."""
-    if values.shape[-1] <= _DIFFERENCES:
+    if values.shape[-1] <= _DIFFERENCE_ORDER:
         return 0.0
-    return float(values.double().diff(_DIFFERENCES).square().mean().sqrt()) / math.comb(12, _DIFFERENCES) ** 0.5
+    return (
+        float(values.double().diff(_DIFFERENCE_ORDER).square().mean().sqrt()) / math.comb(12, _DIFFERENCE_ORDER) ** 0.5
+    )
 
 
 class _Bumps:
@@ -117,7 +119,7 @@ class _Bumps:
             raise ConfigurationError(
                 f"grid: expected at least {2 * _MIN_HALF_WIDTH + 1} equidistant coordinates an axis, got {count}"
             )
-        self.half = max(_MIN_HALF_WIDTH, (count - 1) // _WINDOWS)
+        self.half = max(_MIN_HALF_WIDTH, (count - 1) // _MIN_HALF_WIDTHS)
         self.stride = max(1, self.half // 2)
         self.step = float(steps.mean())
 
@@ -149,7 +151,7 @@ def _selected(features: Tensor, target: Tensor, terms: Sequence[str], left: str,
     x = x / sizes
     total = y.square().sum().sqrt()
     noise_share = noise * y.numel() ** 0.5 / float(total)
-    share = min(max(_MIN_SHARES[0], noise_share), _MIN_SHARES[1])
+    share = min(max(_MIN_TERM_SHARES[0], noise_share), _MIN_TERM_SHARES[1])
     kept = list(range(len(terms)))
     while True:
         part = x[..., kept]
@@ -161,7 +163,7 @@ def _selected(features: Tensor, target: Tensor, terms: Sequence[str], left: str,
         errors = (inverse @ (scores.mT @ scores) @ inverse).diagonal().clamp_min(0).sqrt()
         # the smaller of two measures, so that neither discretization nor noise keeps a term
         size = theta.abs()
-        measure = torch.minimum(size / (_MIN_T * errors), size / (share * size.max()))
+        measure = torch.minimum(size / (_MIN_COEFFICIENT_STDS * errors), size / (share * size.max()))
         worst = int(measure.argmin())
         if len(kept) == 1 or measure[worst] >= 1:
             break

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trivgeo.errors import AlgebraError
 from trivgeo.groups import GeneratedGroup, from_generators
 from trivgeo.symmetry.equations.vector_fields import Symmetry
+from trivgeo.verdict import Verdict
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.from_data.regression import FittedEquation
@@ -37,6 +38,7 @@ class SymmetriesFromData:
         found: all that is known of the symmetries of these; ``None`` for functions.
         singular_values: for functions, those of the condition on the library, relative to the largest, increasing.
         approximate: for functions and operators, further fields that nearly are symmetries, the least broken first.
+        verdict: whether these are all symmetries of their kind that data show; if not, what was left out, and why.
         statement: what was tested, in words.
     """
 
@@ -44,12 +46,13 @@ class SymmetriesFromData:
         self,
         fields: Sequence[Symmetry],
         statement: str,
+        verdict: Verdict,
         equations: Sequence[FittedEquation] = (),
         found: Symmetries | None = None,
         singular_values: Sequence[float] = (),
         approximate: Sequence[BrokenSymmetry] = (),
     ) -> None:
-        self.fields, self.statement = tuple(fields), statement
+        self.fields, self.statement, self.verdict = tuple(fields), statement, verdict
         self.equations, self.found = tuple(equations), found
         self.singular_values, self.approximate = tuple(singular_values), tuple(approximate)
 

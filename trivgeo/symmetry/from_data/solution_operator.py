@@ -14,15 +14,12 @@ from torch.func import jvp
 
 from trivgeo.actions import Field
 from trivgeo.checks import check_count, check_positive
-from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry.algebra.brackets import structure_constants
-from trivgeo.symmetry.equations.equation import multi_indices
-from trivgeo.symmetry.from_data.function import MAX_BROKEN, broken_fields, operator_fields, simple_fields
+from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry.equations.multi_index import multi_indices
+from trivgeo.symmetry.from_data.function import MAX_BROKEN, MIN_GAP, broken_fields, closed_fields, operator_fields
 from trivgeo.symmetry.from_data.result import SymmetriesFromData
 
 __all__ = ["symmetries_of_operator"]
-
-_MIN_GAP = 10.0  # ratio of the singular values on either side of the dimension
 
 
 def symmetries_of_operator(
@@ -89,11 +86,17 @@ def symmetries_of_operator(
         before, after = sides @ torch.as_tensor(coefficients)
         return float((before - after).norm() / torch.cat([before, after]).norm()) / math.sqrt(2.0)
 
-    found = _closed(basis, ratios, tolerance, terms, variables, moved_variables)
-    near = basis[: max(sum(r < MAX_BROKEN for r in ratios), found.dimension)]
-    broken = broken_fields(near, found.dimension, measure, terms, variables, moved_variables)
-    found.approximate = tuple(broken)
-    return found
+    fields, verdict = closed_fields(basis, ratios, _dimension(ratios, tolerance), terms, variables, moved_variables)
+    size = len(fields)
+    last, following = ratios[size - 1] if size else 0.0, ratios[size] if size < len(ratios) else math.inf
+    words = (
+        f"{size} of {len(ratios)} fields commute with the operator, broken by up to {last:.1e} of their size; the next "
+        f"is broken by {following:.1e}"
+    )
+    near = basis[: max(sum(r < MAX_BROKEN for r in ratios), size)]
+    broken = broken_fields(near, size, measure, terms, variables, moved_variables)
+    words = "; ".join((words, *verdict.reasons))
+    return SymmetriesFromData(fields, words, verdict, singular_values=ratios, approximate=broken)
 
 
 def _characteristic(values: Tensor, steps: Tensor, component: int, powers: tuple[int, ...], time: float) -> Tensor:
@@ -118,33 +121,5 @@ def _dimension(ratios: list[float], tolerance: float | None) -> int:
     """How many fields are symmetries: those below a tolerance, or the last gap: some are exact, others learned."""
     if tolerance is not None:
         return sum(r < tolerance for r in ratios)
-    gaps = [k for k in range(1, len(ratios)) if ratios[k - 1] < MAX_BROKEN and ratios[k] >= _MIN_GAP * ratios[k - 1]]
+    gaps = [k for k in range(1, len(ratios)) if ratios[k - 1] < MAX_BROKEN and ratios[k] >= MIN_GAP * ratios[k - 1]]
     return max(gaps, default=0)
-
-
-def _closed(
-    basis: NDArray[np.float64],
-    ratios: list[float],
-    tolerance: float | None,
-    terms: list[sp.Expr],
-    variables: tuple[sp.Symbol, ...],
-    moved: list[int],
-) -> SymmetriesFromData:
-    """The fields that close under the bracket, the least certain left out."""
-    tested = _dimension(ratios, tolerance)
-    for size in range(tested, -1, -1):
-        fields = simple_fields(basis[:size], ratios[size - 1] if size else 0.0, terms, variables, moved)
-        try:
-            if size > 1:
-                structure_constants([f.components for f in fields], variables, (), [f.name for f in fields])
-            break
-        except AlgebraError:
-            continue
-    last, following = ratios[size - 1] if size else 0.0, ratios[size] if size < len(ratios) else math.inf
-    words = (
-        f"{size} of {len(ratios)} fields commute with the operator, broken by up to {last:.1e} of their size; the next "
-    )
-    words += f"is broken by {following:.1e}"
-    if size < tested:
-        words += f"; {tested - size} more are as small but do not close under the bracket"
-    return SymmetriesFromData(fields, words, singular_values=ratios)

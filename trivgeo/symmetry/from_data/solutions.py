@@ -13,6 +13,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.determining.finder import search
 from trivgeo.symmetry.from_data.regression import fit_equations
 from trivgeo.symmetry.from_data.result import SymmetriesFromData
+from trivgeo.verdict import Verdict
 
 __all__ = ["of_solutions"]
 
@@ -36,7 +37,11 @@ def of_solutions(
     found = search([e.text for e in equations], polynomials, "t", functions)
     terms = sum(len(e.coefficients) for e in equations)
     words = f"{len(values)} solutions; {terms} terms of significance in {len(equations)} fitted equation(s); of these: "
-    return SymmetriesFromData(found.generators, words + found.statement, equations, found)
+    verdict = Verdict(
+        () if found.is_complete else (found.statement,),
+        ("the fitted equations, with simple fractions for coefficients, are those of the data",),
+    )
+    return SymmetriesFromData(found.generators, words + found.statement, verdict, equations, found)
 
 
 def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:

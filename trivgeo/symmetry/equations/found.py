@@ -1,0 +1,33 @@
+"""What a search found, as a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar, overload
+
+__all__ = ["FoundSequence"]
+
+Item = TypeVar("Item")
+
+
+class FoundSequence(Sequence[Item]):
+    """A sequence of what was found, to which a subclass adds what is known of it.
+
+    Args:
+        items: what was found.
+    """
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._items = tuple(items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Item]: ...
+
+    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
+        return self._items[index]

@@ -1,0 +1,44 @@
+"""Multi-indices: exponents of monomials, and orders of derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sympy as sp
+
+__all__ = ["Index", "covers", "derivative", "multi_indices", "shifted"]
+
+Index = tuple[int, ...]
+"""One number for each variable."""
+
+
+def multi_indices(length: int, degree: int) -> Iterable[Index]:
+    """All exponents of ``length`` variables up to a total ``degree``, by degree."""
+
+    def of_degree(n: int, d: int) -> Iterable[Index]:
+        if n == 1:
+            yield (d,)
+            return
+        for first in range(d, -1, -1):
+            for rest in of_degree(n - 1, d - first):
+                yield (first, *rest)
+
+    for total in range(degree + 1):
+        yield from of_degree(length, total)
+
+
+def covers(index: Index, other: Index) -> bool:
+    """Return True if no number of ``index`` is below that of ``other``: it is a derivative of that derivative."""
+    return all(k >= j for k, j in zip(index, other, strict=True))
+
+
+def shifted(index: Index, position: int, by: int = 1) -> Index:
+    """Return ``index`` with the number at a position raised ``by`` some."""
+    return tuple(k + by if i == position else k for i, k in enumerate(index))
+
+
+def derivative(function: sp.Expr, variables: Sequence[sp.Symbol], index: Index, kind: Any = sp.diff) -> sp.Expr:
+    """Return the derivative ``index`` of ``function`` in ``variables``; `sympy.Derivative` as ``kind`` leaves it so."""
+    counts = [(v, k) for v, k in zip(variables, index, strict=True) if k]
+    return kind(function, *counts) if counts else function
