@@ -39,7 +39,7 @@ PACKAGES = (
         "checks",
         "expressions",
     ),
-    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
+    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.resampling"),
     *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),
 )

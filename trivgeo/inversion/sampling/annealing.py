@@ -15,9 +15,8 @@ from trivgeo._text import Described
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.sampling.mixture import StudentMixture
+from trivgeo.sde.resampling import effective_sample_size, systematic_indices
 from trivgeo.sde.scores.gradient import trivialized_grad_and_value
-from trivgeo.sde.solvers import systematic_indices
-from trivgeo.sde.solvers.resampling import effective_sample_size
 
 __all__ = [
     "Annealed",

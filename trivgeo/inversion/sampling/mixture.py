@@ -17,7 +17,7 @@ from trivgeo._text import Described
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.rows import rows_like
 from trivgeo.sde.noise.kernel import is_principal, log_about
-from trivgeo.sde.solvers import systematic_indices
+from trivgeo.sde.resampling import systematic_indices
 
 __all__ = ["Charts", "Draws", "StudentMixture", "reach_of_normal"]
 

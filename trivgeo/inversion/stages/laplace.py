@@ -11,7 +11,7 @@ from trivgeo.groups import LieGroup
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
-from trivgeo.sde.solvers import systematic_indices
+from trivgeo.sde.resampling import systematic_indices
 
 __all__ = ["Laplace"]
 
