@@ -51,7 +51,6 @@ PUBLIC = (
         "groups.laws",
         "groups.homogeneous",
         "actions.image_guard",
-        "inversion.checked",
         "inversion.equivariant",
         "generative.bodies",
         "generative.distributions",
