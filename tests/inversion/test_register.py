@@ -22,7 +22,6 @@ from trivgeo.inversion.energies import LeastSquares, PairedImages, SymmetricNear
 from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.point_alignment import fit_points
 from trivgeo.inversion.posterior import InverseProblem
-from trivgeo.inversion.result import modes_of
 from trivgeo.inversion.stages import LevenbergMarquardt
 from trivgeo.inversion.transformations import composed, homographies, rotations, scales, shifts
 from trivgeo.registration import register
@@ -418,6 +417,8 @@ class TestClouds:
         )
         assert not r.trusted
         assert "determine" in " ".join(r.reasons)
+        assert torch.equal(r.modes.elements[0, 0], r.element)
+        assert r.modes.count.tolist() == [1]
 
     def test_what_is_no_element_is_not_found(self) -> None:
         """Points on a line leave affine maps nearly singular: rounding took one out of the group."""
@@ -427,6 +428,7 @@ class TestClouds:
             r = register(line, Affine(3).action()(g, line), Affine(3), matched=True)
             assert r.found == bool(torch.isfinite(r.element).all())
             assert not r.trusted
+            assert r.modes.labels.shape == (1, 1)  # no draws are clustered of what is not determined
 
     @pytest.mark.parametrize(
         ("group", "few"),
@@ -470,11 +472,10 @@ def test_refusals() -> None:
 
 def test_figures_that_are_none_are_not_trusted() -> None:
     """Each figure of a check in turn is NaN."""
-    group, one = SE(2), torch.eye(3)
-    modes = modes_of(group, group.identity(1, 1), torch.ones(1, 1, dtype=torch.bool), 0.3)
-    assert _reasons(1e-4 * one, 0.0, 1.0, modes) == ()
-    assert "the descent has not ended" in _reasons(1e-4 * one, math.nan, 1.0, modes)[0]
-    assert "of the residuals agree" in _reasons(1e-4 * one, 0.0, math.nan, modes)[0]
+    one = torch.eye(3)
+    assert _reasons(1e-4 * one, 0.0, 1.0) == ()
+    assert "the descent has not ended" in _reasons(1e-4 * one, math.nan, 1.0)[0]
+    assert "of the residuals agree" in _reasons(1e-4 * one, 0.0, math.nan)[0]
     cloud = randn(20, 2)
     for in_order in (True, False):
         assert _unlike(0.0, cloud, cloud, in_order) == ()

@@ -229,4 +229,4 @@ def _beginning(given: Posterior, initial: Tensor | None) -> Population:
     shape = given.group.batch_shape(initial)
     if len(shape) != 2 or shape[0] != given.batch:
         raise ShapeError(f"initial: expected elements for {given.batch} data [b, K, ...], got batch {list(shape)}")
-    return Population(initial, torch.zeros(shape, dtype=torch.long, device=reference.device))
+    return Population.at(initial)

@@ -43,6 +43,11 @@ class Population(Described):
     energies: Float[Tensor, "b k"] | None = None
     time: float = 0.0
 
+    @staticmethod
+    def at(elements: Tensor) -> Population:
+        """Return chains that have not moved, at ``elements``, ``[b, K, *element_shape]``."""
+        return Population(elements, torch.zeros(elements.shape[:2], dtype=torch.long, device=elements.device))
+
     @property
     def size(self) -> int:
         """Number K of chains of each datum."""

@@ -12,15 +12,15 @@ from trivgeo.checks import check_count, check_tensor, check_type, promoted
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.transformations import Transformations
-from trivgeo.registration.clouds import register_clouds
-from trivgeo.registration.images import register_images
+from trivgeo.registration.clouds import CloudRegistration
+from trivgeo.registration.images import ImageRegistration
 from trivgeo.registration.record import Registration
 
 __all__ = ["register"]
 
-_STARTS_ON_PLANE = 64
-_STARTS_IN_SPACE = 512
-_STARTS_OF_IMAGES = 256
+_NUM_STARTS_ON_PLANE = 64
+_NUM_STARTS_IN_SPACE = 512
+_NUM_STARTS_OF_IMAGES = 256
 _MAX_COORDINATES = 16
 """Coordinates of points up to which a matrix is a cloud, more likely than an image without channels."""
 
@@ -40,9 +40,9 @@ def register(
     Photographs ``[c, h, w]`` are of one size; g is found from coarse images to fine ones, by Levenberg and Marquardt's
     descent of the differences of pixels under a loss that leaves outliers alone (Geman and McClure 1987), on the part
     that both show. Exposures may differ: a gain and an offset of each channel are fitted beside g. The first elements
-    are near the identity (shifts by some 15 % of the frame); for others, such as rotations by any angle, give a
-    ``transformations``. Images that share less than half of their contrast are not trusted. Data of
-    half precision are registered in single precision, and so are the elements.
+    are near the identity (shifts by some 15 % of the frame); for others, such as rotations by any angle, give
+    ``transformations``. Images that share less than half of their contrast are not trusted. Data of half precision are
+    registered in single precision, and so are the elements.
 
     Clouds ``[m, n]`` and ``[k, n]`` are centred and scaled first, wherever the group has what that takes, so that map
     coordinates are as good as others. In the same order they are fitted in closed form (Kabsch 1976, Umeyama 1991, the
@@ -90,25 +90,25 @@ def register(
         raise ConfigurationError(f"transformations: expected a function of (count, generator), got {transformations!r}")
     if generator is not None:
         check_type("generator", generator, torch.Generator)
-    usual = _STARTS_OF_IMAGES if moving.ndim == 3 else _STARTS_ON_PLANE if n < 3 else _STARTS_IN_SPACE
+    usual = _NUM_STARTS_OF_IMAGES if moving.ndim == 3 else _NUM_STARTS_ON_PLANE if n < 3 else _NUM_STARTS_IN_SPACE
     number = check_count("num_starts", usual if num_starts is None else num_starts)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     if moving.ndim == 2:
-        return register_clouds(moving, fixed, group, matched, transformations, number, generator)
+        return CloudRegistration(moving, fixed, group, matched, transformations, number, generator).registered()
     if moving.shape != fixed.shape:
         hint = "crop or pad both to one size"
         raise ShapeError(f"fixed: expected an image {list(moving.shape)}, as moving, got {list(fixed.shape)}; {hint}")
     if matched is not None:
         raise ConfigurationError("matched: expected none for photographs")
     ImageWarp(group).check_data(moving, "moving")
-    return register_images(moving, fixed, group, transformations, number, generator)
+    return ImageRegistration(moving, fixed, group, transformations, number, generator).registered()
 
 
 def _checked(name: str, value: Tensor) -> Tensor:
     """A finite image or cloud."""
     if isinstance(value, Tensor | np.ndarray) and value.dtype in (torch.uint8, np.uint8):
         raise ConfigurationError(f"{name}: expected floating-point numbers, such as image / 255.0, got {value.dtype}")
-    value = check_tensor(name, value)
+    value = check_tensor(name, value).detach()
     if value.ndim not in (2, 3) or 0 in value.shape:
         raise ShapeError(f"{name}: expected a photograph [c, h, w] or a cloud [m, n], got {list(value.shape)}")
     if not bool(torch.isfinite(value).all()):

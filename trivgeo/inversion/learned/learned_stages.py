@@ -59,8 +59,7 @@ class CalibratedDraws(_CalibratedStage):
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         density = self.calibration.density(self.score, population.elements)
         elements = density.sample_principal(self.num_hypotheses, generator)
-        masked = torch.zeros(elements.shape[:2], dtype=torch.int64, device=elements.device)
-        return Population(elements, masked, time=0.0)
+        return Population.at(elements)
 
 
 class CleanGate(_CalibratedStage):
