@@ -233,7 +233,7 @@ class TestResult:
         energies = torch.zeros(2, 5).double()
         energies[0, 4] = math.inf
         modes = self.result(angles, energies).modes(0.3)
-        assert modes.count.tolist() == [2, 1]
+        assert modes.num_modes.tolist() == [2, 1]
         assert modes.weights.tolist() == [[0.75, 0.25], [1.0, 0.0]]
         assert modes.labels.tolist() == [[0, 1, 0, 0, -1], [0, 0, 0, 0, 0]]
         assert modes.labels[0, 0] == modes.labels[0, 2]

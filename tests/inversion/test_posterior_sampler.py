@@ -68,7 +68,7 @@ class TestKnownLaws:
         """Draws that all lie in one well do not say that there is no other: Agresti and Coull (1998)."""
         sample = sampled(SE(2), lambda g: 50.0 * SE(2).log(g).square().sum(-1), num_samples=number)
         modes = sample.modes(radius=1.5)
-        assert (modes.count == 1).all()
+        assert (modes.num_modes == 1).all()
         assert ((modes.standard_errors[:, 0] > low) & (modes.standard_errors[:, 0] < high)).all()
 
     def test_moments_within_a_well(self) -> None:

@@ -228,7 +228,7 @@ class TestImages:
         g = homographies(group, 0.2)(1, seeded(4)).float()
         r = register(image, ImageWarp(group)(g, image[None])[0], group, num_starts=4)
         assert r.trusted, r.reasons
-        assert int(r.modes.count) == 1
+        assert int(r.modes.num_modes) == 1
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     def test_half_precision_is_registered_in_single(self, dtype: torch.dtype) -> None:
@@ -385,7 +385,7 @@ class TestClouds:
         order = torch.randperm(81, generator=seeded(0))
         fixed = SE(2).action()(g, grid)[order] + 0.01 * randn(81, 2, seed=1)
         r = register(grid, fixed, SE(2), num_starts=64)
-        assert int(r.modes.count) == 2
+        assert int(r.modes.num_modes) == 2
         assert "2 modes" in " ".join(r.reasons)
         half_turn = SE(2).join(-torch.eye(2).double(), torch.zeros(2).double())
         for expected in (g, SE(2).compose(g, half_turn)):
@@ -401,7 +401,7 @@ class TestClouds:
         order = torch.randperm(len(moving), generator=seeded(0))
         r = register(moving, SE(3).action()(g, moving)[order] + 0.005 * randn(len(moving), 3, seed=1), SE(3))
         poses = SE(3).compose(g, SE(3).join(turns, torch.zeros(len(turns), 3).double()))
-        assert int(r.modes.count) == len(turns)
+        assert int(r.modes.num_modes) == len(turns)
         assert float(torch.cdist(r.modes.elements[0].flatten(1), poses.flatten(1)).min(0).values.max()) < 0.05
         assert not r.trusted
 
@@ -418,7 +418,7 @@ class TestClouds:
         assert not r.trusted
         assert "determine" in " ".join(r.reasons)
         assert torch.equal(r.modes.elements[0, 0], r.element)
-        assert r.modes.count.tolist() == [1]
+        assert r.modes.num_modes.tolist() == [1]
 
     def test_what_is_no_element_is_not_found(self) -> None:
         """Points on a line leave affine maps nearly singular: rounding took one out of the group."""

@@ -100,23 +100,14 @@ class BoundedEnergy(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep the gradients, the second entry of ``output``, in the autograd context ``ctx``; ``inputs`` are not
-        kept.
-        """
         ctx.save_for_backward(output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx: Any, of_energy: Tensor, of_gradient: Tensor) -> Any:
-        """Return the gradients that ``ctx`` holds, times ``of_energy``; no gradient flows to ``gradient`` and
-        ``data``.
-
-        Args:
-            of_energy: derivatives by the energies.
-            of_gradient: derivatives by the gradients, which are ignored: there are no second derivatives.
-        """
+    def backward(ctx: Any, *derivatives: Tensor) -> Any:
+        """Return the gradients times the derivatives by the energies; there are no second derivatives."""
         (gradient,) = ctx.saved_tensors
-        return rows_like(of_energy, gradient) * gradient, None, None
+        return rows_like(derivatives[0], gradient) * gradient, None, None
 
 
 def nan_where_infinite(energy: Tensor, g: Tensor) -> Tensor:

@@ -27,7 +27,8 @@ __all__ = [
     "modes_of",
 ]
 
-_MEAN_STEPS = 8
+_NUM_MEAN_STEPS = 8
+"""Iterations of the mean of the elements of a cluster."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +51,7 @@ class PosteriorModes(Described):
     standard_errors: Float[Tensor, "b m"]
 
     @property
-    def count(self) -> Int[Tensor, " b"]:
+    def num_modes(self) -> Int[Tensor, " b"]:
         """Number of modes of each datum."""
         return (self.weights > 0).sum(-1)
 
@@ -128,7 +129,7 @@ def _centres(group: LieGroup, elements: Tensor, members: Tensor, each: Tensor, f
     centre = torch.take_along_dim(elements, first.reshape(shape), 1)
     weight = torch.where(members, each.unsqueeze(1), 0.0)
     weight = weight / weight.sum(-1, keepdim=True)  # NaN for no member
-    for _ in range(_MEAN_STEPS):
+    for _ in range(_NUM_MEAN_STEPS):
         away = group.log(group.compose(group.inverse(centre).unsqueeze(2), elements.unsqueeze(1)))
         # a distant hypothesis without logarithm belongs to another mode
         away = torch.where(members.unsqueeze(-1), away, 0.0).nan_to_num(0.0)
@@ -136,7 +137,7 @@ def _centres(group: LieGroup, elements: Tensor, members: Tensor, each: Tensor, f
     return centre
 
 
-_LEAST_KEPT = 0.5
+_MIN_KEPT = 0.5
 """Share of a datum that a hypothesis must restore."""
 _MAX_ROWS_SHOWN = 10
 """Data that a notebook shows."""
@@ -222,7 +223,7 @@ class InversionResult:
     def usable(self) -> Bool[Tensor, "b k"]:
         """Mask of the hypotheses of finite energy that restore at least half of what the datum shows."""
         finite = torch.isfinite(self.energies)
-        return finite if self.kept is None else finite & (self.kept >= _LEAST_KEPT)
+        return finite if self.kept is None else finite & (self.kept >= _MIN_KEPT)
 
     @property
     def found(self) -> Bool[Tensor, " b"]:

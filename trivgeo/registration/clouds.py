@@ -24,8 +24,8 @@ from trivgeo.inversion.posterior import InverseProblem, Posterior
 from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.chains import Select
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
-from trivgeo.inversion.transformations import Transformations, sample_elements
-from trivgeo.registration.record import Registration, assess, robust_std
+from trivgeo.inversion.transformations import sample_elements
+from trivgeo.registration.record import Registration, RegistrationMethod, assess, robust_std
 from trivgeo.verdict import Verdict
 
 __all__ = ["CloudRegistration"]
@@ -95,47 +95,30 @@ class _Conditioning:
         return torch.linalg.pinv(basis.flatten(0, 1)) @ moved.flatten(0, 1)
 
 
-class CloudRegistration:
-    """Registration of two clouds whose shapes were checked: of conditioned data, by closed forms or descents.
+@dataclass(eq=False)
+class CloudRegistration(RegistrationMethod["_Descent"]):
+    """Registration of two clouds, of conditioned data: by closed forms and descents.
 
     Args:
-        moving: cloud ``[m, n]`` that is moved.
-        fixed: cloud ``[k, n]`` to which it is moved.
-        group: the group of the transformation.
         matched: whether the points are in the same order; ``None`` to find out.
-        transformations: function (count, generator) to elements from which searches start, see `register`.
-        num_starts: number of searches.
-        generator: random numbers.
     """
 
-    def __init__(
-        self,
-        moving: Float[Tensor, "m n"],
-        fixed: Float[Tensor, "k n"],
-        group: LieGroup,
-        matched: bool | None,
-        transformations: Transformations | None,
-        num_starts: int,
-        generator: torch.Generator,
-    ) -> None:
-        self.group, self.action = group, PointCloud(group)
-        self.transformations, self.num_starts, self.generator = transformations, num_starts, generator
-        self.dtype = moving.dtype
-        self.units = _conditioning(group, moving.double(), fixed.double())
-        self.x, self.y = self.units.conditioned_clouds(moving.double(), fixed.double())
-        may_match = self.x.shape == self.y.shape and matched is not False
-        self.closed_forms = self._closed_forms(group, self.x) if may_match else None
+    matched: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.action = PointCloud(self.group)
+        moving, fixed = self.moving.double(), self.fixed.double()
+        self.units = _conditioning(self.group, moving, fixed)
+        self.x, self.y = self.units.conditioned_clouds(moving, fixed)
+        may_match = self.x.shape == self.y.shape and self.matched is not False
+        self.closed_forms = self._closed_forms(self.group, self.x) if may_match else None
         self.in_order = may_match
-        if may_match and matched is None:
+        if may_match and self.matched is None:
             residual = math.inf if self.closed_forms is None else self._medians(self.closed_forms).min()
             self.in_order = bool(residual < _MAX_ORDERED_RESIDUAL)
 
-    def registered(self) -> Registration:
-        """Return the registration."""
-        return self._judged(self._searched())
-
-    def _searched(self) -> _Descent:
-        """Descents from all starts, in each component of the group, the best one first."""
+    def searched(self) -> _Descent:
+        """Descend from all starts, in each component of the group; the best one comes first."""
         if self.in_order:
             unit = self.group.identity(1, dtype=self.x.dtype, device=self.x.device)
             starts = unit if self.closed_forms is None else self.closed_forms
@@ -145,9 +128,9 @@ class CloudRegistration:
         descents = sorted((descend(part) for part in _by_component(self.group, starts)), key=self._residual_std)
         return descents[0]._replace(elements=torch.cat([descent.elements for descent in descents]))
 
-    def _judged(self, found: _Descent) -> Registration:
-        """The last steps under a loss of the width of the residuals, then checks, and the units of the data."""
+    def judged(self, found: _Descent) -> Registration:
         group, units, cloud, residuals = self.group, self.units, found.cloud[None], found.residuals
+        dtype = self.moving.dtype
         width = max(_LAST_WIDTH_IN_STDS * math.sqrt(cloud.shape[-1]) * self._residual_std(found), 1e-7)
         loss = GemanMcClure(width)
         steps = LevenbergMarquardt(_ORDERED_STEPS if self.in_order else _SEARCHED_STEPS)
@@ -156,9 +139,9 @@ class CloudRegistration:
         smooth = partial(_of_shared_points, residuals) if isinstance(residuals, SymmetricNearestPoints) else None
         fit = assess(self.action, lambda std: LeastSquares(residuals, loss, std=std), cloud, h, smooth=smooth)
         adjoint = units.adjoint(group, cloud)
-        covariance = (adjoint @ fit.covariance @ adjoint.mT).to(self.dtype)
+        covariance = (adjoint @ fit.covariance @ adjoint.mT).to(dtype)
         if not fit.found:
-            return replace(fit, element=fit.element.to(self.dtype), covariance=covariance)
+            return replace(fit, element=fit.element.to(dtype), covariance=covariance)
         reasons = (*fit.reasons, *_unlike(fit.residual, found.cloud, self.y, self.in_order))
         element = units.restored(group, fit.element)
         is_element = bool(torch.isfinite(element).all())
@@ -166,7 +149,7 @@ class CloudRegistration:
             reasons += ("what was found is no element of the group",)
         return replace(
             fit,
-            element=element.to(self.dtype),
+            element=element.to(dtype),
             covariance=covariance,
             modes=replace(fit.modes, elements=units.restored(group, fit.modes.elements)),
             residual=fit.residual * units.size,

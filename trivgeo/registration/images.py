@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -13,15 +13,14 @@ from torch.nn import functional
 
 from trivgeo._random import normal
 from trivgeo.actions import ImageWarp
-from trivgeo.groups import LieGroup
 from trivgeo.inversion.energies.least_squares import GemanMcClure, LeastSquares
 from trivgeo.inversion.energies.paired_images import PairedImages, with_coverage
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.chains import Select
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
-from trivgeo.inversion.transformations import Transformations, sample_elements
-from trivgeo.registration.record import Registration, assess, robust_std
+from trivgeo.inversion.transformations import sample_elements
+from trivgeo.registration.record import Registration, RegistrationMethod, assess, robust_std
 from trivgeo.verdict import Verdict
 
 __all__ = ["ImageRegistration"]
@@ -62,51 +61,33 @@ _START_STD = 0.15
 """Standard deviation of the first elements in each direction, in units of the natural basis."""
 
 
-class ImageRegistration:
-    """Registration of two images whose shapes were checked: descents from coarse sizes to fine ones, then checks.
+@dataclass(eq=False)
+class ImageRegistration(RegistrationMethod["_Level"]):
+    """Registration of two images: descents from coarse sizes to fine ones."""
 
-    Args:
-        moving: image ``[c, h, w]`` that is moved.
-        fixed: image ``[c, h, w]`` to which it is moved.
-        group: the group of the transformation.
-        transformations: function (count, generator) to elements from which searches start, see `register`.
-        num_starts: number of searches.
-        generator: random numbers.
-    """
+    def __post_init__(self) -> None:
+        self.action = ImageWarp(self.group, guarded=False)
+        self.contrast = float(self.fixed.std(correction=0)) or 1.0
+        self.moving, self.fixed = self.moving / self.contrast, self.fixed / self.contrast
+        self.sides = _sides(*self.fixed.shape[-2:])
 
-    def __init__(
-        self,
-        moving: Float[Tensor, "c h w"],
-        fixed: Float[Tensor, "c h w"],
-        group: LieGroup,
-        transformations: Transformations | None,
-        num_starts: int,
-        generator: torch.Generator,
-    ) -> None:
-        self.group = group
-        self.action = ImageWarp(group, guarded=False)
-        self.contrast = float(fixed.std(correction=0)) or 1.0
-        self.moving, self.fixed = moving / self.contrast, fixed / self.contrast
-        self.sides = _sides(*fixed.shape[-2:])
-        self.is_near = transformations is None
-        if transformations is None:
-            v = _START_STD * normal((num_starts - 1, group.dim), moving.double(), generator)
+    def _starts(self) -> Tensor:
+        """The identity, and transformations that were given or near it; of the inverter, so their inverses."""
+        group, number = self.group, self.num_starts - 1
+        if self.transformations is None:
+            v = _START_STD * normal((number, group.dim), self.moving.double(), self.generator)
             drawn = group.with_scale(None).exp(v)
         else:
-            drawn = sample_elements(group, transformations, num_starts - 1, generator)
-        first = group.identity(1, dtype=moving.dtype, device=moving.device)
-        # elements of the inverter: inverses of what takes moving to fixed
-        self.starts = group.inverse(torch.cat([first, drawn.to(first)]))
+            drawn = sample_elements(group, self.transformations, number, self.generator)
+        first = group.identity(1, dtype=self.moving.dtype, device=self.moving.device)
+        return group.inverse(torch.cat([first, drawn.to(first)]))
 
-    def registered(self) -> Registration:
-        """Return the registration."""
-        return self._judged(self._searched())
-
-    def _searched(self) -> _Level:
-        """Descents at all sizes, then at the full one until the exposure no longer changes."""
-        found = self._descended(0, _Level(self.starts, self.moving))
+    def searched(self) -> _Level:
+        """Descend at all sizes, then at the full one until the exposure no longer changes."""
+        starts = self._starts()
+        found = self._descended(0, _Level(starts, self.moving))
         if not found.shared >= _MIN_SHARED_CONTRAST:  # or the exposures are very different
-            alike = self._descended(0, _Level(self.starts, _standardised(self.moving, self.fixed)))
+            alike = self._descended(0, _Level(starts, _standardised(self.moving, self.fixed)))
             found = alike if alike.shared > found.shared else found
         for level in range(1, len(self.sides)):
             found = self._descended(level, found)
@@ -134,10 +115,10 @@ class ImageRegistration:
         change = float(torch.maximum((gain - 1).abs(), offset.abs()).max())
         return _Level(result.elements[0], gain * before.moving + offset, width, shared, change)
 
-    def _judged(self, found: _Level) -> Registration:
-        """The last steps and checks, in double precision: energies that differ in the last digits order the steps."""
+    def judged(self, found: _Level) -> Registration:
         assert found.width is not None
         group, action, dtype = self.group, self.action, self.moving.dtype
+        # energies that differ in the last digits order steps
         fixed, moving = self.fixed.double(), found.moving.double()
         full, x = PairedImages(fixed), with_coverage(moving)[None]
         if found.width > _LOSS_WIDTH_IN_STDS * math.sqrt(len(fixed)) * _NOISY_STD:
@@ -164,7 +145,7 @@ class ImageRegistration:
         shared = _shared_contrast(full, loss, action(fit.element, x)[0]) if fit.found else 1.0
         if not shared >= _MIN_SHARED_CONTRAST:
             reasons.append(f"{shared:.0%} of the contrast is shared: less than {_MIN_SHARED_CONTRAST:.0%}")
-        if reasons and self.is_near:
+        if reasons and self.transformations is None:
             reasons.append(_BEGAN_NEAR)
         return replace(
             fit,

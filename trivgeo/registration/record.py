@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -18,9 +19,10 @@ from trivgeo.inversion.posterior import InverseProblem, Posterior
 from trivgeo.inversion.result import PosteriorModes, modes_of
 from trivgeo.inversion.stage import Population
 from trivgeo.inversion.stages.laplace import Laplace
+from trivgeo.inversion.transformations import Transformations
 from trivgeo.verdict import Verdict
 
-__all__ = ["Registration", "assess", "robust_std"]
+__all__ = ["Registration", "RegistrationMethod", "assess", "robust_std"]
 
 _MODE_SAMPLES = 256
 """Draws of Laplace's approximation, of whose clusters the modes are made."""
@@ -89,6 +91,42 @@ class Registration(Described):
     def __repr__(self) -> str:
         """The group, the residual and the trust."""
         return f"Registration(of {self.group!r}; residual {self.residual:.3g}; {self.verdict})"
+
+
+Found = TypeVar("Found")
+
+
+@dataclass(eq=False)
+class RegistrationMethod(ABC, Generic[Found]):
+    """How the transformation between two data whose shapes were checked is found: a search, then checks.
+
+    Args:
+        moving: what is moved, ``[c, h, w]`` or ``[m, n]``.
+        fixed: where it is moved to.
+        group: the group of the transformation.
+        transformations: function (count, generator) to elements from which searches start, see `register`.
+        num_starts: number of searches.
+        generator: random numbers.
+    """
+
+    moving: Tensor
+    fixed: Tensor
+    group: LieGroup
+    transformations: Transformations | None
+    num_starts: int
+    generator: torch.Generator
+
+    @abstractmethod
+    def searched(self) -> Found:
+        """Return what descents find."""
+
+    @abstractmethod
+    def judged(self, found: Found) -> Registration:
+        """Return the registration after the last steps from what was ``found``, with checks, in units of the data."""
+
+    def registered(self) -> Registration:
+        """Return the registration."""
+        return self.judged(self.searched())
 
 
 def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None = None) -> float:
@@ -247,7 +285,7 @@ def _rivals(modes: PosteriorModes) -> tuple[str, ...]:
     """What is said of further modes that are about as good as the first."""
     if modes.weights.shape[1] < 2 or not float(modes.weights[0, 1] / modes.weights[0, 0]) > _MIN_RIVAL_WEIGHT:
         return ()
-    return (f"{int(modes.count[0])} modes, a second one of weight {float(modes.weights[0, 1]):.2f}",)
+    return (f"{int(modes.num_modes[0])} modes, a second one of weight {float(modes.weights[0, 1]):.2f}",)
 
 
 def _nothing(action: Action, elements: Tensor) -> Registration:

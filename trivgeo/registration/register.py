@@ -94,7 +94,7 @@ def register(
     number = check_count("num_starts", usual if num_starts is None else num_starts)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     if moving.ndim == 2:
-        return CloudRegistration(moving, fixed, group, matched, transformations, number, generator).registered()
+        return CloudRegistration(moving, fixed, group, transformations, number, generator, matched).registered()
     if moving.shape != fixed.shape:
         hint = "crop or pad both to one size"
         raise ShapeError(f"fixed: expected an image {list(moving.shape)}, as moving, got {list(fixed.shape)}; {hint}")
