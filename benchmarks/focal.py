@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.timing import environment, version_of
 from trivgeo.groups import Affine
-from trivgeo.inversion import FoCal, PosteriorEnergy
+from trivgeo.inversion import FoCal, InverseProblem, Posterior
 
 Row = dict[str, Any]
 
@@ -61,10 +61,10 @@ def with_bayesian_optimization(problems: Problems, x: Tensor, initial: int, eval
     names = [f"v{i}" for i in range(group.dim)]
     found = []
     for index in range(x.shape[0]):
-        posterior = PosteriorEnergy(problems.action, problems.energy, x[index : index + 1])
+        posterior = InverseProblem(problems.action, problems.energy).given(x[index : index + 1])
 
-        def negative(posterior: PosteriorEnergy = posterior, **v: float) -> float:
-            return -float(posterior(group.exp(x.new_tensor([[v[name] for name in names]]))))
+        def negative(posterior: Posterior = posterior, **v: float) -> float:
+            return -float(posterior.energies(group.exp(x.new_tensor([[v[name] for name in names]]))))
 
         optimizer = bayes_opt.BayesianOptimization(
             negative,

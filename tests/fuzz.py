@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from trivgeo.actions import Grid, ImageWarp
 from trivgeo.errors import TrivgeoError
 from trivgeo.groups import SE, SO, Action, Affine, LieGroup, Translation
-from trivgeo.inversion import TIED, Posterior, RandomSearch
+from trivgeo.inversion import TIED, InverseProblem, RandomSearch
 from trivgeo.sde import GeometricSchedule, NoiseKernel, TrivializedSDE
 
 PACKAGES = (
@@ -90,14 +90,14 @@ BY_NAME: dict[str, list[Any]] = {
     "score": [score],
     "network": [nn.Linear(2, 2)],
     "inverter": [TIED(ACTION, energy, steps=2, num_hypotheses=2), RandomSearch(ACTION, energy, 3, 1)],
-    "posterior": [Posterior(ACTION, energy).given(POINTS)],
+    "posterior": [InverseProblem(ACTION, energy).given(POINTS)],
     "stages": [[], [lambda posterior, population, generator: population]],
     "kernel": [NoiseKernel(GROUP, SCHEDULE, 2)],
     "batch": [2, 3],
     "dtype": [None, torch.float64],
     "device": [None, "cpu"],
     "scale": [None, 0.5],
-    "law": [lambda count, generator: GROUP.random(count, generator=generator)],
+    "transformations": [lambda count, generator: GROUP.random(count, generator=generator)],
     "grid": [Grid(torch.zeros(3, 1, 1), torch.full((3, 1, 1, 1), 0.1)), [0.0, 0.5, 1.0]],
 }
 BY_ANNOTATION: dict[str, list[Any]] = {

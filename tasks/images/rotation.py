@@ -13,18 +13,18 @@ from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO
-from trivgeo.inversion import TIED, PosteriorEnergy
+from trivgeo.inversion import TIED, InverseProblem
 from trivgeo.sde import NoiseStreams, Schedule
 
 from ..files import write_picture
 from ..results import ShardedTest
 from .energies import NetworkEnergy
 from .figures import draw_image
-from .laws import TransformationLaw
 from .testsets import ImageProblems
+from .transformations import RandomTransformations
 
 
-class UniformRotation(TransformationLaw):
+class UniformRotation(RandomTransformations):
     """Rotations by an angle drawn uniformly from the circle."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ _TOGETHER = 256
 class RotationPosterior(ShardedTest):
     r"""Energy and density of the angle of rotated digits at several times of the noise, with TIED's samples.
 
-    On the circle the density of :math:`g_t = g_0 w_t` is a convolution with the wrapped normal law of variance
+    On the circle the density of :math:`g_t = g_0 w_t` is a convolution with the wrapped normal distribution of variance
     :math:`\int_0^t \gamma^2`, exact by Fourier series, so the samples are compared with the truth: the total variation
     between their histogram and the exact probabilities of its bins.
 
@@ -110,7 +110,8 @@ class RotationPosterior(ShardedTest):
         exact = self.binned(exact_density)
         variation = 0.5 * (share - exact).abs().sum(-1)
         truth = self.action.group.log(batch.element).squeeze(-1).remainder(2 * math.pi)
-        # what a sample of this size from the exact law would show: the expectation of |binomial - mean|, nearly normal
+        # what a sample of this size from the exact distribution would show: the expectation of |binomial - mean|,
+        # nearly normal
         floor = 0.5 * (2 * exact * (1 - exact) / (math.pi * sampled.shape[1])).sqrt().sum(-1)
         rows = [
             {
@@ -145,9 +146,9 @@ class RotationPosterior(ShardedTest):
         """Densities of the angle at some times, by default those of the picture, with respect to the arc length."""
         group = self.action.group
         elements = group.exp(self.grid.to(images).unsqueeze(-1)).expand(len(images), -1, -1, -1)
-        posterior = PosteriorEnergy(self.action, self.energy, images)
+        posterior = InverseProblem(self.action, self.energy).given(images)
         with torch.no_grad():
-            columns = [posterior(part) for part in elements.split(max(1, 1024 // len(images)), 1)]
+            columns = [posterior.energies(part) for part in elements.split(max(1, 1024 // len(images)), 1)]
         probability = torch.softmax(-torch.cat(columns, 1).double() / self.temperature, -1)
         waves = torch.fft.rfft(probability, dim=-1)
         k = torch.arange(waves.shape[-1], dtype=torch.float64, device=images.device)

@@ -11,7 +11,7 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
-from trivgeo.inversion import Inverter, PosteriorEnergy, Stage, TestTimeEquivariant, calibrated_scale
+from trivgeo.inversion import InverseProblem, Inverter, Stage, TestTimeEquivariant, calibrated_scale
 from trivgeo.inversion.energies import DataEnergy
 from trivgeo.sde import NoiseStreams
 
@@ -43,8 +43,8 @@ class OperatorInversion(ShardedTest):
         inverter: see `tasks.images.inversion.ImageInversion`.
         finish: see `tasks.inverters.finished`.
         max_evaluations: see `trivgeo.inversion.Inverter`.
-        trained_on: the equation and the law that the network was trained on, for the energy and the calibration, where
-            they are not those of the problems.
+        trained_on: the equation and the distribution that the network was trained on, for the energy and the
+            calibration, where they are not those of the problems.
         scale: of the equation's symmetry group: the unit of ``calibrate``, or the sampler's basis without it.
         group: another form of that group, such as one from its generators.
         energy: makes the distance to the training domain from the equation; default `tasks.pde.energies.TrainingBox`.
@@ -142,7 +142,7 @@ class OperatorInversion(ShardedTest):
             found = result.found
             inverted = torch.where(found[:, None, None], inverted, alone)
             unit = action.group.identity(len(alone), dtype=batch.solution.dtype, device=self.device)
-            before = PosteriorEnergy(action, self.energy, batch.x)(unit)
+            before = InverseProblem(action, self.energy).given(batch.x).energies(unit)
             true = OperatorAction(self.equation.group().action())
             restored = true(true.group.inverse(batch.elements), batch.x)
             exact = true.point_action(batch.elements, self.predictor(restored))

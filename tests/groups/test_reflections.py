@@ -179,7 +179,7 @@ def test_mirror_images_are_two_modes(matched: bool) -> None:
         group, cloud = E(2), torch.cat([half, half * torch.tensor([-1.0, 1.0])])
     pose = both(group, 2, 9)[1]
     r = register(cloud, group.action()(pose, cloud), group, matched=matched, num_starts=64)
-    assert int(r.modes.count) == 2
+    assert int(r.modes.num_modes) == 2
     assert group.is_proper(r.modes.elements[0]).sum() == 1
     assert not r.trusted
     assert r.residual < 1e-6

@@ -22,8 +22,8 @@ from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.evaluation import evaluation_mode, networks_in
-from trivgeo.inversion.posterior import Posterior, PosteriorEnergy, check_action
-from trivgeo.inversion.transformations import Law, noise_between, sample_elements, spread_of
+from trivgeo.inversion.posterior import InverseProblem, check_action
+from trivgeo.inversion.transformations import Transformations, noise_between, sample_elements, spread_of
 from trivgeo.sde import GeometricSchedule, trivialized_grad
 from trivgeo.sde.scores import trivialized_grad_and_value
 
@@ -76,15 +76,16 @@ def calibrated_scale(
     group = check_action(action).group
     energy = as_energy(energy)
     clean = on_device(with_tensors("clean", clean), module_device(*networks_in(energy)))
-    posterior = PosteriorEnergy(action, energy, clean)
+    posterior = InverseProblem(action, energy).given(clean)
     per_datum = num_samples // posterior.batch
     if per_datum < 1:
         raise ConfigurationError(f"num_samples: expected at least one for each of {posterior.batch} data")
     first = pytree.tree_leaves(clean)[0]
     noise = normal((posterior.batch, per_datum, group.dim), first, generator)
     noise = torch.cat([noise, -noise], 1)
-    with evaluation_mode(posterior.energy):
-        gradient = trivialized_grad(group, posterior, group.exp(step * noise)).reshape(-1, group.dim).double().cpu()
+    with evaluation_mode(energy):
+        gradient = trivialized_grad(group, posterior.energies, group.exp(step * noise))
+    gradient = gradient.reshape(-1, group.dim).double().cpu()
     if not bool(torch.isfinite(gradient).all()):
         raise DomainError("energy: expected finite gradients near clean data; use a smaller step or scale")
     values, vectors = torch.linalg.eigh(matmul(gradient.mT, gradient) / (gradient.shape[0] * step**2))
@@ -108,7 +109,7 @@ _UNSEEN = 1e-7
 
 
 class Well(NamedTuple):
-    """Rise of the energy around clean data; lengths are in units of the spread of the law.
+    """Rise of the energy around clean data; lengths are in units of the spread of the transformations.
 
     Attributes:
         depth: median rise from the clean datum to a random transformation.
@@ -169,7 +170,7 @@ def measure_energy(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],
     clean: Any,
-    law: Law,
+    transformations: Transformations,
     *,
     num_samples: int = 32,
     seed: int = 0,
@@ -180,7 +181,7 @@ def measure_energy(
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
         clean: clean data, one batch dimension.
-        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         num_samples: number of random transformations of each datum.
         seed: of all that is random.
 
@@ -188,23 +189,23 @@ def measure_energy(
         ConfigurationError: see `check_energy` for this and further errors.
     """
     check_count("num_samples", num_samples)
-    spread = spread_of(check_action(action).group, law, seed)
-    posterior = Posterior(action.with_scale(spread), energy)
-    with evaluation_mode(posterior.energy):
-        return _measured(posterior, spread, clean, law, num_samples, seed)
+    spread = spread_of(check_action(action).group, transformations, seed)
+    problem = InverseProblem(action.with_scale(spread), energy)
+    with evaluation_mode(problem.energy):
+        return _measured(problem, spread, clean, transformations, num_samples, seed)
 
 
 def _measured(
-    posterior: Posterior, spread: Tensor, clean: Any, law: Law, num_samples: int, seed: int
+    problem: InverseProblem, spread: Tensor, clean: Any, transformations: Transformations, num_samples: int, seed: int
 ) -> EnergyMeasurement:
-    group = posterior.group
-    x, index, at_rest = some_data(posterior, clean, seed)
+    group = problem.group
+    x, index, at_rest = some_data(problem, clean, seed)
     data, reference = len(index), at_rest
-    probe = _Probe(posterior, x)
+    probe = _Probe(problem, x)
 
     began = time.perf_counter()
     moved = (
-        sample_elements(group, law, data * num_samples, keyed(seed, 4))
+        sample_elements(group, transformations, data * num_samples, keyed(seed, 4))
         .to(reference)
         .reshape(data, num_samples, *group.element_shape)
     )
@@ -231,7 +232,7 @@ def _measured(
             spread if roundness > _ROUND else _round_scale(metric) @ spread,
             max(abs(depth) / 50.0, 1e-12) if math.isfinite(depth) else 1.0,
             noise_between(min(0.1, max(0.002, 0.5 * width)), 1.0)[0],
-            _frame_weight(posterior.action, moved, x, depth),
+            _frame_weight(problem.action, moved, x, depth),
         ),
     )
 
@@ -239,27 +240,27 @@ def _measured(
 class _Probe:
     """Energies and gradients of moved data, a few at once."""
 
-    def __init__(self, posterior: Posterior, x: Any) -> None:
-        self.group: LieGroup = posterior.group
-        self._energy = PosteriorEnergy(posterior.action, posterior.energy, x)
+    def __init__(self, problem: InverseProblem, x: Any) -> None:
+        self.group: LieGroup = problem.group
+        self._given = problem.given(x, max_evaluations=_TOGETHER)
 
     def energies(self, g: Tensor) -> Tensor:
         with torch.no_grad():
-            return self._energy.in_blocks(g, _TOGETHER)
+            return self._given.energies(g)
 
     def gradients(self, g: Tensor) -> tuple[Tensor, Tensor]:
         each = max(1, _TOGETHER // len(g))
-        parts = [trivialized_grad_and_value(self.group, self._energy, part) for part in g.split(each, 1)]
+        parts = [trivialized_grad_and_value(self.group, self._given.energies, part) for part in g.split(each, 1)]
         # the parameters of an energy may ask for gradients, the measurement does not
         gradients, energies = (torch.cat(some, 1).detach() for some in zip(*parts, strict=True))
         return gradients, energies
 
 
-def some_data(posterior: Posterior, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
+def some_data(problem: InverseProblem, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
     """Choose a few of the data that have a finite energy.
 
     Args:
-        posterior: action and energy.
+        problem: action and energy.
         clean: data, one batch dimension.
         seed: of the choice.
 
@@ -269,13 +270,13 @@ def some_data(posterior: Posterior, clean: Any, seed: int) -> tuple[Any, Int[Ten
     Raises:
         DomainError: no energy is finite.
     """
-    clean = on_device(with_tensors("clean", clean), module_device(posterior))
+    clean = on_device(with_tensors("clean", clean), module_device(problem))
     first: Tensor = pytree.tree_leaves(clean)[0]
     index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_DATA].to(first.device)
-    x = posterior.given(pytree.tree_map(lambda leaf: leaf[index], clean)).x
+    x = problem.given(pytree.tree_map(lambda leaf: leaf[index], clean)).x
     reference: Tensor = pytree.tree_leaves(x)[0]
-    unit = posterior.group.identity(len(reference), 1, dtype=reference.dtype, device=reference.device)
-    energies = _Probe(posterior, x).energies(unit)
+    unit = problem.group.identity(len(reference), 1, dtype=reference.dtype, device=reference.device)
+    energies = _Probe(problem, x).energies(unit)
     kept = torch.isfinite(energies[:, 0])
     if not bool(kept.any()):
         raise DomainError("energy: expected finite energies of clean data, got none")
@@ -297,9 +298,10 @@ def _metric(
 
 
 def _round_scale(metric: Tensor) -> Tensor:
-    """The rows, in units of the law's spread, in which the well is round and the law nowhere wider than one.
+    """The rows, in units of the spread of the transformations, in which the well is round and the transformations are
+    nowhere wider than one.
 
-    Along directions that the energy does not see they are as wide as the law.
+    Along directions that the energy does not see they are as wide as the transformations.
     """
     values, vectors = torch.linalg.eigh(metric)
     seen = values > _UNSEEN * values[-1]

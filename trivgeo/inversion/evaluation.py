@@ -17,8 +17,8 @@ from trivgeo.inversion.stage import Stage
 
 __all__ = ["evaluation_mode", "explained_dtypes", "networks_in"]
 
-_OF_DTYPES = re.compile("dtype|scalar type|Input type")
-"""In messages of torch where numbers of different dtypes meet."""
+_DTYPE_MESSAGE = re.compile("dtype|scalar type|Input type")
+"""Words in messages of torch where numbers of different dtypes meet."""
 
 _COUNT = "_trivgeo_calls_in_evaluation_mode"
 """Attribute of a module that calls hold in evaluation mode: a `_Count`, there for the time of these calls alone."""
@@ -89,7 +89,7 @@ def explained_dtypes(name: str, user: object, x: Any) -> Iterator[None]:
         numbers = [p for module in _modules_of(user) for p in module.parameters(recurse=False)]
         own = {p.dtype for p in numbers if p.is_floating_point()}
         given = {leaf.dtype for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)}
-        if own & given or not (own or _OF_DTYPES.search(str(error))):
+        if own & given or not (own or _DTYPE_MESSAGE.search(str(error))):
             raise
         wanted = f"in {', '.join(map(str, own))} as the network" if own else "in a dtype that the network takes"
         raise ConfigurationError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,33 +15,35 @@ from torch import Tensor
 from trivgeo._text import Described
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energies.least_squares import LeastSquares
-from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.posterior import InverseProblem, Posterior
 from trivgeo.inversion.result import PosteriorModes, modes_of
 from trivgeo.inversion.stage import Population
 from trivgeo.inversion.stages.laplace import Laplace
+from trivgeo.inversion.transformations import Transformations
+from trivgeo.verdict import Verdict
 
-__all__ = ["Registration", "fit_of", "robust_std"]
+__all__ = ["Registration", "RegistrationMethod", "assess", "robust_std"]
 
 _MODE_SAMPLES = 256
+"""Draws of Laplace's approximation, of whose clusters the modes are made."""
 _MODE_RADIUS = 0.1
 """Distance within which elements are one mode, in units of the basis of the group on conditioned data."""
-_LEAST_RIVAL = 0.05
+_MIN_RIVAL_WEIGHT = 0.05
 """Weight of a second mode, in units of the first one's, from which on a registration is ambiguous."""
-_LEAST_AGREEMENT = 0.5
+_MIN_AGREEMENT = 0.5
 """Share of pixels or points that must agree."""
-_MAX_DECREMENT = 0.25
+_MAX_DECREMENT_IN_STDS = 0.25
 """Distance from the minimum of the energy at the end of the descent, in standard deviations."""
-_MAX_STEP = 3e-5
+_MIN_STEP = 3e-5
 """Length of a step to the minimum, in units of the basis on conditioned data, that is too short to matter: a hundredth
 of a pixel in 512, where standard deviations may be less."""
 _MAX_STD = 0.5
 """Standard deviation of an element from which on it is not determined, in units of the basis on conditioned data."""
-_NO_CURVATURE = 1024.0
+_CURVATURE_ROUNDING = 1024.0
 """Curvature, in units of the last digit of the curvature along the basis, that is rounding."""
 _UNKNOWN_STD = 1e3
 """Standard deviation in a direction of no curvature, in units of the basis on conditioned data."""
-_ROUNDING = 1024.0
+_RESIDUAL_ROUNDING = 1024.0
 """Standard deviation of residuals that are all rounding, in units of the last digit of one."""
 _NORMAL_MEDIAN = 0.6744897501960817
 """Median of the size of a standard normal number."""
@@ -55,10 +58,11 @@ class Registration(Described):
         element: g, ``[*element_shape]``; NaN if none was `found`.
         covariance: of v in :math:`g \exp(v)`, in the basis of the group, ``[n, n]``: that of the estimate, whose errors
             are about normal, from the residuals at the end.
-        modes: elements that fit about as well, g among them, for one datum, with their weights.
+        modes: elements that fit about as well, g among them, for one datum, with their weights; g alone where the data
+            do not determine it.
         residual: the root of the mean square of what agrees, in units of the data.
         found: whether there is an element of finite energy.
-        reasons: why the registration is not to be trusted; empty where it is.
+        verdict: whether the registration passes its own checks.
     """
 
     action: Action
@@ -67,7 +71,7 @@ class Registration(Described):
     modes: PosteriorModes
     residual: float
     found: bool
-    reasons: tuple[str, ...]
+    verdict: Verdict
 
     @property
     def group(self) -> LieGroup:
@@ -77,12 +81,52 @@ class Registration(Described):
     @property
     def trusted(self) -> bool:
         """True if the registration passes its own checks; `reasons` says which failed."""
-        return not self.reasons
+        return self.verdict.trusted
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the registration is not to be trusted; empty where it is."""
+        return self.verdict.reasons
 
     def __repr__(self) -> str:
         """The group, the residual and the trust."""
-        said = "trusted" if self.trusted else f"not to be trusted: {'; '.join(self.reasons)}"
-        return f"Registration(of {self.group!r}; residual {self.residual:.3g}; {said})"
+        return f"Registration(of {self.group!r}; residual {self.residual:.3g}; {self.verdict})"
+
+
+Found = TypeVar("Found")
+
+
+@dataclass(eq=False)
+class RegistrationMethod(ABC, Generic[Found]):
+    """How the transformation between two data whose shapes were checked is found: a search, then checks.
+
+    Args:
+        moving: what is moved, ``[c, h, w]`` or ``[m, n]``.
+        fixed: where it is moved to.
+        group: the group of the transformation.
+        transformations: function (count, generator) to elements from which searches start, see `register`.
+        num_starts: number of searches.
+        generator: random numbers.
+    """
+
+    moving: Tensor
+    fixed: Tensor
+    group: LieGroup
+    transformations: Transformations | None
+    num_starts: int
+    generator: torch.Generator
+
+    @abstractmethod
+    def searched(self) -> Found:
+        """Return what descents find."""
+
+    @abstractmethod
+    def judged(self, found: Found) -> Registration:
+        """Return the registration after the last steps from what was ``found``, with checks, in units of the data."""
+
+    def registered(self) -> Registration:
+        """Return the registration."""
+        return self.judged(self.searched())
 
 
 def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None = None) -> float:
@@ -100,7 +144,7 @@ def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None
     return math.sqrt(float(r.square().sum(-1).median()) / (n * middle)) if len(r) else math.nan
 
 
-def fit_of(
+def assess(
     action: Action,
     energy: Callable[[float], LeastSquares],
     x: Any,
@@ -123,49 +167,65 @@ def fit_of(
         digits: last digit of one in the data as they were given; ``None`` for that of ``x``.
     """
     group, unit = action.group, energy(1.0)
-    result = Inverter(action, unit, [])(x, initial=elements[None])
-    if not bool(result.found):
+    energies = InverseProblem(action, unit).given(x, max_evaluations=1).energies(elements[None])[0]
+    if not bool(torch.isfinite(energies).any()):
         return _nothing(action, elements)
-    h = result.best()
-    y = action(group.inverse(h), x)
-    mask = None if part is None else part(y)
+    h = elements[energies.argmin()]
+    y = action(group.inverse(h[None]), x)
     r = unit.residuals(y)[0]
     around = None if smooth is None else lambda psi: smooth(psi, y)
-    variance, agreement, rms = _variance(unit, r, mask, group.dim, around)
-    variance = max(variance, (_ROUNDING * (torch.finfo(r.dtype).eps if digits is None else digits)) ** 2)
-    given = Posterior(action, energy(math.sqrt(variance))).given(x, max_evaluations=1)
-    curvature = given.curvature(h.unsqueeze(1))[0, 0]
-    slope = given.gradient(lambda v: group.perturb(h.unsqueeze(1), v), h.new_zeros(1, 1, group.dim))[0][0, 0]
-    inverse = _inverse(curvature)
+    variance, agreement, rms = _variance(unit, r, None if part is None else part(y), group.dim, around)
+    variance = max(variance, (_RESIDUAL_ROUNDING * (torch.finfo(r.dtype).eps if digits is None else digits)) ** 2)
+    posterior = InverseProblem(action, energy(math.sqrt(variance))).given(x, max_evaluations=1)
+    inverse, decrement = _newton(posterior, h)
+    reasons = _reasons(inverse, decrement, agreement)
+    if _is_determined(inverse):
+        modes = _modes(posterior, elements)
+        reasons += _rivals(modes)
+    else:
+        modes = _single_mode(group.inverse(h))
+    adjoint = group.Ad(h)
+    covariance = adjoint @ inverse @ adjoint.mT
+    covariance = 0.5 * (covariance + covariance.mT)
+    return Registration(action, group.inverse(h), covariance, modes, rms, True, Verdict(reasons))
+
+
+def _newton(posterior: Posterior, h: Tensor) -> tuple[Float[Tensor, "n n"], float]:
+    """The inverse of the curvature at an element, and the distance from the minimum in standard deviations."""
+    h = h[None, None]
+    slope = posterior.gradient(lambda v: posterior.group.perturb(h, v), h.new_zeros(1, 1, posterior.group.dim))[0][0, 0]
+    inverse = _inverse(posterior.curvature(h)[0, 0])
     step = inverse @ slope
     # of NaN and zero `max` returns the first
-    decrement = math.sqrt(max(float(slope @ step), 0.0)) if not float(step.norm()) < _MAX_STEP else 0.0
-    start = Population(elements[None], torch.zeros(1, len(elements), dtype=torch.long, device=h.device))
-    sample = Laplace(_MODE_SAMPLES)(given, start, torch.Generator(h.device).manual_seed(0)).elements
-    kept = torch.ones(sample.shape[:2], dtype=torch.bool, device=h.device)
-    modes = modes_of(group, group.inverse(sample), kept, _MODE_RADIUS)
-    adjoint = group.Ad(h[0])
-    covariance = adjoint @ inverse @ adjoint.mT
-    return Registration(
-        action,
-        group.inverse(h[0]),
-        0.5 * (covariance + covariance.mT),
-        modes,
-        rms,
-        True,
-        _reasons(inverse, decrement, agreement, modes),
-    )
+    decrement = math.sqrt(max(float(slope @ step), 0.0)) if not float(step.norm()) < _MIN_STEP else 0.0
+    return inverse, decrement
+
+
+def _modes(posterior: Posterior, elements: Tensor) -> PosteriorModes:
+    """Clusters of draws of Laplace's approximation about the ends of descents."""
+    generator = torch.Generator(elements.device).manual_seed(0)
+    sample = Laplace(_MODE_SAMPLES)(posterior, Population.at(elements[None]), generator).elements
+    kept = torch.ones(sample.shape[:2], dtype=torch.bool, device=sample.device)
+    return modes_of(posterior.group, posterior.group.inverse(sample), kept, _MODE_RADIUS)
+
+
+def _single_mode(element: Tensor) -> PosteriorModes:
+    """The one mode at an element; none where it is NaN."""
+    found = torch.isfinite(element).all()[None, None]
+    weight = found.to(element.dtype)
+    return PosteriorModes(element[None, None], weight, found.long() - 1, torch.full_like(weight, math.nan))
 
 
 def _inverse(curvature: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """Return the inverse, with the variance of the unknown in directions whose curvature is rounding."""
+    """Invert the curvature; directions whose eigenvalue is rounding get the variance of the unknown."""
     digits = torch.finfo(curvature.dtype).eps
     diagonal = curvature.diagonal()
     root = (diagonal.clamp(min=0.0) + digits * diagonal.amax() + digits**2).sqrt()
     values, vectors = torch.linalg.eigh(curvature / root / root.unsqueeze(-1))
     vectors = vectors / root.unsqueeze(-1)
     # residuals without noise would make any direction certain
-    variances = torch.where(values > _NO_CURVATURE * digits, 1.0 / values, _UNKNOWN_STD**2 / vectors.square().sum(0))
+    known = values > _CURVATURE_ROUNDING * digits
+    variances = torch.where(known, 1.0 / values, _UNKNOWN_STD**2 / vectors.square().sum(0))
     return vectors @ torch.diag(variances) @ vectors.mT
 
 
@@ -200,26 +260,36 @@ def _variance(
     return variance, good / max(number, 1.0), rms
 
 
-def _reasons(covariance: Tensor, decrement: float, agreement: float, modes: PosteriorModes) -> tuple[str, ...]:
-    """Why a fit is not to be trusted."""
+def _is_determined(covariance: Float[Tensor, "n n"]) -> bool:
+    return _largest_std(covariance) < _MAX_STD
+
+
+def _largest_std(covariance: Float[Tensor, "n n"]) -> float:
+    return float(torch.linalg.eigvalsh(covariance)[-1].clamp(min=0.0).sqrt())
+
+
+def _reasons(covariance: Float[Tensor, "n n"], decrement: float, agreement: float) -> tuple[str, ...]:
+    """Why an element is not to be trusted by itself, whatever others fit."""
     said = []
-    if not agreement >= _LEAST_AGREEMENT:
-        said.append(f"{agreement:.0%} of the residuals agree: less than {_LEAST_AGREEMENT:.0%}")
-    spread = float(torch.linalg.eigvalsh(covariance)[-1].clamp(min=0.0).sqrt())
-    if not spread < _MAX_STD:
+    if not agreement >= _MIN_AGREEMENT:
+        said.append(f"{agreement:.0%} of the residuals agree: less than {_MIN_AGREEMENT:.0%}")
+    if not _is_determined(covariance):
+        spread = _largest_std(covariance)
         said.append(f"standard deviation {spread:.2g} in some direction: the data do not determine the transformation")
-    if not decrement < _MAX_DECREMENT:
+    if not decrement < _MAX_DECREMENT_IN_STDS:
         said.append(f"{decrement:.2g} standard deviations from the minimum: the descent has not ended")
-    if modes.weights.shape[1] > 1 and float(modes.weights[0, 1] / modes.weights[0, 0]) > _LEAST_RIVAL:
-        said.append(f"{int(modes.count[0])} modes, a second one of weight {float(modes.weights[0, 1]):.2f}")
     return tuple(said)
 
 
+def _rivals(modes: PosteriorModes) -> tuple[str, ...]:
+    """What is said of further modes that are about as good as the first."""
+    if modes.weights.shape[1] < 2 or not float(modes.weights[0, 1] / modes.weights[0, 0]) > _MIN_RIVAL_WEIGHT:
+        return ()
+    return (f"{int(modes.num_modes[0])} modes, a second one of weight {float(modes.weights[0, 1]):.2f}",)
+
+
 def _nothing(action: Action, elements: Tensor) -> Registration:
-    group = action.group
     lost = torch.full_like(elements[0], math.nan)
-    kept = torch.zeros(1, 1, dtype=torch.bool, device=elements.device)
-    modes = modes_of(group, group.identity(1, 1, dtype=elements.dtype, device=elements.device), kept, _MODE_RADIUS)
-    covariance = elements.new_full((group.dim, group.dim), math.nan)
-    reason = f"none of {len(elements)} elements has a finite energy"
-    return Registration(action, lost, covariance, modes, math.nan, False, (reason,))
+    covariance = elements.new_full((action.group.dim, action.group.dim), math.nan)
+    verdict = Verdict((f"none of {len(elements)} elements has a finite energy",))
+    return Registration(action, lost, covariance, _single_mode(lost), math.nan, False, verdict)

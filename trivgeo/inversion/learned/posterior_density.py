@@ -72,7 +72,7 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
     spread = spread + (_LEAST_SPREAD**2 + size) * torch.eye(n).to(spread)
     shares = torch.where(number > 0.0, number, 0.0)
     empty = (shares.sum(-1, keepdim=True) == 0.0) & (torch.arange(shares.shape[1], device=shares.device) == 0)
-    shares = torch.where(empty, 1.0, shares)  # nothing was drawn: a normal law about the identity
+    shares = torch.where(empty, 1.0, shares)  # nothing was drawn: a normal distribution about the identity
     spread = torch.where(empty[..., None, None], torch.eye(n).to(spread), spread)
     log_shares = (shares / shares.sum(-1, keepdim=True)).log()
     return StudentMixture(group, centres, torch.linalg.cholesky(spread), log_shares, degrees=NUM_DEGREES_OF_FREEDOM)
@@ -216,10 +216,10 @@ class _Mass:
         group = mixture.group
         unit = group.identity(dtype=mixture.factors.dtype, device=mixture.factors.device)
         wide = replace(mixture, centres=unit.expand_as(mixture.centres), scales=_MASS_SCALES, degrees=min(_DEGREES))
-        draws = wide.sample(_MASS_DRAWS, keyed(0, device=unit.device))
-        v = group.log(draws.elements).unsqueeze(2).expand(-1, -1, mixture.log_shares.shape[1], -1)
+        elements, principal = wide.sample(_MASS_DRAWS, keyed(0, device=unit.device))
+        v = group.log(elements).unsqueeze(2).expand(-1, -1, mixture.log_shares.shape[1], -1)
         charts = Charts(v, v.new_zeros(v.shape[:-1]))
-        return _Mass(charts, draws.principal, wide.log_densities(charts).logsumexp(-1))
+        return _Mass(charts, principal, wide.log_densities(charts).logsumexp(-1))
 
     def __call__(self, mixture: StudentMixture) -> Float[Tensor, " b"]:
         """The log-mass of a mixture."""

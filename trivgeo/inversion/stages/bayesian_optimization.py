@@ -13,7 +13,7 @@ from trivgeo._random import uniform
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.stage import Population, Stage
 
@@ -74,9 +74,7 @@ class BayesianOptimization(Stage):
         if len(self.box) not in (1, group.dim):
             raise ConfigurationError(f"box: expected one number or {group.dim}, got {len(self.box)}")
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """The best points of each datum."""
         group, reference = posterior.group, posterior.reference
         self.check_group(group)

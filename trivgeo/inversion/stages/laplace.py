@@ -8,7 +8,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo.checks import check_count, check_positive
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde.resampling import systematic_indices
@@ -20,7 +20,7 @@ _WELL_RADIUS_IN_DEVIATIONS = 5.0
 
 
 class Laplace(Stage):
-    r"""Draws from normal laws in the wells whose minima the chains have reached, each well with its weight.
+    r"""Draws from normal distributions in the wells whose minima the chains have reached, each well with its weight.
 
     A well of minimum g counts :math:`e^{-E(g) / T} \det H^{-1/2}`, H Gauss and Newton's curvature there (Laplace's
     approximation of its share of the posterior of temperature T, for left Haar measure), however many chains have
@@ -41,9 +41,7 @@ class Laplace(Stage):
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
         self.temperature = check_positive("temperature", temperature)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """The draws of the approximation; a chain without finite energy and positive curvature counts for nothing."""
         group, at = posterior.group, population.evaluated(posterior)
         curvature = posterior.curvature(at.elements) / self.temperature

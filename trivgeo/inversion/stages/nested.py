@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stage import Population, Stage, StageLike, check_stage, run_stages, steps_of
 
 __all__ = [
@@ -35,9 +35,7 @@ class KeepLower(Stage):
         self.stages = tuple(check_stage(stage) for stage in stages)
         self.steps = steps_of(self.stages)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """Return each chain as the stages leave it, or as it was if its energy was lower."""
         before = population.evaluated(posterior)
         after = run_stages(self.stages, posterior, before, generator).evaluated(posterior)
@@ -69,9 +67,7 @@ class InDoublePrecision(Stage):
         self.stages = tuple(check_stage(stage) for stage in stages)
         self.steps = steps_of(self.stages)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         wide = posterior.in_double()
         moved = replace(population, elements=population.elements.double(), energies=None)
         moved = run_stages(self.stages, wide, moved, generator)
@@ -100,9 +96,7 @@ class WithEnergy(Stage):
         self.stages = tuple(check_stage(stage) for stage in stages)
         self.steps = steps_of(self.stages)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """The population after the stages, its energies forgotten; what they evaluated counts."""
         other = posterior.under(self.energy)
         population = population.moved(population.elements)
