@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,13 +119,11 @@ class TestInverters:
     @pytest.mark.parametrize("method", METHODS)
     def test_points(self, method: str, device: torch.device) -> None:
         """With data and generator anywhere."""
-        if method == "FoCal" and importlib.util.find_spec("botorch") is None:
-            pytest.skip("botorch is not installed")
         action, energy, x = shapes()
         there, here = on_both(lambda: METHODS[method](action, copy.deepcopy(energy)), x, device)
         assert there.elements.device == there.energies.device == device
         # what an optimiser of a library and chaotic chains make of the last digit is not compared
-        if method not in ("FoCal", "KineticLangevin", "PosteriorSampler"):
+        if method not in ("KineticLangevin", "PosteriorSampler"):
             assert_same(there, here, device)
         restored = there.restore(x)
         assert restored.device == device

@@ -13,7 +13,6 @@ from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.learned.amortized import AmortizedInverter
 from trivgeo.inversion.learned.learned_inverter import LearnedInverter
 from trivgeo.inversion.methods.baselines import GradientDescent, RandomSearch
-from trivgeo.inversion.methods.focal import FoCal
 from trivgeo.inversion.methods.its import ITS
 from trivgeo.inversion.methods.kinetic_langevin import KineticLangevin
 from trivgeo.inversion.methods.lielac import LieLAC
@@ -31,7 +30,6 @@ __all__ = [
     "ConditionalPosterior",
     "EnergyCheck",
     "EquivariantOperator",
-    "FoCal",
     "GradientDescent",
     "InversionResult",
     "Inverter",
