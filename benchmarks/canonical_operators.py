@@ -4,10 +4,11 @@ python -m benchmarks.canonical_operators [--equations burgers navier-stokes] [--
 
 The setting is that of PACE-FNO (Xu, Mou, Zhang and He 2026, arXiv 2605.18606), from its abstract, which is all that was
 at hand: equations on periodic domains; a Fourier neural operator; an estimator of Lie algebra coordinates that is
-trained jointly with the operator under bounded perturbations; test sets with larger ones. Domains, viscosities, laws of
-fields, sizes of networks, losses, the bounds, and the refinement at inference are not known, and are this script's own.
-Published is "up to 12 times" below augmentation beyond the bounds, for shifts and boosts, and less for rotations with
-shifts; the error of each equation is not known. Rotations are here quarter turns, which a square periodic box carries.
+trained jointly with the operator under bounded perturbations; test sets with larger ones. Domains, viscosities and
+distributions of fields, sizes of networks, losses, the bounds, and the refinement at inference are not known, and are
+this script's own. Published is "up to 12 times" below augmentation beyond the bounds, for shifts and boosts, and less
+for rotations with shifts; the error of each equation is not known. Rotations are here quarter turns, which a square
+periodic box carries.
 
 All methods see the same simulated solutions and train a network of the same size for the same number of steps:
 
@@ -53,7 +54,7 @@ METHODS = ("alone", "augmented", "augmented far", "aligned", "inverted", "true t
 
 
 class Problem(NamedTuple):
-    """An equation, the law of its fields, and how far they are moved.
+    """An equation, the distribution of its fields, and how far they are moved.
 
     Attributes:
         equations: as text, or an equation of the library that has none.
@@ -397,12 +398,12 @@ def inverted(setting: Setting, network: nn.Module, steps: int, seed: int) -> Cal
     p, action = setting.problem, setting.action()
     clean = Field.on_box(setting.start, setting.box)
 
-    def law(count: int, generator: torch.Generator | None) -> Tensor:
+    def transformations(count: int, generator: torch.Generator | None) -> Tensor:
         uniform = torch.rand(count, 2, p.dims, generator=generator, dtype=torch.float64) * 2 - 1
         return setting.elements(action, uniform * torch.tensor(FAR, dtype=torch.float64)[:, None])
 
     learned = LearnedInverter(action, FieldComponents(clean), seed=seed)
-    learned.fit(clean, law, steps=steps, batch_size=96 // p.dims, seconds=None, progress=False)
+    learned.fit(clean, transformations, steps=steps, batch_size=96 // p.dims, seconds=None, progress=False)
     operator = EquivariantOperator(_Single(network), learned.then(Newton(3)), [p.horizon])
 
     def predict(u: Tensor, motion: Motion | None) -> Tensor:

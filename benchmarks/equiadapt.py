@@ -38,7 +38,7 @@ from trivgeo.inversion import TIED, LearnedInverter, TestTimeEquivariant
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 Classifier = Callable[[Tensor], Tensor]
-Law = Callable[[int, torch.Generator], Tensor]
+Transformations = Callable[[int, torch.Generator], Tensor]
 
 
 def with_equiadapt(clean: Tensor, classifier: Classifier, epochs: int) -> Classifier:
@@ -69,22 +69,28 @@ def with_equiadapt(clean: Tensor, classifier: Classifier, epochs: int) -> Classi
     return lambda x: classifier(canonicalizer(x))
 
 
-def with_learned_inversion(clean: Tensor, classifier: Classifier, action: ImageWarp, law: Law) -> Classifier:
+def with_learned_inversion(
+    clean: Tensor, classifier: Classifier, action: ImageWarp, transformations: Transformations
+) -> Classifier:
     """A learned inversion."""
-    inverter = LearnedInverter(action, seed=0).fit(clean, law, steps=1200)
+    inverter = LearnedInverter(action, seed=0).fit(clean, transformations, steps=1200)
     return TestTimeEquivariant(classifier, inverter)
 
 
 def with_tied(
-    clean: Tensor, classifier: Classifier, action: ImageWarp, law: Law, energy: Callable[[Tensor], Tensor]
+    clean: Tensor,
+    classifier: Classifier,
+    action: ImageWarp,
+    transformations: Transformations,
+    energy: Callable[[Tensor], Tensor],
 ) -> Classifier:
     """A search with the energy of an autoencoder."""
-    search = TIED.for_data(action, energy, clean, law, seconds=60)
+    search = TIED.for_data(action, energy, clean, transformations, seconds=60)
     return TestTimeEquivariant(classifier, search)
 
 
-def laws() -> dict[str, tuple[LieGroup, Law]]:
-    """The two groups, each with the law of its elements."""
+def problems() -> dict[str, tuple[LieGroup, Transformations]]:
+    """The two groups, each with the distribution of its elements."""
     turn, similarity = SO(2), Similarity(2)
 
     def rotations(count: int, generator: torch.Generator) -> Tensor:
@@ -123,17 +129,24 @@ def main() -> None:
         return 10 * unknown.sum((1, 2, 3)) / (1 + ink.sum((1, 2, 3)))
 
     tables: dict[str, dict[str, dict[str, float]]] = {}
-    for name, (group, law) in laws().items():
+    for name, (group, transformations) in problems().items():
         action = ImageWarp(group)
-        moved = action(law(len(x), torch.Generator().manual_seed(1)).to(x), x)
+        moved = action(transformations(len(x), torch.Generator().manual_seed(1)).to(x), x)
         methods: dict[str, tuple[Callable[..., Any] | None, Callable[[], Classifier]]] = {
             "classifier alone": (None, lambda: classifier),
             "equiadapt": (with_equiadapt, lambda: with_equiadapt(clean, classifier, arguments.epochs)),
             "learned inversion": (
                 with_learned_inversion,
-                lambda action=action, law=law: with_learned_inversion(clean, classifier, action, law),
+                lambda action=action, transformations=transformations: with_learned_inversion(
+                    clean, classifier, action, transformations
+                ),
             ),
-            "TIED": (with_tied, lambda action=action, law=law: with_tied(clean, classifier, action, law, energy)),
+            "TIED": (
+                with_tied,
+                lambda action=action, transformations=transformations: with_tied(
+                    clean, classifier, action, transformations, energy
+                ),
+            ),
         }
         table = tables[name] = {}
         for method, (function, build) in methods.items():

@@ -39,9 +39,9 @@ from tasks.fields.fno import SmallFNO
 from tasks.fields.problems import burgers
 from tasks.files import decoded
 from tasks.images.energies import load_classifier
-from tasks.images.laws import AffineRecipe
 from tasks.images.mnist import MNIST, ROOT_VARIABLE, BundledSample
 from tasks.images.testsets import DrawnTest
+from tasks.images.transformations import AffineRecipe
 from tasks.summary import summarise
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp

@@ -23,8 +23,8 @@ from tqdm import tqdm
 from benchmarks.published import CLIP, HIGH, LOW, SCALE, PublishedLoop
 from benchmarks.timing import environment, median_seconds
 from tasks.images.energies import ClassifierEnergy, Precision, load_classifier
-from tasks.images.laws import AffineRecipe
 from tasks.images.testsets import DrawnTest
+from tasks.images.transformations import AffineRecipe
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import Affine
 from trivgeo.inversion import TIED

@@ -2,10 +2,10 @@
 
 python -m benchmarks.learned [--sets affnist homnist heat burgers] [--images 10000] [--folder runs/learned]
 
-Training sees clean data and the law below, nothing of a test set, and goes on from its folder after an interruption; it
-takes half an hour on one core for each set of images, eight minutes for each equation. All inversions are of the same
-problems, for the same network: of images the classifier ``resnet18`` (see `tasks.checkpoints`), of equations the
-solution operators kept.
+Training sees clean data and the distributions below, nothing of a test set, and goes on from its folder after an
+interruption; it takes half an hour on one core for each set of images, eight minutes for each equation. All inversions
+are of the same problems, for the same network: of images the classifier ``resnet18`` (see `tasks.checkpoints`), of
+equations the solution operators kept.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from benchmarks.timing import environment
 from tasks.config_inheritance import read
 from tasks.images.data import framed
 from tasks.images.energies import load_classifier
-from tasks.images.laws import AffineRecipe, HomographyRecipe, TransformationLaw
 from tasks.images.mnist import MNIST
 from tasks.images.testsets import DrawnProblems
+from tasks.images.transformations import AffineRecipe, HomographyRecipe, RandomTransformations
 from tasks.learned import TrainedInverter
 from tasks.pde.burgers import BurgersEquation
 from tasks.pde.equation import Equation
@@ -39,7 +39,7 @@ from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
 from trivgeo.groups import Action, Affine
 from trivgeo.inversion import LearnedInverter
 from trivgeo.inversion.learned import ImageBackbone
-from trivgeo.inversion.transformations import Law
+from trivgeo.inversion.transformations import Transformations
 
 WIDE = Affine(2, scale=[0.2] * 4 + [0.36] * 2)
 
@@ -47,14 +47,14 @@ WIDE = Affine(2, scale=[0.2] * 4 + [0.36] * 2)
 class ImageSetting(NamedTuple):
     """How one set of images is learned."""
 
-    recipe: TransformationLaw
+    recipe: RandomTransformations
     steps: int
-    law: str
-    draw: Callable[[Tensor], Law]
+    described: str
+    draw: Callable[[Tensor], Transformations]
     backbone: Callable[[Tensor], ImageBackbone | None]
 
 
-def _homographies(clean: Tensor) -> Law:
+def _homographies(clean: Tensor) -> Transformations:
     recipe = HomographyRecipe()
 
     def draw(count: int, generator: torch.Generator) -> Tensor:
@@ -64,7 +64,7 @@ def _homographies(clean: Tensor) -> Law:
     return draw
 
 
-def _normal(clean: Tensor) -> Law:
+def _normal(clean: Tensor) -> Transformations:
     return lambda count, generator: WIDE.exp(torch.randn(count, WIDE.dim, generator=generator))
 
 
@@ -73,7 +73,7 @@ def _fast(clean: Tensor) -> ImageBackbone:
 
 
 class OperatorSetting(NamedTuple):
-    """How the symmetries of one equation are learned: by a normal law of these standard deviations."""
+    """How the symmetries of one equation are learned: by a normal distribution of these standard deviations."""
 
     equation: Equation
     widths: list[float]
@@ -111,11 +111,13 @@ def measure_operator(name: str, folder: Path) -> dict[str, Any]:
         inputs = equation.inputs(equation.sample(count, generator), problems.num_sensors, (2, 2))
         return OperatorInput(inputs.initial.float(), inputs.query.float())
 
-    def law(count: int, generator: torch.Generator) -> Tensor:
+    def transformations(count: int, generator: torch.Generator) -> Tensor:
         return wide.exp(torch.randn(count, wide.dim, generator=generator))
 
     learned = LearnedInverter(action, seed=0)
-    learned.fit(clean, law, steps=_OPERATOR_STEPS, batch_size=_OPERATOR_BATCH, seconds=None, folder=folder / name)
+    learned.fit(
+        clean, transformations, steps=_OPERATOR_STEPS, batch_size=_OPERATOR_BATCH, seconds=None, folder=folder / name
+    )
     kept = _kept(name, action)
     rows = {}
     for method, inverter in (("kept network", kept), ("LearnedInverter.fit", learned)):
@@ -156,7 +158,7 @@ def measure_images(name: str, images: int, folder: Path) -> dict[str, Any]:
             sums[0] += float((logits.argmax(-1) == batch.label).sum())
             sums[1] += float(entropy)
     rows = {method: {"accuracy": a / images, "cross entropy": b / images} for method, (a, b) in right.items()}
-    return {"steps": setting.steps, "law": setting.law, "images": images, "rows": rows}
+    return {"steps": setting.steps, "law": setting.described, "images": images, "rows": rows}
 
 
 def main() -> None:

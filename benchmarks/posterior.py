@@ -1,4 +1,4 @@
-"""Posteriors whose law is known: weights of wells, evidence and efficiency of `PosteriorSampler`.
+"""Posteriors that are known: weights of wells, evidence and efficiency of `PosteriorSampler`.
 
 ``python -m benchmarks.posterior`` prints a row for each group and temperature: two wells, of weights .7 and .3 at
 temperature one, normal in exponential coordinates, seen by 64 chains of noise. The truth at other temperatures is

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import environment, steady_allocator
-from tasks.so10.law import CornerLaw
+from tasks.so10.corner_distribution import CornerDistribution
 from tasks.so10.samplers import ReverseDiffusion
 from trivgeo.groups import SO
 from trivgeo.sde import (
@@ -33,7 +33,7 @@ from trivgeo.sde import (
 from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.solvers import ExponentialEuler, GeometricHeun
 
-LAW = CornerLaw()
+DISTRIBUTION = CornerDistribution()
 
 
 def published(schedule: Schedule, steps: int, num_mc: int, samples: int, generator: torch.Generator) -> Tensor:
@@ -41,7 +41,7 @@ def published(schedule: Schedule, steps: int, num_mc: int, samples: int, generat
 
     All chains at once and plain matrix operations, so that only the algorithm differs from the library's.
     """
-    n = LAW.n
+    n = DISTRIBUTION.n
     upper = torch.triu_indices(n, n, 1)
     dt = 1.0 / steps
 
@@ -63,7 +63,7 @@ def published(schedule: Schedule, steps: int, num_mc: int, samples: int, generat
         w = noise(m, samples, num_mc)
         v = torch.zeros(samples, n * (n - 1) // 2, requires_grad=True)
         moved = (g @ torch.linalg.matrix_exp(hat(v))).unsqueeze(1) @ w.mT
-        total = torch.logsumexp(-LAW.energy(moved), -1).sum()
+        total = torch.logsumexp(-DISTRIBUTION.energy(moved), -1).sum()
         (score,) = torch.autograd.grad(total, v)
         z = torch.randn(v.shape, generator=generator) * dt**0.5
         g = g @ torch.linalg.matrix_exp(hat(gamma**2 * score * dt + gamma * z))
@@ -72,16 +72,16 @@ def published(schedule: Schedule, steps: int, num_mc: int, samples: int, generat
 
 def hand_written(g: Tensor, sigma: float, steps: int, heun: bool, generator: torch.Generator) -> Tensor:
     """The operations of a solve of overdamped dynamics, without the loop of the library."""
-    group = SO(LAW.n)
+    group = SO(DISTRIBUTION.n)
     h = sigma**2
     third, area = (c.matching(g) for c in group.algebra.noise_corrections)
     for _ in range(steps):
         noise = sigma * torch.randn(len(g), group.dim, generator=generator)
-        u = -h * trivialized_grad(group, LAW.energy, g)
+        u = -h * trivialized_grad(group, DISTRIBUTION.energy, g)
         if not heun:
             g = group.retract(g, noise + u)
             continue
-        other = -h * trivialized_grad(group, LAW.energy, group.retract(g, u + noise))
+        other = -h * trivialized_grad(group, DISTRIBUTION.energy, group.retract(g, u + noise))
         v = noise + 0.5 * (u + other)
         eta = torch.randn(len(g), group.dim, generator=generator)
         v = v + h * (v @ third.mT + eta @ area.mT) + 0.25 * group.algebra.bracket(noise, other - u)
@@ -91,9 +91,9 @@ def hand_written(g: Tensor, sigma: float, steps: int, heun: bool, generator: tor
 
 def solved(g: Tensor, sigma: float, steps: int, heun: bool, generator: torch.Generator) -> Tensor:
     """The same by `solve`."""
-    group = SO(LAW.n)
+    group = SO(DISTRIBUTION.n)
     schedule = GeometricSchedule(sigma * steps**0.5, sigma * steps**0.5)
-    sde = TrivializedSDE(group, schedule, score_drift=lambda x, t: -trivialized_grad(group, LAW.energy, x))
+    sde = TrivializedSDE(group, schedule, score_drift=lambda x, t: -trivialized_grad(group, DISTRIBUTION.energy, x))
     stepper = GeometricHeun() if heun else ExponentialEuler()
     return solve(sde, g, uniform_grid(steps), stepper=stepper, generator=generator).final
 
@@ -107,7 +107,7 @@ def seconds(f: Callable[[], object]) -> float:
 
 def loop_rows(count: int, repeats: int, generator: torch.Generator) -> list[dict[str, Any]]:
     """Best of alternating runs of a solve and of its hand-written loop, ten steps."""
-    g = SO(LAW.n).random_haar(count, generator=generator)
+    g = SO(DISTRIBUTION.n).random_haar(count, generator=generator)
     rows = []
     for heun, name in ((False, "ExponentialEuler"), (True, "GeometricHeun")):
         times: dict[str, list[float]] = {"loop": [], "solve": []}
@@ -137,7 +137,7 @@ def memory_rows(chains: int = 64, num_mc: int = 16) -> list[dict[str, Any]]:
         found = (x for x in gc.get_objects() if type(x) is torch.Tensor)
         return {x.data_ptr(): x.untyped_storage().nbytes() for x in found}
 
-    group, schedule, rows = SO(LAW.n), GeometricSchedule(0.3, 1.0), []
+    group, schedule, rows = SO(DISTRIBUTION.n), GeometricSchedule(0.3, 1.0), []
     for replay in (True, False):
         for steps in (10, 40, 160):
             most = 0
@@ -150,7 +150,7 @@ def memory_rows(chains: int = 64, num_mc: int = 16) -> list[dict[str, Any]]:
                 if index % every == 0:
                     most = max(most, sum(size for key, size in tensors().items() if key not in before))
 
-            score = EnergyScore(LAW.energy, NoiseKernel(group, schedule, steps), num_mc, replay=replay)
+            score = EnergyScore(DISTRIBUTION.energy, NoiseKernel(group, schedule, steps), num_mc, replay=replay)
             generator = torch.Generator().manual_seed(0)
             start, _ = score.kernel.sample(chains, t=1.0, generator=generator)
             process, grid = reverse_process(group, schedule, score), uniform_grid(steps, 1.0, 0.0)
@@ -180,7 +180,7 @@ def sampling_rows(count: int, generator: torch.Generator) -> list[dict[str, Any]
         (tuned, "trivgeo, tied.yaml", 50 * count),
     ):
         start = time.perf_counter()
-        draw = sampler.sample(LAW, number, generator)
+        draw = sampler.sample(DISTRIBUTION, number, generator)
         new = (time.perf_counter() - start) / number
         rows.append(
             {

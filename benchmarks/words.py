@@ -37,7 +37,7 @@ from trivgeo.actions import ImageWarp
 from trivgeo.groups import SO, LieGroup, Projective
 from trivgeo.inversion import LearnedInverter
 from trivgeo.inversion.learned import ImageBackbone
-from trivgeo.inversion.transformations import Law, composed, homographies, rotations
+from trivgeo.inversion.transformations import Transformations, composed, homographies, rotations
 
 SIDE, WIDTHS, LARGEST = 128, (88, 104), 30
 """Pixels of a frame, width of a word in it, and the largest size of its letters."""
@@ -149,8 +149,8 @@ def shrunk(x: Tensor) -> Tensor:
     return functional.avg_pool2d(x, 2)
 
 
-def problems() -> dict[str, tuple[LieGroup, Law]]:
-    """Groups, with the laws of the transformations."""
+def problems() -> dict[str, tuple[LieGroup, Transformations]]:
+    """Groups, with the distributions of the transformations."""
     so, projective = SO(2), Projective(2)
     moved = composed(projective, rotations(projective), homographies(projective, 0.15))
     return {"SO2": (so, rotations(so)), "Projective": (projective, moved)}
@@ -205,7 +205,7 @@ def draw(path: Path, recogniser: Recogniser, action: ImageWarp, moved: Tensor, g
 
 def run(name: str, options: argparse.Namespace, recogniser: Recogniser) -> dict[str, Any]:
     """Train the inverter of one group; count the words that each method has right."""
-    (group, law), words = problems()[name], vocabulary()
+    (group, transformations), words = problems()[name], vocabulary()
     shown, others = words[: options.words], words[options.words :]
     generator = torch.Generator().manual_seed(options.seed)
     action, doubt = ImageWarp(group, "bicubic"), Doubt(recogniser)
@@ -216,7 +216,7 @@ def run(name: str, options: argparse.Namespace, recogniser: Recogniser) -> dict[
     mean, std = [float(small.mean())], [float(small.std())]
     backbone = ImageBackbone(group.dim, small.shape[1:], CHANNELS, WIDTH, "bfloat16", mean, std)
     learned = LearnedInverter(ImageWarp(group), backbone=backbone, seed=options.seed)
-    learned.fit(small, law, steps=options.steps, batch_size=64, seconds=None, folder=options.folder)
+    learned.fit(small, transformations, steps=options.steps, batch_size=64, seconds=None, folder=options.folder)
     table["seconds of training"] = time.process_time() - begin
     print(name, len(clean), "clean words,", learned.calibration, f"{table['seconds of training']:.0f} s", flush=True)
     assert learned.score is not None
@@ -232,7 +232,7 @@ def run(name: str, options: argparse.Namespace, recogniser: Recogniser) -> dict[
 
     for _ in range(options.turns):
         x = torch.stack([render(word, generator) for word in shown])
-        g = law(len(x), generator).float()
+        g = transformations(len(x), generator).float()
         moved = action(g, x)
         with torch.no_grad():
             add("upright", x)

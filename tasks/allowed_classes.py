@@ -2,7 +2,7 @@
 
 Allowed is what this project defines; what the user wrote, that is, modules that no installer put where they are, and
 installed packages that the user names in the environment variable TRIVGEO_PACKAGES, separated by commas; and those
-classes of torch, Lightning, torchmetrics and geoopt that networks, laws and trainers are made of.
+classes of torch, Lightning, torchmetrics and geoopt that networks, distributions and trainers are made of.
 """
 
 import importlib

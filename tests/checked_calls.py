@@ -25,14 +25,6 @@ with install_import_hook([*CHECKED, "tasks"], "beartype.beartype"):
     from tasks.images.data import CleanTraining, ImageBatch
     from tasks.images.energies import ClassifierEnergy, PredictedClass, VAEEnergy, load_classifier
     from tasks.images.fid import FrechetDistance
-    from tasks.images.laws import (
-        AffineRecipe,
-        HomographyRecipe,
-        NoTransformation,
-        TransformationLaw,
-        affine_noise,
-        homography_noise,
-    )
     from tasks.images.mnist import BundledSample
     from tasks.images.pose import PoseNetwork
     from tasks.images.regulariser import AdversarialRegulariser
@@ -40,6 +32,14 @@ with install_import_hook([*CHECKED, "tasks"], "beartype.beartype"):
     from tasks.images.rotation import RotationPosterior, UniformRotation
     from tasks.images.testsets import AffNISTFiles, DrawnTest, HomNISTFiles, ImageProblems
     from tasks.images.training import ClassifierTraining, RegulariserTraining, VAETraining
+    from tasks.images.transformations import (
+        AffineRecipe,
+        HomographyRecipe,
+        NoTransformation,
+        RandomTransformations,
+        affine_noise,
+        homography_noise,
+    )
     from tasks.images.vae import VAE
     from tasks.inverters import ProposedInverter
     from tasks.learned import DistillationTraining, ScoreTraining, TrainedInverter
@@ -148,8 +148,11 @@ def inverters() -> None:
     for choice in ("lowest", "resample"):
         run(Inverter(turned.action, turned.energy, [WarmStart(turned), Select(3, choice), moves]), circles)
     plane = SE(2).action()
-    cloud, law = torch.rand(64, 4, 2, generator=seeded(0)), lambda n, g: SE(2).random(n, std=0.5, generator=g)
-    learned = LearnedInverter(plane).fit(cloud, law, steps=2, batch_size=8, progress=False)
+    cloud, transformations = (
+        torch.rand(64, 4, 2, generator=seeded(0)),
+        lambda n, g: SE(2).random(n, std=0.5, generator=g),
+    )
+    learned = LearnedInverter(plane).fit(cloud, transformations, steps=2, batch_size=8, progress=False)
     run(learned, cloud[:3])
     exported = {c for c in vars(trivgeo.inversion).values() if isinstance(c, type) and issubclass(c, Inverter)}
     assert called == exported, exported ^ called
@@ -186,9 +189,9 @@ def operators_of_equations() -> None:
         PhysicsInformedTraining(equation, **size).losses(Collocation(equation, 9, functions=2).dataset[0])
 
 
-def drawn(law: TransformationLaw, count: int) -> ImageProblems:
+def drawn(transformations: RandomTransformations, count: int) -> ImageProblems:
     """Transformed digits of a test set, as one batch."""
-    data = DrawnTest(law, BundledSample(), limit=count, batch_size=count)
+    data = DrawnTest(transformations, BundledSample(), limit=count, batch_size=count)
     data.setup("test")
     (batch,) = data.test_dataloader()
     return batch
@@ -196,9 +199,9 @@ def drawn(law: TransformationLaw, count: int) -> ImageProblems:
 
 def digits(folder: Path) -> None:
     """Laws of transformations and sets of images, drawn or read."""
-    laws = (AffineRecipe(), HomographyRecipe(steps=3), NoTransformation(), UniformRotation())
-    for law in (*laws, affine_noise(0.05, 0.05), homography_noise(0.05, 0.05, 0.02)):
-        drawn(law, 3)
+    recipes = (AffineRecipe(), HomographyRecipe(steps=3), NoTransformation(), UniformRotation())
+    for recipe in (*recipes, affine_noise(0.05, 0.05), homography_noise(0.05, 0.05, 0.02)):
+        drawn(recipe, 3)
     training = CleanTraining(BundledSample(), batch_size=4, validation=1996)
     training.setup("fit")
     for loader in (training.train_dataloader(), training.val_dataloader(), training.test_dataloader()):

@@ -97,7 +97,7 @@ BY_NAME: dict[str, list[Any]] = {
     "dtype": [None, torch.float64],
     "device": [None, "cpu"],
     "scale": [None, 0.5],
-    "law": [lambda count, generator: GROUP.random(count, generator=generator)],
+    "transformations": [lambda count, generator: GROUP.random(count, generator=generator)],
     "grid": [Grid(torch.zeros(3, 1, 1), torch.full((3, 1, 1, 1), 0.1)), [0.0, 0.5, 1.0]],
 }
 BY_ANNOTATION: dict[str, list[Any]] = {

@@ -33,7 +33,7 @@ def test_digits(channels: int, learned: float, tied: float, monkeypatch: pytest.
     assert accuracy["TIED"] >= tied
     assert script["check"].share_below < 0.01
     of_classifier = check_energy(
-        script["action"], lambda z: -classifier(z).logsumexp(-1), script["clean"], script["law"]
+        script["action"], lambda z: -classifier(z).logsumexp(-1), script["clean"], script["transformations"]
     )
     assert script["check"].finds_transformations
     assert script["check"].network_right

@@ -16,7 +16,7 @@ group = Similarity(2)
 action = ImageWarp(group, fill=clean[0, :, 0, 0].tolist())  # outside an image is what its corner shows
 
 
-def law(count: int, generator: torch.Generator) -> torch.Tensor:
+def transformations(count: int, generator: torch.Generator) -> torch.Tensor:
     u = torch.rand(count, 4, generator=generator, dtype=torch.float64)
     return group.from_parts(SO(2).exp(torch.pi * (u[:, :1] - 0.5)), 0.6 * (1.6 / 0.6) ** u[:, 1], 0.8 * u[:, 2:] - 0.4)
 
@@ -26,11 +26,11 @@ def energy(z: torch.Tensor) -> torch.Tensor:  # the share of the ink that the au
     return 10 * unknown.sum((1, 2, 3)) / (1 + ink.sum((1, 2, 3)))
 
 
-moved = action(law(len(x), torch.Generator().manual_seed(1)).to(x), x)
-print(check := check_energy(action, energy, clean, law, network=classifier, labels=labels))
-search = TIED.for_data(action, energy, clean, law, seconds=60)
+moved = action(transformations(len(x), torch.Generator().manual_seed(1)).to(x), x)
+print(check := check_energy(action, energy, clean, transformations, network=classifier, labels=labels))
+search = TIED.for_data(action, energy, clean, transformations, seconds=60)
 restored = search(moved, generator=torch.Generator().manual_seed(0)).restore(moved)
-model = TestTimeEquivariant(classifier, LearnedInverter(action, seed=0).fit(clean, law, steps=1000))
+model = TestTimeEquivariant(classifier, LearnedInverter(action, seed=0).fit(clean, transformations, steps=1000))
 logits = {"alone": classifier(moved), "TIED": classifier(restored), "learned": model(moved)}
 accuracy = {name: float((z.argmax(-1) == y).float().mean()) for name, z in logits.items()}
 print(accuracy)

@@ -20,9 +20,9 @@ Moves = Literal["never", "once", "always"]
 class FieldData(LightningDataModule):
     """Pairs of an initial field and the solution a horizon later, of `fields` simulated solutions.
 
-    Un-augmented, a solution is of the training law, or moved `once` by a symmetry of its own, as if it had been
-    simulated so. With augmentation, `trivgeo.actions.augment` moves it by a random element each time: every batch is
-    new.
+    Un-augmented, a solution is of the training distribution, or moved `once` by a symmetry of its own, as if it had
+    been simulated so. With augmentation, `trivgeo.actions.augment` moves it by a random element each time: every batch
+    is new.
 
     Args:
         problem: the equation and its group.

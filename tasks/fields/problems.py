@@ -1,4 +1,4 @@
-"""Equations with their groups, the law of their initial fields, and test sets moved by random symmetries."""
+"""Equations with their groups, the distribution of their initial fields, and test sets moved by random symmetries."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -15,8 +15,8 @@ from trivgeo.pde import Burgers, GaussianField, KdV, KuramotoSivashinsky, Spectr
 from ..seeds import generator_of
 
 
-class InitialLaw(Protocol):
-    """A law of initial fields, such as `GaussianField`."""
+class InitialFields(Protocol):
+    """A distribution of initial fields, such as `GaussianField`."""
 
     def sample(self, count: int, generator: torch.Generator, /) -> Callable[..., Tensor]:
         """Fields, as a function of the coordinates of p points, `[p]` each, to values `[count, p]`."""
@@ -42,7 +42,7 @@ class FieldProblem:
     Args:
         equation: for the solver.
         action: of its symmetries, scaled so that unit steps are as large as the transformations of the test set.
-        law: of initial fields.
+        initial: distribution of initial fields.
         box: the range of each x.
         horizon: the time after which the solution is wanted.
         points: of the grid, along each axis.
@@ -57,14 +57,14 @@ class FieldProblem:
         self,
         equation: SpectralEquation,
         action: FieldAction,
-        law: InitialLaw,
+        initial: InitialFields,
         box: Sequence[tuple[float, float]],
         horizon: float,
         points: int,
         energy: Callable[[Field], DataEnergy],
         max_step: float = 0.02,
     ) -> None:
-        self.equation, self.action, self.law, self.energy = equation, action, law, energy
+        self.equation, self.action, self.initial, self.energy = equation, action, initial, energy
         self.box = list(box)
         self.horizon = check_positive("horizon", horizon)
         self.points = check_count("points", points, 8)
@@ -78,7 +78,7 @@ class FieldProblem:
             for (low, high), n in zip(self.box, fine, strict=True)
         ]
         places = [x.flatten() for x in torch.meshgrid(*axes, indexing="ij")]
-        u = self.law.sample(count, torch.Generator().manual_seed(seed))(*places).reshape(count, 1, *fine)
+        u = self.initial.sample(count, torch.Generator().manual_seed(seed))(*places).reshape(count, 1, *fine)
         block = solve(self.equation, Field.on_box(u, self.box), times, self.max_step)
         every_second: tuple[Any, ...] = (..., *[slice(None, None, 2)] * len(fine))
         return Field(block.values[every_second], Grid(block.grid.origin, 2 * block.grid.steps))
@@ -99,7 +99,7 @@ class FieldProblem:
         return Pairs(start, end.values.select(2, 0), elements)
 
     def test(self, count: int, seed: int, move: bool) -> Pairs:
-        """A test set, of the training law or moved."""
+        """A test set, of the training distribution or moved."""
         block = self.solutions(count, seed, [0.0, self.horizon])
         stay = self.action.group.identity(count, dtype=torch.float64)
         return self.pairs(block, self.draw(count, self.mover(seed)) if move else stay)
@@ -114,24 +114,24 @@ class FieldProblem:
 def kdv(points: int = 32) -> FieldProblem:
     """Korteweg-de Vries on a circle of length 16 for 4 units of time; scaling, later starts, boosts, translations."""
     action = FieldAction(KdVSymmetry(scale=[0.2, 1.0, 0.5, 2.0]))
-    law = GaussianField(0.2, 0.5, 6.0, 8, 16.0)
-    return FieldProblem(KdV(), action, law, [(0.0, 16.0)], 4.0, points, spectrum)
+    initial = GaussianField(0.2, 0.5, 6.0, 8, 16.0)
+    return FieldProblem(KdV(), action, initial, [(0.0, 16.0)], 4.0, points, spectrum)
 
 
 def kuramoto_sivashinsky(points: int = 32) -> FieldProblem:
     """Kuramoto-Sivashinsky on a circle of length 22 for 4 units of time; it has no scaling."""
     fields = {"T": _later, "C": _boost, "X": _translation}
     action = FieldAction(from_generators(fields, variables=3, scale=[1.0, 0.5, 2.0]))
-    law = GaussianField(0.4, 0.5, 6.0, 8, 22.0)
-    return FieldProblem(KuramotoSivashinsky(), action, law, [(0.0, 22.0)], 4.0, points, spectrum)
+    initial = GaussianField(0.4, 0.5, 6.0, 8, 22.0)
+    return FieldProblem(KuramotoSivashinsky(), action, initial, [(0.0, 22.0)], 4.0, points, spectrum)
 
 
 def burgers(points: int = 64) -> FieldProblem:
     """Burgers' equation of viscosity 0.1 on a circle of length 8 for 4 units of time; the part that keeps circles."""
     fields = {"S": _diffusive_scaling, "T": _later, "C": _boost, "X": _translation}
     action = FieldAction(from_generators(fields, variables=3, scale=[0.2, 1.0, 0.5, 2.0]))
-    law = GaussianField(3.0, 0.8, 6.0, 8, 8.0)
-    return FieldProblem(Burgers(0.1), action, law, [(0.0, 8.0)], 4.0, points, spectrum)
+    initial = GaussianField(3.0, 0.8, 6.0, 8, 8.0)
+    return FieldProblem(Burgers(0.1), action, initial, [(0.0, 8.0)], 4.0, points, spectrum)
 
 
 def vorticity(points: int = 32) -> FieldProblem:

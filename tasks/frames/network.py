@@ -14,7 +14,8 @@ from .group import frame_group
 
 
 class FrameScore(Network):
-    """A score on `frame_group`, and the normal law of coordinates that samples start from before they are noised.
+    """A score on `frame_group`, and the normal distribution of coordinates that samples start from before they are
+    noised.
 
     Args:
         scale: see `FrameDiffusion`.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def mean_embedding_distance(x: Float[Tensor, "m d"], y: Float[Tensor, "k d"], bandwidth: float) -> float:
-    """The MMD of the empirical laws with a Gaussian kernel (Gretton et al. 2012, the biased estimate, not squared)."""
+    """The MMD of the empirical distributions with a Gaussian kernel (Gretton et al. 2012, biased, not squared)."""
 
     def kernel(a: Tensor, b: Tensor) -> float:
         return float(torch.exp(-0.5 * (torch.cdist(a, b) / bandwidth) ** 2).mean())
@@ -18,7 +18,7 @@ def mean_embedding_distance(x: Float[Tensor, "m d"], y: Float[Tensor, "k d"], ba
 
 
 def energy_distance(x: Float[Tensor, "m d"], y: Float[Tensor, "k d"]) -> float:
-    """Székely's energy distance of the empirical laws: 2 E|x - y| - E|x - x'| - E|y - y'|."""
+    """Székely's energy distance of the empirical distributions: 2 E|x - y| - E|x - x'| - E|y - y'|."""
     return float(2.0 * torch.cdist(x, y).mean() - torch.cdist(x, x).mean() - torch.cdist(y, y).mean())
 
 

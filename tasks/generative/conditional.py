@@ -1,4 +1,4 @@
-"""Class-conditional mixtures of known law on any group, and the test of models that learn them."""
+"""Class-conditional mixtures of known distribution on any group, and the test of models that learn them."""
 
 import math
 import time
@@ -36,7 +36,7 @@ class Labelled(NamedTuple):
 
 
 class ClassMixture:
-    """For each of equally likely classes a mixture of normal laws about elements that are drawn once.
+    """For each of equally likely classes a mixture of normal distributions about elements that are drawn once.
 
     Args:
         group: of the elements.
@@ -72,7 +72,7 @@ class ClassMixture:
             centres = group.random(count, std=spread, generator=generator, dtype=torch.float64)
         zero, factor = torch.zeros(group.dim).double(), std * torch.eye(group.dim).double()
         weights = torch.full((modes,), 1.0 / modes, dtype=torch.float64)
-        self.laws = [
+        self.distributions = [
             MixtureDistribution([NormalDistribution(group, centre, zero, factor) for centre in part], weights)
             for part in centres.unflatten(0, (classes, modes))
         ]
@@ -80,10 +80,12 @@ class ClassMixture:
 
     def draw(self, number: int, generator: torch.Generator) -> Labelled:
         """A class, then an element of it."""
-        classes = torch.randint(len(self.laws), (number,), generator=generator)
+        classes = torch.randint(len(self.distributions), (number,), generator=generator)
         order = classes.argsort()
-        counts = classes.bincount(minlength=len(self.laws)).tolist()
-        elements = torch.cat([law.sample(n, generator) for law, n in zip(self.laws, counts, strict=True)])
+        counts = classes.bincount(minlength=len(self.distributions)).tolist()
+        elements = torch.cat(
+            [distribution.sample(n, generator) for distribution, n in zip(self.distributions, counts, strict=True)]
+        )
         return Labelled(elements[order.argsort()].float(), classes)
 
     def split(self, seed: int) -> tuple[Labelled, Labelled]:
@@ -94,7 +96,7 @@ class ClassMixture:
 
     def log_densities(self, g: Tensor) -> Tensor:
         """True log-densities of every class at elements, for the measure of `GroupDiffusion`, `[n, classes]`."""
-        each = [law.log_density(g.double().cpu()) for law in self.laws]
+        each = [distribution.log_density(g.double().cpu()) for distribution in self.distributions]
         return torch.stack(each, -1) - self._log_volume
 
 
@@ -138,12 +140,13 @@ class ClassModelTest(ShardedTest):
 
 
 class ConditionalTest(ClassModelTest):
-    """A `GroupDiffusion` given classes of a `ClassMixture`, against the law itself.
+    """A `GroupDiffusion` given classes of a `ClassMixture`, against the distribution itself.
 
     One model learns the classes, a second one is trained with classes that are shuffled, which say nothing: its
-    likelihood must be that of the law of all classes. Excesses are differences of mean negative log-likelihoods of test
-    elements from those of the true law, in nats for each dimension of the group. Guidance is measured by how surely the
-    true law recognises the class of a sample: the mean of its probability given the sample.
+    likelihood must be that of the distribution of all classes. Excesses are differences of mean negative
+    log-likelihoods of test elements from those of the true distribution, in nats for each dimension of the group.
+    Guidance is measured by how surely the true distribution recognises the class of a sample: the mean of its
+    probability given the sample.
 
     Args:
         source: of the elements.
@@ -207,7 +210,7 @@ class ConditionalTest(ClassModelTest):
             self.writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": len(test.classes)}])
 
     def _fitted(self, train: Labelled, seed: int) -> GroupDiffusion:
-        return self.fitted(self.source.group, train, (len(self.source.laws), _EMBEDDING), seed)
+        return self.fitted(self.source.group, train, (len(self.source.distributions), _EMBEDDING), seed)
 
     def _nll(self, model: GroupDiffusion, g: Tensor, classes: Tensor | None) -> float:
         """Mean negative log-likelihood of a model, given classes or without."""
@@ -224,7 +227,7 @@ class ConditionalTest(ClassModelTest):
         return -float(torch.cat(found).double().mean())
 
     def _recognised(self, g: Tensor, classes: Tensor) -> float:
-        """Mean probability of the class of an element under the true law."""
+        """Mean probability of the class of an element under the true distribution."""
         finite = torch.isfinite(g.flatten(1)).all(-1).cpu()
         shares = self.source.log_densities(g.cpu()[finite]).softmax(-1)
         return float(shares.gather(-1, classes.cpu()[finite].unsqueeze(-1)).mean())

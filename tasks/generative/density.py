@@ -28,7 +28,8 @@ class DensityTest(ShardedTest):
     Args:
         source: of the elements.
         model: the model to be fitted.
-        likelihoods: test elements whose density is evaluated, at most; `null` for all, 0 where the law has no density.
+        likelihoods: test elements whose density is evaluated, at most; `null` for all, 0 where the distribution has no
+            density.
         evaluations: of the network, of samples by random steps whose energy distance is noted too.
         figure: see `tasks.images.inversion.ImageInversion`.
     """

@@ -20,7 +20,7 @@ _BLOCK = 2_000_000  # pairs of elements at once
 
 
 class ElementModel(ABC):
-    """A law fitted to elements."""
+    """A distribution fitted to elements."""
 
     @abstractmethod
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
@@ -155,29 +155,32 @@ class KernelDensity(ElementModel):
 
 
 class OneNormal(ElementModel):
-    """The exponential of a normal law about the mean element, with the moments of the data."""
+    """The exponential of a normal distribution about the mean element, with the moments of the data."""
 
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
         """By the `mean` of the group."""
         centre = group.mean(train)
         v = group.log(group.compose(group.inverse(centre), train))
         v = v[torch.isfinite(v).all(-1)]
-        covariance = torch.cov(v.double().mT)  # of laws of few parameters it is singular but for rounding
+        covariance = torch.cov(v.double().mT)  # of distributions of few parameters it is singular but for rounding
         ridge = 1e-6 * covariance.diagonal().mean() * torch.eye(group.dim).to(covariance)
         self.log_volume = sum_over_compact(group, log_torus_volume)
-        self.law = NormalDistribution(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
+        self.distribution = NormalDistribution(
+            group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v)
+        )
 
     def log_prob(self, g: Tensor) -> Tensor:
         """See `NormalDistribution`."""
-        return self.law.log_density(g) - self.log_volume
+        return self.distribution.log_density(g) - self.log_volume
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
         """By rejection."""
-        return self.law.sample(number, generator)
+        return self.distribution.sample(number, generator)
 
 
 class WrappedMixture(ElementModel):
-    """A mixture of wrapped normal laws on a torus, with a variance for each angle, by expectation maximisation.
+    """A mixture of wrapped normal distributions on a torus, with a variance for each angle, by expectation
+    maximisation.
 
     An angle counts for the image of a component that is nearest, as is right for components that are narrow.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trivgeo.groups import SO
 
 UNIFORM = -math.log(math.pi**2)
-"""Log-likelihood of the uniform law in the convention of SYMSOL: the volume of SO(3) is pi^2."""
+"""Log-likelihood of the uniform distribution in the convention of SYMSOL: the volume of SO(3) is pi^2."""
 
 _NUM_SIDES = 40  # of the polygons that stand for the circles of cone and cylinder
 _LIGHT = (0.35, 0.55, 0.76)  # from where the light comes; the camera looks from above, (0, 0, 1)

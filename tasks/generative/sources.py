@@ -1,4 +1,4 @@
-"""Sets of elements: real torsion angles, and laws that are drawn from."""
+"""Sets of elements: real torsion angles, and distributions that are drawn from."""
 
 import math
 import os
@@ -97,7 +97,7 @@ class RNATorsions(ElementSource):
 
 
 class DrawnElements(ElementSource):
-    """Elements of a law that can be drawn from.
+    """Elements of a distribution that can be drawn from.
 
     Args:
         train: how many.
@@ -121,7 +121,7 @@ class DrawnElements(ElementSource):
 
 
 class Checkerboard(DrawnElements):
-    """The uniform law on the dark fields of a checkerboard on T^2.
+    """The uniform distribution on the dark fields of a checkerboard on T^2.
 
     Args:
         fields: along each side, an even number.
@@ -148,7 +148,7 @@ class Checkerboard(DrawnElements):
         return 2.0 * math.pi * (torch.stack([column, row], -1) + inside) / self.fields - math.pi
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Twice that of the uniform law, or nothing."""
+        """Twice that of the uniform distribution, or nothing."""
         field = ((self.group.project(g) + math.pi) * (self.fields / (2.0 * math.pi))).floor().long()
         dark = (field.sum(-1) % 2) == 0
         return torch.where(dark, math.log(2.0) - 2.0 * math.log(2.0 * math.pi), -torch.inf).to(g.dtype)

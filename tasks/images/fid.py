@@ -21,7 +21,7 @@ class _Features(nn.Module):
 
 
 class FrechetDistance(nn.Module):
-    r"""Squared Fréchet distance of two normal laws with the means and covariances of the features.
+    r"""Squared Fréchet distance of two normal distributions with the means and covariances of the features.
 
     :math:`|m_1 - m_2|^2 + \mathrm{tr}(C_1 + C_2 - 2 (C_1 C_2)^{1/2})`; M. Heusel et al., "GANs trained by a two
     time-scale update rule", 2017, with the latent means of an autoencoder of clean digits in the place of the features

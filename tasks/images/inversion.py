@@ -51,8 +51,8 @@ class ImageInversion(ShardedTest):
 
     Raises:
         CheckpointError: a network is missing or does not fit.
-        ConfigurationError: (at the start) a network is one of other images than those of the test, or the law of the
-            test is one of another group than that of the action.
+        ConfigurationError: (at the start) a network is one of other images than those of the test, or the
+            transformations of the test is one of another group than that of the action.
     """
 
     def __init__(
@@ -99,11 +99,13 @@ class ImageInversion(ShardedTest):
                     f"{type(network).__name__} of images {list(network.images.shape)}: fit and test need the same frame"
                 )
         group = self.action.group
-        if isinstance(data, DrawnTest) and data.law.group.element_shape != group.element_shape:
-            raise ConfigurationError(
-                f"law: expected elements {list(group.element_shape)} of the action's group {group!r}, got "
-                f"{list(data.law.group.element_shape)} of {data.law.group!r} by {type(data.law).__name__}"
-            )
+        if isinstance(data, DrawnTest):
+            own = data.transformations.group
+            if own.element_shape != group.element_shape:
+                raise ConfigurationError(
+                    f"transformations: expected elements {list(group.element_shape)} of the action's group {group!r}, "
+                    f"got {list(own.element_shape)} of {own!r} by {type(data.transformations).__name__}"
+                )
 
     def test_step(self, batch: ImageProblems, index: int) -> None:
         """Invert one batch of images with the noise of its seed."""

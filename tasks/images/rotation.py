@@ -20,11 +20,11 @@ from ..files import write_picture
 from ..results import ShardedTest
 from .energies import NetworkEnergy
 from .figures import draw_image
-from .laws import TransformationLaw
 from .testsets import ImageProblems
+from .transformations import RandomTransformations
 
 
-class UniformRotation(TransformationLaw):
+class UniformRotation(RandomTransformations):
     """Rotations by an angle drawn uniformly from the circle."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ _TOGETHER = 256
 class RotationPosterior(ShardedTest):
     r"""Energy and density of the angle of rotated digits at several times of the noise, with TIED's samples.
 
-    On the circle the density of :math:`g_t = g_0 w_t` is a convolution with the wrapped normal law of variance
+    On the circle the density of :math:`g_t = g_0 w_t` is a convolution with the wrapped normal distribution of variance
     :math:`\int_0^t \gamma^2`, exact by Fourier series, so the samples are compared with the truth: the total variation
     between their histogram and the exact probabilities of its bins.
 
@@ -110,7 +110,8 @@ class RotationPosterior(ShardedTest):
         exact = self.binned(exact_density)
         variation = 0.5 * (share - exact).abs().sum(-1)
         truth = self.action.group.log(batch.element).squeeze(-1).remainder(2 * math.pi)
-        # what a sample of this size from the exact law would show: the expectation of |binomial - mean|, nearly normal
+        # what a sample of this size from the exact distribution would show: the expectation of |binomial - mean|,
+        # nearly normal
         floor = 0.5 * (2 * exact * (1 - exact) / (math.pi * sampled.shape[1])).sqrt().sum(-1)
         rows = [
             {

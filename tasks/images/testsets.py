@@ -20,11 +20,11 @@ from trivgeo.groups import Affine, LieGroup, Projective
 from ..problems import Problems
 from ..seeds import generator_of
 from .data import framed, unit_range
-from .laws import TransformationLaw
 from .mat import FORMAT, MatImages, read_affnist, read_homnist
 from .mnist import MNIST
 from .models import ImageFormat
 from .sources import ImageSource
+from .transformations import RandomTransformations
 
 
 class ImageProblems(NamedTuple):
@@ -66,19 +66,19 @@ class DrawnProblems(ProblemSet):
 
     Args:
         source: where the test images come from.
-        law: of the elements.
+        transformations: the distribution of the elements.
         seed: of the elements.
         mode: of interpolation, see `trivgeo.actions.ImageWarp`.
     """
 
     def __init__(
-        self, source: ImageSource, law: TransformationLaw, seed: int, mode: Interpolation = "bilinear"
+        self, source: ImageSource, transformations: RandomTransformations, seed: int, mode: Interpolation = "bilinear"
     ) -> None:
         self.images = source.test()
         self.frame = source.frame
-        self.law = law
+        self.transformations = transformations
         self.seed = seed
-        self.action = ImageWarp(law.group, mode)
+        self.action = ImageWarp(transformations.group, mode)
 
     def __len__(self) -> int:
         """The number of images."""
@@ -89,18 +89,19 @@ class DrawnProblems(ProblemSet):
 
         Raises:
             DomainError: a transformation is not defined on the frame.
-            ShapeError: the law draws no elements of its group.
+            ShapeError: what is drawn are no elements of its group.
         """
         clean = framed(self.images.images[places], self.frame)
-        element = self.law.draw(clean, [generator_of(self.seed, place) for place in places]).to(clean.dtype)
-        if element.shape != (len(places), *self.law.group.element_shape):
+        element = self.transformations.draw(clean, [generator_of(self.seed, place) for place in places]).to(clean.dtype)
+        group = self.transformations.group
+        if element.shape != (len(places), *group.element_shape):
             raise ShapeError(
-                f"{type(self.law).__name__}.draw: expected elements {[len(places), *self.law.group.element_shape]} of "
-                f"{self.law.group!r}, got {list(element.shape)}"
+                f"{type(self.transformations).__name__}.draw: expected elements {[len(places), *group.element_shape]} "
+                f"of {group!r}, got {list(element.shape)}"
             )
         image = self.action(element, clean)
         if not bool(torch.isfinite(image).all()):
-            raise DomainError(f"{self.law}: expected transformations that are defined on the whole frame")
+            raise DomainError(f"{self.transformations}: expected transformations that are defined on the whole frame")
         return ImageProblems(torch.tensor(places), image, self.images.labels[places], clean, element)
 
 
@@ -178,7 +179,7 @@ class DrawnTest(ImageTest):
     """Test images moved by elements that are drawn by a recipe.
 
     Args:
-        law: of the elements.
+        transformations: the distribution of the elements.
         source: see `tasks.images.data.CleanTraining`.
         limit: see `ImageTest`.
         batch_size: see `ImageTest`.
@@ -189,7 +190,7 @@ class DrawnTest(ImageTest):
 
     def __init__(
         self,
-        law: TransformationLaw,
+        transformations: RandomTransformations,
         source: ImageSource | None = None,
         limit: int | None = None,
         batch_size: int = 100,
@@ -201,7 +202,7 @@ class DrawnTest(ImageTest):
         self.mode = mode
         self.source = MNIST() if source is None else source
         self.inputs = self.source.format
-        self.law = law
+        self.transformations = transformations
 
     def prepare_data(self) -> None:
         """Fetch the images."""
@@ -209,7 +210,7 @@ class DrawnTest(ImageTest):
 
     def problems(self) -> DrawnProblems:
         """All test images, each moved by one element."""
-        return DrawnProblems(self.source, self.law, self.seed, self.mode)
+        return DrawnProblems(self.source, self.transformations, self.seed, self.mode)
 
 
 class PublishedFiles(ImageTest):

@@ -13,9 +13,9 @@ from trivgeo.checks import check_positive
 from ..seeds import generator_of
 from ..training import NetworkTraining
 from .data import ImageBatch
-from .laws import TransformationLaw
 from .models import ImageClassifier
 from .regulariser import AdversarialRegulariser
+from .transformations import RandomTransformations
 from .vae import VAE
 
 
@@ -96,7 +96,7 @@ class RegulariserTraining(NetworkTraining[AdversarialRegulariser]):
     Args:
         network: makes the regulariser, see `ClassifierTraining`.
         inputs: see there.
-        law: of the transformations; an image on whose frame one is not defined becomes empty.
+        transformations: their distribution; an image on whose frame one is not defined becomes empty.
         penalty: weight w.
         options: see `NetworkTraining`.
     """
@@ -105,13 +105,13 @@ class RegulariserTraining(NetworkTraining[AdversarialRegulariser]):
         self,
         network: Callable[[Sequence[int]], AdversarialRegulariser],
         inputs: Sequence[int],
-        law: TransformationLaw,
+        transformations: RandomTransformations,
         penalty: float = 10.0,
         **options: Any,
     ) -> None:
         super().__init__(network(inputs), **options)
-        self.law = law
-        self.action = ImageWarp(law.group)
+        self.transformations = transformations
+        self.action = ImageWarp(transformations.group)
         self.penalty = check_positive("penalty", penalty)
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
@@ -129,7 +129,7 @@ class RegulariserTraining(NetworkTraining[AdversarialRegulariser]):
 
     def transformed(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """The images moved by random elements."""
-        elements = self.law.draw(images.cpu(), [generator] * len(images)).to(images)
+        elements = self.transformations.draw(images.cpu(), [generator] * len(images)).to(images)
         return self.action(elements, images).nan_to_num(0.0)
 
     def measure(self, batch: ImageBatch, number: int) -> dict[str, Tensor]:

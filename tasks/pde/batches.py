@@ -54,7 +54,7 @@ class CollocationDataset(Dataset[CollocationBatch]):
     """Random collocation batches; batch `i` is a function of `(seed, i)` alone.
 
     Times are drawn as t = t_max r^time_power with r ~ U(0, 1): above 1, more points at early times. Positions are
-    uniform, initial conditions from the law of the equation.
+    uniform, initial conditions from the distribution of the equation.
     """
 
     def __init__(

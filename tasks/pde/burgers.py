@@ -50,8 +50,8 @@ class BurgersEquation(PeriodicEquation, ResidualEquation):
 
     @property
     def description(self) -> dict[str, Any]:
-        """The equation, nu and the law of the initial conditions."""
-        return {**super().description, **self.law_constants}
+        """The equation, nu and the field of the initial conditions."""
+        return {**super().description, **self.field_constants}
 
     def group(self) -> BurgersSymmetry:
         """The Burgers group of dimension 5."""

@@ -1,4 +1,4 @@
-"""Energies from the law of a network's training data; a test calls them with its equation."""
+"""Energies from the distribution of a network's training data; a test calls them with its equation."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ class TrainingBox(DomainDistance):
     """The distance to the box of the training set.
 
     Args:
-        equation: the equation and the law on which the network was trained.
+        equation: the equation and the distribution on which the network was trained.
         u: the range of u that initial conditions have in common; ``None`` where they have none, such as random fields.
         fill: whether the query points fill the domain, see `trivgeo.inversion.energies.DomainDistance`.
     """
@@ -27,8 +27,8 @@ class TrainingBox(DomainDistance):
         super().__init__(space, time, equation.domain.unknowns if u == "domain" else u, fill=fill)
 
 
-class InitialLaw(GaussianInitialEnergy):
-    """The training domain without a range of u, and the Gaussian law of initial conditions, fitted to samples of it.
+class InitialConditionEnergy(GaussianInitialEnergy):
+    """The training domain without a range of u, and the Gaussian of initial conditions, fitted to samples of it.
 
     Query points must lie in the domain, and need not fill it.
 
@@ -44,5 +44,5 @@ class InitialLaw(GaussianInitialEnergy):
         self, equation: Equation, sensors: int = 41, samples: int = 2000, weight: float = 0.02, floor: float = 0.1
     ) -> None:
         place = equation.domain.sensors(sensors, dtype=torch.float64)
-        law = equation.sample(samples, torch.Generator().manual_seed(_SAMPLES_SEED))
-        super().__init__(TrainingBox(equation, u=None, fill=False), place, law.initial(place), weight, floor)
+        solutions = equation.sample(samples, torch.Generator().manual_seed(_SAMPLES_SEED))
+        super().__init__(TrainingBox(equation, u=None, fill=False), place, solutions.initial(place), weight, floor)

@@ -32,7 +32,7 @@ class Solutions(ABC):
 
 
 class Equation(ABC):
-    """An evolution equation with its symmetry group, and a law of solutions on which a network is trained.
+    """An evolution equation with its symmetry group, and a distribution of solutions on which a network is trained.
 
     Attributes:
         domain: the box of the training set.
@@ -58,7 +58,7 @@ class Equation(ABC):
 
     @abstractmethod
     def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Solutions:
-        """Draw solutions from the training law."""
+        """Draw solutions from the training distribution."""
 
     @abstractmethod
     def held_out(self, count: int) -> Solutions:

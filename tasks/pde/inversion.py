@@ -43,8 +43,8 @@ class OperatorInversion(ShardedTest):
         inverter: see `tasks.images.inversion.ImageInversion`.
         finish: see `tasks.inverters.finished`.
         max_evaluations: see `trivgeo.inversion.Inverter`.
-        trained_on: the equation and the law that the network was trained on, for the energy and the calibration, where
-            they are not those of the problems.
+        trained_on: the equation and the distribution that the network was trained on, for the energy and the
+            calibration, where they are not those of the problems.
         scale: of the equation's symmetry group: the unit of ``calibrate``, or the sampler's basis without it.
         group: another form of that group, such as one from its generators.
         energy: makes the distance to the training domain from the equation; default `tasks.pde.energies.TrainingBox`.

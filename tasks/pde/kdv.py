@@ -44,8 +44,8 @@ class KdVEquation(PeriodicEquation):
 
     @property
     def description(self) -> dict[str, Any]:
-        """The equation and the law of the initial conditions."""
-        return {**super().description, **self.law_constants, "length": self.law.length}
+        """The equation and the field of the initial conditions."""
+        return {**super().description, **self.field_constants, "length": self.field.length}
 
     def group(self) -> KdVSymmetry:
         """The KdV group of dimension 4, in closed form."""

@@ -21,7 +21,7 @@ class PeriodicEquation(Equation):
     """An equation on [0, length] x [0, duration], periodic in x, u_0 a Gaussian random field of mean zero.
 
     Args:
-        law: the field; its length is the period.
+        field: the field; its length is the period.
         duration: the last time.
         amplitude: most initial conditions stay in [-amplitude, amplitude].
         points: points in x of the solver, at least.
@@ -31,18 +31,18 @@ class PeriodicEquation(Equation):
         ConfigurationError: a number is not positive.
     """
 
-    def __init__(self, law: GaussianField, duration: float, amplitude: float, points: int, steps: int) -> None:
+    def __init__(self, field: GaussianField, duration: float, amplitude: float, points: int, steps: int) -> None:
         check_positive("duration", duration)
         check_positive("amplitude", amplitude)
-        self.law = law
-        self.domain = Domain(0.0, law.length, 0.0, duration, -amplitude, amplitude)
+        self.field = field
+        self.domain = Domain(0.0, field.length, 0.0, duration, -amplitude, amplitude)
         self.points = check_count("points", points)
         self.steps = check_count("steps", steps)
 
     @property
-    def law_constants(self) -> dict[str, float]:
-        """Numbers of the law of the initial conditions, for the description."""
-        return {"sigma": self.law.sigma, "tau": self.law.tau, "gamma": self.law.gamma}
+    def field_constants(self) -> dict[str, float]:
+        """Numbers of the field of the initial conditions, for the description."""
+        return {"sigma": self.field.sigma, "tau": self.field.tau, "gamma": self.field.gamma}
 
     @property
     def spectral(self) -> SpectralEquation:
@@ -51,8 +51,8 @@ class PeriodicEquation(Equation):
 
     def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> "PeriodicSolutions":
         """Random fields."""
-        field = self.law.sample(count, generator)
-        return PeriodicSolutions(FourierSeries(field.coefficients.to(dtype), field.length), self)
+        drawn = self.field.sample(count, generator)
+        return PeriodicSolutions(FourierSeries(drawn.coefficients.to(dtype), drawn.length), self)
 
     def held_out(self, count: int) -> "PeriodicSolutions":
         """Fields of a seed of their own."""

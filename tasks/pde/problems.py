@@ -50,7 +50,7 @@ class SymmetryProblems(Problems):
     solution inside the domain.
 
     Args:
-        equation: the equation and the law of its solutions.
+        equation: the equation and the distribution of its solutions.
         seeds: one batch of problems for each.
         cases: problems a seed.
         num_sensors: points of the initial condition, along each x.

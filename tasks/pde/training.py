@@ -35,7 +35,7 @@ class OperatorData(pl.LightningDataModule):
     """Training batches of an equation; validation is the error on a grid of solutions that are held out.
 
     Args:
-        equation: the equation and the law of its initial conditions.
+        equation: the equation and the distribution of its initial conditions.
         num_sensors: sensors of the initial condition.
         steps_per_epoch: training steps between validations.
         validation_functions: number of solutions held out.

@@ -15,7 +15,7 @@ from trivgeo.sde import EnergyScore, NoiseKernel, Schedule, Stepper, solve, unif
 from trivgeo.sde.processes import KineticLangevinSDE, KineticLangevinState, reverse_process
 from trivgeo.sde.solvers import ExponentialEuler
 
-from .law import CornerLaw
+from .corner_distribution import CornerDistribution
 
 
 @dataclass
@@ -34,10 +34,10 @@ class Draw:
 
 
 class Sampler(ABC):
-    """Draws from a `CornerLaw`."""
+    """Draws from a `CornerDistribution`."""
 
     @abstractmethod
-    def sample(self, law: CornerLaw, count: int, generator: torch.Generator) -> Draw:
+    def sample(self, distribution: CornerDistribution, count: int, generator: torch.Generator) -> Draw:
         """`count` samples, on the device of the generator."""
 
 
@@ -49,7 +49,8 @@ class ReverseDiffusion(Sampler):
         steps: reverse steps.
         num_mc: noise samples of one score.
         stepper: the scheme.
-        uniform_start: start from the Haar-uniform law, which k_1 approaches on a compact group, instead of k_1.
+        uniform_start: start from the Haar-uniform distribution, which k_1 approaches on a compact group, instead of
+            k_1.
         pool: distinct noise paths of a run, dealt to the chains; `None` gives each chain its own.
         antithetic: noise in pairs.
     """
@@ -72,14 +73,14 @@ class ReverseDiffusion(Sampler):
         self.pool = pool
         self.antithetic = antithetic
 
-    def sample(self, law: CornerLaw, count: int, generator: torch.Generator) -> Draw:
+    def sample(self, distribution: CornerDistribution, count: int, generator: torch.Generator) -> Draw:
         """One run of the reverse diffusion."""
-        group, evaluations = SO(law.n), 0
+        group, evaluations = SO(distribution.n), 0
 
         def energy(g: Tensor) -> Tensor:
             nonlocal evaluations
             evaluations += g.shape[:-2].numel()
-            return law.energy(g)
+            return distribution.energy(g)
 
         kernel = NoiseKernel(group, self.schedule, self.steps)
         score = EnergyScore(energy, kernel, self.num_mc, pool=self.pool, antithetic=self.antithetic)
@@ -110,10 +111,10 @@ class Langevin(Sampler):
         self.step_size = step_size
         self.friction = friction
 
-    def sample(self, law: CornerLaw, count: int, generator: torch.Generator) -> Draw:
+    def sample(self, distribution: CornerDistribution, count: int, generator: torch.Generator) -> Draw:
         """Independent chains; their last points are the sample."""
-        group = SO(law.n)
-        process = KineticLangevinSDE(group, law.energy, friction=self.friction)
+        group = SO(distribution.n)
+        process = KineticLangevinSDE(group, distribution.energy, friction=self.friction)
         start = process.start(group.identity(count, device=generator.device), generator=generator)
         times = [self.step_size * m for m in range(self.steps + 1)]
         trace: dict[int, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Test of a sampler on SO(10) against the exact law of the top-left entry."""
+"""Test of a sampler on SO(10) against the exact distribution of the top-left entry."""
 
 import time
 
@@ -8,13 +8,13 @@ from torch import Tensor
 from ..problems import Request
 from ..results import ShardedTest
 from ..seeds import generator_of
+from .corner_distribution import CornerDistribution
 from .figures import draw_sampling
-from .law import CornerLaw
 from .samplers import Sampler
 
 
 class CornerSampling(ShardedTest):
-    """Kolmogorov-Smirnov distance of X_11 to its exact law, and its moments.
+    """Kolmogorov-Smirnov distance of X_11 to its exact distribution, and its moments.
 
     Args:
         sampler: draws the samples.
@@ -34,7 +34,7 @@ class CornerSampling(ShardedTest):
     ) -> None:
         super().__init__()
         self.sampler = sampler
-        self.law = CornerLaw(n, strength)
+        self.distribution = CornerDistribution(n, strength)
         self.batch_size = batch_size
         self.figure = figure
 
@@ -46,16 +46,16 @@ class CornerSampling(ShardedTest):
         generator = generator_of(batch.seed, batch.number, device=self.device)
         start = time.perf_counter()
         sizes = [min(self.batch_size, count - first) for first in range(0, count, self.batch_size)]
-        draws = [self.sampler.sample(self.law, size, generator) for size in sizes]
+        draws = [self.sampler.sample(self.distribution, size, generator) for size in sizes]
         seconds = time.perf_counter() - start
         elements = torch.cat([d.elements for d in draws])
         trace = {step: torch.cat([d.trace[step] for d in draws]) for step in draws[0].trace}
         x = elements[:, 0, 0]
-        unit = torch.eye(self.law.n, dtype=x.dtype, device=x.device)
+        unit = torch.eye(self.distribution.n, dtype=x.dtype, device=x.device)
         metrics = {
-            "kolmogorov-smirnov distance": self.law.kolmogorov_smirnov(x),
+            "kolmogorov-smirnov distance": self.distribution.kolmogorov_smirnov(x),
             "|mean of X_11|": abs(float(x.mean())),
-            "error of the mean of X_11^2": abs(float((x**2).mean()) - self.law.mean_square()),
+            "error of the mean of X_11^2": abs(float((x**2).mean()) - self.distribution.mean_square()),
             "share in the positive mode": float((x > 0).double().mean()),
             "defect of orthogonality": float((elements.mT @ elements - unit).abs().max()),
         }
@@ -73,7 +73,7 @@ class CornerSampling(ShardedTest):
         if writer is not None:
             writer.write([row])
             if self.figure is not None and index == 0:
-                draw_sampling(writer.directory / self.figure, self.law, x, _means(trace))
+                draw_sampling(writer.directory / self.figure, self.distribution, x, _means(trace))
 
 
 def _means(trace: dict[int, Tensor]) -> dict[int, float]:

@@ -193,12 +193,12 @@ SOLVED: list[tuple[SpectralEquation, LieGroup, GaussianField]] = [
 ]
 
 
-@pytest.mark.parametrize(("equation", "group", "law"), SOLVED, ids=["kdv", "ks", "burgers"])
-def test_moved_solutions_are_solutions(equation: SpectralEquation, group: LieGroup, law: GaussianField) -> None:
+@pytest.mark.parametrize(("equation", "group", "initial"), SOLVED, ids=["kdv", "ks", "burgers"])
+def test_moved_solutions_are_solutions(equation: SpectralEquation, group: LieGroup, initial: GaussianField) -> None:
     """Solved anew from the moved initial field, on its circle and in its frame: the solver's own error, no more."""
     times, action = [0.0, 0.5, 1.0], FieldAction(group)
-    u = law.sample(4, seeded(6))(circle(law.length, 64)).unsqueeze(-2)
-    coarse, fine = (solve(equation, Field.on_box(u, [(0.0, law.length)]), times, step) for step in (0.01, 0.0025))
+    u = initial.sample(4, seeded(6))(circle(initial.length, 64)).unsqueeze(-2)
+    coarse, fine = (solve(equation, Field.on_box(u, [(0.0, initial.length)]), times, step) for step in (0.01, 0.0025))
     own = float((coarse.values - fine.values).abs().max())
     moved = action(random_elements(group, 4, std=0.3, seed=7), fine)
     start = moved.slice(0)
@@ -590,13 +590,13 @@ class TestAugment:
     def test_draws_again_until_the_grid_is_covered(self) -> None:
         group, block = KdVSymmetry(scale=[1e-9, 1.0, 0.5, 2.0]), random_block(batch=6)
         action = FieldAction(group)
-        law = lambda count, generator: group.random(count, generator=generator, dtype=F64)  # noqa: E731
+        transformations = lambda count, generator: group.random(count, generator=generator, dtype=F64)  # noqa: E731
         inner = Grid(block.grid.origin[0, 1:4], block.grid.steps[0, 1:4])
-        moved = augment(block, action, law, grid=inner, generator=seeded(1))
+        moved = augment(block, action, transformations, grid=inner, generator=seeded(1))
         assert bool(torch.isfinite(moved.values).all())
         assert_relative(moved.grid.origin, inner.origin.expand(6, -1, -1), 0.0)
         with pytest.raises(DomainError, match="grid covered, got none for 6 of 6"):
-            augment(block, action, law, grid=inner.at([100.0]))
+            augment(block, action, transformations, grid=inner.at([100.0]))
 
 
 class TestBadInput:
@@ -659,9 +659,9 @@ class TestBadInput:
         with pytest.raises(ShapeError, match=r"broadcasts with \[2\], got \[3\]"):
             resample(block, random_block(batch=3).grid)
 
-    def test_laws_that_draw_something_else(self) -> None:
+    def test_transformations_that_are_something_else(self) -> None:
         action, block = FieldAction(KdVSymmetry()), random_block()
-        with pytest.raises(ShapeError, match="law: expected elements"):
+        with pytest.raises(ShapeError, match="transformations: expected elements"):
             augment(block, action, lambda count, generator: torch.ones(count, 3))
-        with pytest.raises(ShapeError, match=r"law: expected 2 elements, got \[5\]"):
+        with pytest.raises(ShapeError, match=r"transformations: expected 2 elements, got \[5\]"):
             augment(block, action, lambda count, generator: torch.zeros(5, 4))

@@ -444,7 +444,7 @@ class TestOutsideTheFrame:
 
 @pytest.mark.parametrize("make", [Affine, Projective], ids=lambda make: make.__name__)
 def test_elements_and_images_of_two_dtypes(make: type[LieGroup]) -> None:
-    """Images keep theirs, so that a network still takes them; elements drawn from a law have float64."""
+    """Images keep theirs, so that a network still takes them; elements that are drawn have float64."""
     group = make(2)
     warp, g, image = ImageWarp(group), random_elements(group, 3, std=0.1), rand(3, 1, 5, 6)
     exact = warp(g, image)

@@ -182,15 +182,15 @@ class TestMeasures:
     def test_energy(self, device: torch.device) -> None:
         action, energy, _ = shapes()
         clean = TRIANGLE + 0.01 * torch.randn(5, 3, 2, generator=seeded(0), dtype=torch.float64)
-        law = lambda n, generator: action.group.random(n, generator=generator, dtype=torch.float64)  # noqa: E731
-        here = check_energy(action, energy, clean, law, num_samples=4)
+        transformations = lambda n, generator: action.group.random(n, generator=generator, dtype=torch.float64)  # noqa: E731
+        here = check_energy(action, energy, clean, transformations, num_samples=4)
         scale = calibrated_scale(action, energy, clean, num_samples=40, generator=seeded(0))
         energy.to(device)  # type: ignore[attr-defined]
-        there = check_energy(action, energy, clean, law, num_samples=4)
+        there = check_energy(action, energy, clean, transformations, num_samples=4)
         torch.testing.assert_close(there.suggested.scale, here.suggested.scale)
         assert there.suggested.temperature == pytest.approx(here.suggested.temperature)
         torch.testing.assert_close(calibrated_scale(action, energy, clean, num_samples=40, generator=seeded(0)), scale)
-        search = TIED.for_data(action, energy, clean, law, seconds=1e-3)
+        search = TIED.for_data(action, energy, clean, transformations, seconds=1e-3)
         assert search(clean[:2], generator=seeded(0)).elements.device == device
 
 
@@ -209,11 +209,11 @@ class TestFeatureEnergies:
     def test_learned(self, device: torch.device) -> None:
         action, _, x = shapes()
         clean = TRIANGLE + 0.05 * torch.randn(12, 3, 2, generator=seeded(0), dtype=torch.float64)
-        law = lambda n, generator: action.group.random(n, std=0.5, generator=generator, dtype=torch.float64)  # noqa: E731
+        transformations = lambda n, generator: action.group.random(n, std=0.5, generator=generator, dtype=torch.float64)  # noqa: E731
         network = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Tanh()).double()
         settings: dict[str, Any] = {"action": action, "num_samples": 12, "steps": 5, "seconds": None}
-        here = LearnedEnergy.fit(network, clean, law, **settings)
-        there = LearnedEnergy.fit(copy.deepcopy(network).to(device), clean, law, **settings)
+        here = LearnedEnergy.fit(network, clean, transformations, **settings)
+        there = LearnedEnergy.fit(copy.deepcopy(network).to(device), clean, transformations, **settings)
         assert there(x.to(device)).device == device
         moved = copy.deepcopy(here).to(device)
         torch.testing.assert_close(moved(x.to(device)).cpu(), here(x))
@@ -222,7 +222,7 @@ class TestFeatureEnergies:
 
 def point_problem() -> tuple[LearnedInverter, Any, Any]:
     inverter = LearnedInverter(points.GROUP.action(), backbone=PointsBackbone(3, 2, width=8), num_hypotheses=2)
-    return inverter, points.clean(40, seeded(0)), points.law
+    return inverter, points.clean(40, seeded(0)), points.transformations
 
 
 def image_problem() -> tuple[LearnedInverter, Any, Any]:
@@ -233,12 +233,12 @@ def image_problem() -> tuple[LearnedInverter, Any, Any]:
 
 def operator_problem() -> tuple[LearnedInverter, Any, Any]:
     group = operator_action().group
-    law = lambda n, generator: group.random(n, std=0.2, generator=generator, dtype=torch.float64)  # noqa: E731
-    return LearnedInverter(operator_action()), clean_problems(20), law
+    transformations = lambda n, generator: group.random(n, std=0.2, generator=generator, dtype=torch.float64)  # noqa: E731
+    return LearnedInverter(operator_action()), clean_problems(20), transformations
 
 
 def field_problem() -> tuple[LearnedInverter, Any, Any]:
-    return LearnedInverter(FieldAction(fields.GROUP)), fields.clean(20, 0), fields.law
+    return LearnedInverter(FieldAction(fields.GROUP)), fields.clean(20, 0), fields.transformations
 
 
 @pytest.mark.parametrize("problem", [point_problem, image_problem, operator_problem, field_problem])
@@ -252,12 +252,12 @@ class TestLearned:
 
     def test_fits_where_it_is(self, problem: Any, device: torch.device, tmp_path: Path) -> None:
         """On a device with data of the CPU, and on the CPU with data of a device; its file is read anywhere."""
-        inverter, clean, law = problem()
+        inverter, clean, transformations = problem()
         few = pytree.tree_map(lambda leaf: leaf[:3], clean)
-        inverter.to(device).fit(clean, law, steps=2, batch_size=8, progress=False)
+        inverter.to(device).fit(clean, transformations, steps=2, batch_size=8, progress=False)
         there = inverter(few, generator=seeded(0))
         assert there.elements.device == device
-        other = problem()[0].fit(moved(clean, device), law, steps=2, batch_size=8, progress=False)
+        other = problem()[0].fit(moved(clean, device), transformations, steps=2, batch_size=8, progress=False)
         assert other(few, generator=seeded(0)).elements.device == device
         inverter.save(tmp_path / "a.safetensors")
         backbone = inverter.make_backbone.template
@@ -268,9 +268,9 @@ class TestLearned:
         assert loaded.to(device)(few, generator=seeded(0)).elements.device == device
 
     def test_distils(self, problem: Any, device: torch.device) -> None:
-        inverter, clean, law = problem()
+        inverter, clean, transformations = problem()
         if problem is not point_problem:
             return
-        inverter.to(device).fit(clean, law, steps=1, batch_size=8, progress=False)
+        inverter.to(device).fit(clean, transformations, steps=1, batch_size=8, progress=False)
         student = inverter.distil(clean, steps=1, batch_size=8, progress=False)
         assert student(clean[:2]).elements.device == device

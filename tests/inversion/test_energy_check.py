@@ -21,7 +21,7 @@ ACTION = Translation(2).action()
 CLEAN = torch.zeros(8, 1, 2).double()
 
 
-def law(number: int, generator: torch.Generator) -> Tensor:
+def transformations(number: int, generator: torch.Generator) -> Tensor:
     """Normal, ten times as wide in the first direction."""
     return torch.randn(number, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 0.1])
 
@@ -34,7 +34,11 @@ class TestCheck:
     def test_a_round_well(self) -> None:
         """E = |g / s|^2 for g = s z with z normal: the median rise is 2 log 2, and that of a step r is 2 r^2."""
         check = check_energy(
-            ACTION, lambda y: (y / torch.tensor([1.0, 0.1])).square().sum((-2, -1)), CLEAN, law, num_samples=512
+            ACTION,
+            lambda y: (y / torch.tensor([1.0, 0.1])).square().sum((-2, -1)),
+            CLEAN,
+            transformations,
+            num_samples=512,
         )
         assert check.share_below == 0.0
         assert check.share_flat == check.share_undefined == check.spread == 0.0
@@ -49,28 +53,30 @@ class TestCheck:
 
     def test_a_narrow_direction(self) -> None:
         """Where the well is far from round, the basis suggested makes it so."""
-        check = check_energy(ACTION, lambda y: (y * torch.tensor([1.0, 1000.0])).square().sum((-2, -1)), CLEAN, law)
+        check = check_energy(
+            ACTION, lambda y: (y * torch.tensor([1.0, 1000.0])).square().sum((-2, -1)), CLEAN, transformations
+        )
         assert abs(check.well.roundness - 0.01) < 0.002
         ratio = check.suggested.scale.diagonal()
         assert abs(float(ratio[0] / ratio[1]) - 1000.0) < 100.0
 
     def test_a_hill(self) -> None:
-        check = check_energy(ACTION, lambda y: -square(y), CLEAN, law)
+        check = check_energy(ACTION, lambda y: -square(y), CLEAN, transformations)
         assert check.share_below == 1.0
         assert not check.trusted
         assert "NO" in str(check)
 
     def test_what_is_flat_or_undefined(self) -> None:
-        flat = check_energy(ACTION, lambda y: torch.relu(y[..., 0, 0]), CLEAN, law)
+        flat = check_energy(ACTION, lambda y: torch.relu(y[..., 0, 0]), CLEAN, transformations)
         assert abs(flat.share_flat - 0.5) < 0.1
-        undefined = check_energy(ACTION, lambda y: (y[..., 0, 0] + 1e-3).sqrt(), CLEAN, law)
+        undefined = check_energy(ACTION, lambda y: (y[..., 0, 0] + 1e-3).sqrt(), CLEAN, transformations)
         assert abs(undefined.share_undefined - 0.5) < 0.1
 
     def test_data_of_infinite_energy_count_for_nothing(self) -> None:
         energy = lambda y: torch.where(y[:, 0, 0].abs() < 50.0, square(y), torch.inf)  # noqa: E731
         far = torch.full((24, 1, 2), 100.0).double()
-        alone = check_energy(ACTION, energy, CLEAN, law, num_samples=256)
-        check = check_energy(ACTION, energy, torch.cat([far, CLEAN]), law, num_samples=256)
+        alone = check_energy(ACTION, energy, CLEAN, transformations, num_samples=256)
+        check = check_energy(ACTION, energy, torch.cat([far, CLEAN]), transformations, num_samples=256)
         assert abs(check.well.width - alone.well.width) < 0.2
         assert repr(check.suggested.schedule) == repr(alone.suggested.schedule)
         assert check.share_undefined == 0.0
@@ -87,9 +93,9 @@ class TestCheck:
                 return self.part(y.square()).sum((-2, -1))
 
         network = Dropped()
-        check = check_energy(ACTION, network, CLEAN, law)
+        check = check_energy(ACTION, network, CLEAN, transformations)
         assert network.part.training
-        assert_relative(check.well.rises, check_energy(ACTION, square, CLEAN, law).well.rises, 1e-12)
+        assert_relative(check.well.rises, check_energy(ACTION, square, CLEAN, transformations).well.rises, 1e-12)
         scales = [calibrated_scale(ACTION, energy, CLEAN, generator=seeded(0)) for energy in (network, square)]
         assert_relative(scales[0], scales[1], 1e-12)
 
@@ -164,17 +170,17 @@ class TestCheck:
     )
     def test_tasks_that_are_none(self, settings: dict[str, Any], error: type[Exception]) -> None:
         with pytest.raises(error):
-            check_energy(ACTION, square, CLEAN, law, **settings)
+            check_energy(ACTION, square, CLEAN, transformations, **settings)
 
     def test_draws(self) -> None:
-        axes = check_energy(ACTION, square, CLEAN, law).plot()
+        axes = check_energy(ACTION, square, CLEAN, transformations).plot()
         assert "0%" in axes.get_title()
 
     def test_refused(self) -> None:
         with pytest.raises(DomainError, match="finite energies"):
-            check_energy(ACTION, lambda y: square(y) + math.inf, CLEAN, law)
+            check_energy(ACTION, lambda y: square(y) + math.inf, CLEAN, transformations)
         with pytest.raises(ConfigurationError, match="samples"):
-            check_energy(ACTION, square, CLEAN, law, num_samples=0)
+            check_energy(ACTION, square, CLEAN, transformations, num_samples=0)
 
 
 def without_grad(y: Tensor) -> Tensor:
@@ -197,20 +203,20 @@ def test_energies_without_gradient_are_refused(energy: object) -> None:
         with pytest.raises(ConfigurationError, match="gradient"):
             inverter(x, generator=seeded(0))
     with pytest.raises(ConfigurationError, match="gradient"):
-        check_energy(ACTION, energy, CLEAN, law)  # type: ignore[arg-type]
+        check_energy(ACTION, energy, CLEAN, transformations)  # type: ignore[arg-type]
 
 
 def test_search_for_data() -> None:
     """Finds the lowest of the energy and the prior together: a quadratic's, in closed form, whatever the time."""
-    g = torch.stack([law(1, seeded(i))[0] for i in range(6)])
+    g = torch.stack([transformations(1, seeded(i))[0] for i in range(6)])
     x = ACTION(g, torch.zeros(6, 1, 2).double())
-    inverter = TIED.for_data(ACTION, lambda y: 100 * square(y), CLEAN, law, seconds=2.0)
+    inverter = TIED.for_data(ACTION, lambda y: 100 * square(y), CLEAN, transformations, seconds=2.0)
     result = inverter(x, generator=seeded(0))
     assert isinstance(inverter.energy, PriorEnergy)
     assert float((result.best() - g).abs().max()) < 0.1
     assert result.elements.shape == (6, 1, 2)
     with pytest.raises(ConfigurationError, match="seconds"):
-        TIED.for_data(ACTION, square, CLEAN, law, seconds=0.0)
+        TIED.for_data(ACTION, square, CLEAN, transformations, seconds=0.0)
 
 
 class TestResult:

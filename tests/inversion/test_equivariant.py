@@ -258,7 +258,7 @@ class TestEquivarianceError:
         elements = randn(5, 2, seed=4)
         nothing_done = Inverter(group.action(), lambda y: y.sum((1, 2)), [])
         fixed = TestTimeEquivariant(lambda y: 0 * y + 1, nothing_done, group.action())
-        error = fixed.equivariance_error(x, 5, law=lambda number, generator: elements)
+        error = fixed.equivariance_error(x, 5, transformations=lambda number, generator: elements)
         expected = (elements.norm(dim=-1) * 2) / (1 + elements).expand(4, 5, 2).movedim(0, 1).flatten(1).norm(dim=-1)
         assert_relative(error.errors, expected[:, None].expand(5, 3), 1e-12)
         assert error.median == pytest.approx(float(expected.median()))

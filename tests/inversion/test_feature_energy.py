@@ -277,10 +277,12 @@ class TestLearnedEnergy:
     def test_is_a_function_of_the_seed(self, network: Classifier, images: Tensor, tmp_path: Path) -> None:
         base = FeatureEnergy(network)
         group = SE(2)
-        law = composed(group, rotations(group, 90.0), shifts(group, 0.1))
-        first, second = (LearnedEnergy.fit(base, images, law, num_samples=16, steps=10, seed=3) for _ in range(2))
+        transformations = composed(group, rotations(group, 90.0), shifts(group, 0.1))
+        first, second = (
+            LearnedEnergy.fit(base, images, transformations, num_samples=16, steps=10, seed=3) for _ in range(2)
+        )
         assert torch.equal(first(images), second(images))
-        other = LearnedEnergy.fit(base, images, law, num_samples=16, steps=10, seed=4)
+        other = LearnedEnergy.fit(base, images, transformations, num_samples=16, steps=10, seed=4)
         assert not torch.equal(first(images), other(images))
         first.save(tmp_path / "learned.safetensors")
         loaded = LearnedEnergy.load(tmp_path / "learned.safetensors", network)
@@ -314,9 +316,9 @@ class TestLearnedEnergy:
         def draw(count: int, generator: torch.Generator) -> Tensor:
             return shape + 0.05 * torch.randn(count, 5, 2, generator=generator)
 
-        law = composed(group, rotations(group), shifts(group, 0.2))
+        transformations = composed(group, rotations(group), shifts(group, 0.2))
         energy = LearnedEnergy.fit(
-            lambda x: x.flatten(1), draw, law, action=group.action(), num_samples=300, steps=300, seed=1
+            lambda x: x.flatten(1), draw, transformations, action=group.action(), num_samples=300, steps=300, seed=1
         )
         assert energy.validation is not None
         assert energy.validation.accuracy > 0.5

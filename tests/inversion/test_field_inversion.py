@@ -30,7 +30,7 @@ def clean(count: int, seed: int) -> Field:
     return Field.on_box(LAW.sample(count, seeded(seed))(x).unsqueeze(-2), [(0.0, LENGTH)])
 
 
-def law(count: int, generator: torch.Generator) -> Tensor:
+def transformations(count: int, generator: torch.Generator) -> Tensor:
     return GROUP.random(count, generator=generator, dtype=F64)
 
 
@@ -55,35 +55,35 @@ class TestEnergies:
 
     def test_spectrum_is_the_mean_square_of_whitened_modes(self) -> None:
         """Of the training set itself: half of w on average, shared by the modes; a boost costs what k = 0 says."""
-        law = energy(4000)
+        components = energy(4000)
         variances = torch.fft.rfft(clean(4000, 1).values, norm="forward").abs().square().mean(0).flatten()
         largest = float(variances.max())
         resolved = (variances / (variances + 1e-4 * largest)).mean()
-        assert_relative(law(clean(4000, 1)).mean(), 0.5 * resolved, 2e-3)
+        assert_relative(components(clean(4000, 1)).mean(), 0.5 * resolved, 2e-3)
         field = clean(3, 3)
         boosted = field._replace(values=field.values + 0.2)
         expected = 0.2**2 / (2 * (POINTS // 2 + 1) * 1e-4 * largest)
-        assert_relative(law(boosted) - law(field), torch.full((3,), expected, dtype=F64), 0.05)
+        assert_relative(components(boosted) - components(field), torch.full((3,), expected, dtype=F64), 0.05)
 
     def test_translations_leave_the_spectrum_alone(self) -> None:
-        law, field = energy(), clean(4, 4)
+        components, field = energy(), clean(4, 4)
         rolled = field._replace(values=field.values.roll(5, -1))
-        assert_relative(law(rolled), law(field), 1e-10)
+        assert_relative(components(rolled), components(field), 1e-10)
 
     def test_components_are_the_density_of_a_normal_law(self) -> None:
         """With few and with many samples: a dense covariance, the variance in all other directions raised."""
         for count in (12, 200):
             samples, x = clean(count, 1), clean(5, 2)
-            law = FieldComponents(samples, weight=0.7, floor=0.05)
+            components = FieldComponents(samples, weight=0.7, floor=0.05)
             u, v = (f.values.flatten(1) for f in (samples, x))
             values, vectors = torch.linalg.eigh(u.mT.cov())
             least = (0.05**2 * u.square().mean()).expand_as(values)
             covariance = vectors @ torch.diag(torch.maximum(values, least)) @ vectors.mT
             away = v - u.mean(0)
             exact = 0.7 / (2 * POINTS) * (away @ covariance.inverse() * away).sum(-1)
-            assert_relative(law(x), exact, 1e-8)
+            assert_relative(components(x), exact, 1e-8)
         moved = ACTION(GROUP.exp(torch.tensor([0.0, 0.3, 0.0, 0.0], dtype=F64)), x)
-        assert_relative(law(moved), law(x) + 0.3**2, 1e-8)
+        assert_relative(components(moved), components(x) + 0.3**2, 1e-8)
 
     def test_bad_input(self) -> None:
         with pytest.raises(ShapeError, match="at least 2 fields"):
@@ -210,7 +210,9 @@ class TestOperator:
         boosts = torch.stack([0 * s, 0 * s, s, 0 * s], -1)
         for network, p in ((lambda u: u.square(), None), (lambda u, p: p[:, :, None] * u.square(), torch.ones(3, 1))):
             operator = EquivariantOperator(network, nothing, [1.0])
-            error = operator.equivariance_error(field, 2, law=lambda number, generator: boosts, parameters=p)
+            error = operator.equivariance_error(
+                field, 2, transformations=lambda number, generator: boosts, parameters=p
+            )
             expected = (c.square() + s[:, None]).abs()
             assert_relative(error.errors, ((c + s[:, None]).square() - c.square() - s[:, None]).abs() / expected, 1e-9)
             assert error.worst == float(error.errors.max())
@@ -252,7 +254,7 @@ class TestBackbone:
 
     def test_is_chosen_and_kept_in_a_file(self, tmp_path: Path) -> None:
         inverter = LearnedInverter(ACTION, energy(), seed=1)
-        inverter.fit(clean(64, 8), law, steps=3, batch_size=16, progress=False)
+        inverter.fit(clean(64, 8), transformations, steps=3, batch_size=16, progress=False)
         assert isinstance(inverter.backbone, FieldBackbone)
         inverter.save(tmp_path / "fields.safetensors")
         again = LearnedInverter.load(tmp_path / "fields.safetensors", ACTION, energy())
@@ -270,7 +272,7 @@ class TestBackbone:
     @pytest.mark.slow
     def test_learned_inversion_finds_all_four_symmetries(self) -> None:
         inverter = LearnedInverter(ACTION).fit(
-            clean(256, 8), law, steps=600, batch_size=96, seconds=None, progress=False
+            clean(256, 8), transformations, steps=600, batch_size=96, seconds=None, progress=False
         )
         g = random_elements(GROUP, 64, std=1.0, seed=9)
         found = inverter(ACTION(g, clean(64, 10)), generator=seeded(1)).best()

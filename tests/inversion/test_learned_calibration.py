@@ -1,4 +1,4 @@
-"""Calibration of learned inverters: densities against quadrature, coverage of known laws, outliers, the gate."""
+"""Calibration of learned inverters: densities by quadrature, coverage of a known distribution, outliers, the gate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trivgeo.inversion import InversionResult, LearnedInverter, Population, Post
 from trivgeo.inversion import posterior as posterior_energy
 from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for, calibration
-from trivgeo.inversion.learned.calibration import REASONS, _coverage, _joint_thresholds, _law_tensors
+from trivgeo.inversion.learned.calibration import REASONS, _coverage, _distribution_tensors, _joint_thresholds
 from trivgeo.inversion.learned.posterior_density import DensityFit, _Mass, fit_density, mixture_of_draws
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.sampling.mixture import StudentMixture
@@ -35,7 +35,7 @@ def clean(number: int, generator: torch.Generator) -> Tensor:
     return SHAPE + NOISE * torch.randn(number, *SHAPE.shape, generator=generator)
 
 
-def law(number: int, generator: torch.Generator, wide: float = 1.0) -> Tensor:
+def transformations(number: int, generator: torch.Generator, wide: float = 1.0) -> Tensor:
     """Turns up to half a right angle, shifts up to a half."""
     u = torch.rand(number, 3, generator=generator) - 0.5
     return GROUP.exp(wide * u * torch.tensor([math.pi / 2, 1.0, 1.0]))
@@ -43,7 +43,7 @@ def law(number: int, generator: torch.Generator, wide: float = 1.0) -> Tensor:
 
 @pytest.fixture(scope="module")
 def trained() -> LearnedInverter:
-    return LearnedInverter(GROUP.action(), seed=0).fit(clean, law, steps=120, batch_size=64)
+    return LearnedInverter(GROUP.action(), seed=0).fit(clean, transformations, steps=120, batch_size=64)
 
 
 def with_settings(inverter: LearnedInverter, **settings: object) -> LearnedInverter:
@@ -71,9 +71,9 @@ def test_network_sees_no_more_than_memory_allows(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(posterior_energy, "_CPU_BYTES", 16 * SHAPE.numel() * SHAPE.element_size())
     inverter = LearnedInverter(GROUP.action(), backbone=Watching(12, 3), steps=2, seed=0)
-    inverter.fit(clean, law, steps=2, batch_size=8)
+    inverter.fit(clean, transformations, steps=2, batch_size=8)
     assert max(sizes) == 16
-    inverter.log_prob(law(40, seeded(1)), clean(40, seeded(0)))
+    inverter.log_prob(transformations(40, seeded(1)), clean(40, seeded(0)))
     assert max(sizes) == 16
 
 
@@ -82,7 +82,7 @@ def test_most_elements_without_logarithms(trained: LearnedInverter) -> None:
     assert trained.score is not None
     errors = torch.full((50, 3), math.nan)
     errors[:10] = randn(10, 3, seed=1).float()
-    tensors = _law_tensors(trained.score, law, errors, 0)
+    tensors = _distribution_tensors(trained.score, transformations, errors, 0)
     assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
 
 
@@ -100,7 +100,7 @@ class TestDensity:
 
     def test_on_rigid_motions(self, trained: LearnedInverter) -> None:
         """Haar measure is that of angle and shift; in a basis twice as long it counts an eighth."""
-        x = GROUP.action()(law(1, seeded(1)), clean(1, seeded(2)))
+        x = GROUP.action()(transformations(1, seeded(1)), clean(1, seeded(2)))
         best = with_settings(trained, num_hypotheses=64)(x, generator=seeded(0)).elements
         angle, place = torch.atan2(best[..., 1, 0], best[..., 0, 0]), best[..., 2]
         axes = []
@@ -216,7 +216,7 @@ class TestCoverage:
     def test_energies_rank_draws_of_the_reverse_diffusion(self, trained: LearnedInverter) -> None:
         """With an energy no density is drawn from: its draws are wider, and take 64 chains."""
         assert trained.score is not None
-        moved = GROUP.action()(law(20, seeded(1)), clean(20, seeded(0)))
+        moved = GROUP.action()(transformations(20, seeded(1)), clean(20, seeded(0)))
         looks = []
         for energy in (None, lambda y: y.square().sum((-2, -1))):
             inverter = LearnedInverter.from_score(trained.score, energy, num_hypotheses=6)
@@ -288,9 +288,9 @@ class TestCoverage:
     @pytest.mark.slow
     def test_of_landmarks(self) -> None:
         """What fit says of its posteriors, and of outliers, on landmarks that it never saw."""
-        inverter = LearnedInverter(GROUP.action(), seed=0).fit(clean, law, steps=600, batch_size=64)
+        inverter = LearnedInverter(GROUP.action(), seed=0).fit(clean, transformations, steps=600, batch_size=64)
         assert inverter.calibration is not None
-        g, x = law(600, seeded(11)), clean(600, seeded(12))
+        g, x = transformations(600, seeded(11)), clean(600, seeded(12))
         moved = GROUP.action()(g, x)
         draws = with_settings(inverter, num_hypotheses=100)(moved, generator=seeded(0)).elements
         values = inverter.log_prob(torch.cat([g.unsqueeze(1), draws], 1), moved)
@@ -302,7 +302,7 @@ class TestCoverage:
         assert flagged(moved) <= 0.06
         assert flagged(x) <= 0.06
         assert flagged(torch.randn(600, 6, 2, generator=seeded(13))) >= 0.95
-        assert flagged(GROUP.action()(law(600, seeded(14), wide=3.0), x)) >= 0.94  # 1 in 27 is in the law
+        assert flagged(GROUP.action()(transformations(600, seeded(14), wide=3.0), x)) >= 0.94  # one in 27 may be drawn
         left = GROUP.log(GROUP.compose(GROUP.inverse(inverter(moved).best()), g))
         assert float((left[:, 0].abs() > 1.0).double().mean()) < 0.01
 
@@ -313,7 +313,7 @@ class TestCalibrate:
         monkeypatch.setattr(calibration, "_MOST", 400)
         assert trained.score is not None
         bare = LearnedInverter.from_score(trained.score)
-        assert bare.calibrate(clean, law) is bare
+        assert bare.calibrate(clean, transformations) is bare
         assert bare.calibration is not None
         assert 0.4 < bare.calibration.coverage[0.5] < 0.6
         assert 0.85 < bare.calibration.coverage[0.9] < 0.95
@@ -322,22 +322,24 @@ class TestCalibrate:
         assert float(bare(clean(200, seeded(6))).trusted.float().mean()) > 0.85
 
     def test_of_a_wider_law(self, trained: LearnedInverter, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Elements of the wider law are then known ones."""
+        """Elements of the wider distribution are then known ones."""
         monkeypatch.setattr(calibration, "_MOST", 200)
         assert trained.score is not None
-        wide = LearnedInverter.from_score(trained.score).calibrate(clean, lambda n, generator: law(n, generator, 2.0))
-        moved = GROUP.action()(law(200, seeded(7), 2.0), clean(200, seeded(8)))
+        wide = LearnedInverter.from_score(trained.score).calibrate(
+            clean, lambda n, generator: transformations(n, generator, 2.0)
+        )
+        moved = GROUP.action()(transformations(200, seeded(7), 2.0), clean(200, seeded(8)))
         flagged = [float((~inverter(moved).trusted).float().mean()) for inverter in (trained, wide)]
         assert flagged[1] < flagged[0]
 
     def test_refused(self, trained: LearnedInverter) -> None:
         before = trained.calibration
         with pytest.raises(ConfigurationError, match="expected one that was trained"):
-            LearnedInverter(GROUP.action()).calibrate(clean, law)
+            LearnedInverter(GROUP.action()).calibrate(clean, transformations)
         with pytest.raises(ShapeError):
-            trained.calibrate(torch.randn(20, 3), law)
+            trained.calibrate(torch.randn(20, 3), transformations)
         with pytest.raises(ShapeError):
-            trained.calibrate(clean, lambda n, generator: law(n + 1, generator))
+            trained.calibrate(clean, lambda n, generator: transformations(n + 1, generator))
         assert trained.calibration is before
 
 
@@ -370,7 +372,7 @@ class TestOutliers:
 
     def test_says_why(self, trained: LearnedInverter) -> None:
         x = clean(200, seeded(3))
-        moved = GROUP.action()(law(200, seeded(4)), x)
+        moved = GROUP.action()(transformations(200, seeded(4)), x)
         result = trained(moved, generator=seeded(0))
         assert isinstance(result, CheckedResult)
         assert float(result.trusted.double().mean()) > 0.85
@@ -412,7 +414,7 @@ class TestOutliers:
             LearnedInverter.load(tmp_path / "broken.safetensors", GROUP.action())
 
     def test_an_older_file(self, trained: LearnedInverter, tmp_path: Path) -> None:
-        """Without the power, the noise and the degrees of freedom, and with elements in units of the law."""
+        """Without the power, the noise and the degrees of freedom, and with elements in other units."""
         known = trained.calibration
         assert known is not None
         assert trained.score is not None
@@ -453,7 +455,7 @@ class TestGate:
         same = lambda result: (result.best() == unit).flatten(1).all(1).double().mean()  # noqa: E731
         assert float(same(gate(x))) > 0.98
         assert float(same(trained(x))) == 0.0
-        moved = GROUP.action()(law(300, seeded(9)), x)
+        moved = GROUP.action()(transformations(300, seeded(9)), x)
         assert float(same(gate(moved))) < 0.1
         assert gate(x).network_evaluations == trained(x).network_evaluations + 1
 
@@ -483,7 +485,7 @@ class TestLandmarks:
 
 def test_proposals_of_a_posterior_sampler(trained: LearnedInverter) -> None:
     """In a basis in which poses are far away: the learned posterior knows where, at no energies."""
-    x = GROUP.action()(law(24, seeded(21)), clean(24, seeded(22))).double()
+    x = GROUP.action()(transformations(24, seeded(21)), clean(24, seeded(22))).double()
     energy = lambda y: (y - SHAPE.double()).square().sum((-1, -2)) / (2 * NOISE**2)  # noqa: E731
     action = SE(2, scale=0.02).action()
     settings = {"num_samples": 60, "budget": 200}

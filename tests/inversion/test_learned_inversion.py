@@ -93,7 +93,7 @@ class TestEquivariance:
         assert errors[0] > 8 * errors[2], errors
 
     def test_the_posterior_moves_with_the_datum(self) -> None:
-        """From uniform starts the law of what is found for h.x is h times that for x: its first two harmonics."""
+        """From uniform starts the distribution of what is found for h.x is h times that for x: two harmonics."""
         score, number = untrained(), 20_000
         inverter = follower(score, steps=4)
         x, turn = shape(torch.tensor([0.0, 0.9]), 1), 0.9
@@ -210,7 +210,7 @@ def weight_of_first(found: Tensor, second: float) -> float:
 
 
 class TestPosterior:
-    """All modes, with the right weights. The total variation between laws with two modes is that of one weight."""
+    """All modes, with the right weights; the total variation between two-mode distributions is that of one weight."""
 
     def test_two_modes_of_unequal_weight(self) -> None:
         score = untrained()

@@ -35,7 +35,7 @@ from trivgeo.inversion.learned import posterior_density as density_fit
 from trivgeo.inversion.learned import score_training as training
 from trivgeo.inversion.learned.score_files import describe, score_of
 from trivgeo.inversion.stages import LearnedReverseDiffusion
-from trivgeo.inversion.transformations import Law, noise_between, num_noise_factors, spread_of
+from trivgeo.inversion.transformations import Transformations, noise_between, num_noise_factors, spread_of
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.noise import noise_with_target
@@ -51,7 +51,7 @@ def clean(number: int, generator: torch.Generator) -> Tensor:
     return SHAPE[order] + 0.01 * torch.randn(number, len(SHAPE), 2, generator=generator)
 
 
-def law(number: int, generator: torch.Generator) -> Tensor:
+def transformations(number: int, generator: torch.Generator) -> Tensor:
     """Turns up to half a right angle, shifts up to a half."""
     u = torch.rand(number, 3, generator=generator) - 0.5
     return GROUP.exp(u * torch.tensor([math.pi / 2, 1.0, 1.0]))
@@ -60,7 +60,7 @@ def law(number: int, generator: torch.Generator) -> Tensor:
 def quick(steps: int = 10, **options: object) -> LearnedInverter:
     """An inverter that has hardly learned."""
     inverter = LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8), seed=1)
-    return inverter.fit(clean(64, seeded(0)), law, steps=steps, batch_size=8, **options)  # type: ignore[arg-type]
+    return inverter.fit(clean(64, seeded(0)), transformations, steps=steps, batch_size=8, **options)  # type: ignore[arg-type]
 
 
 def weights(inverter: LearnedInverter) -> Tensor:
@@ -78,13 +78,13 @@ def short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> LearnedInverter:
-    return LearnedInverter(GROUP.action(), seed=0).fit(clean, law, steps=150, batch_size=64)
+    return LearnedInverter(GROUP.action(), seed=0).fit(clean, transformations, steps=150, batch_size=64)
 
 
 class TestTrained:
     def test_undoes_what_it_never_saw(self, trained: LearnedInverter) -> None:
         """Alone, half a unit and a quarter of a right angle are left on average."""
-        g, x = law(100, seeded(5)), clean(100, seeded(6))
+        g, x = transformations(100, seeded(5)), clean(100, seeded(6))
         moved = GROUP.action()(g, x)
         result = trained(moved, generator=seeded(0))
         left = GROUP.log(GROUP.compose(GROUP.inverse(result.best()), g))
@@ -101,8 +101,8 @@ class TestTrained:
         unit = GROUP.log(score.group.exp(torch.eye(3)))
         assert torch.allclose(unit, torch.diag(1.25 * uniform), rtol=0.05, atol=0.02)
         batch = score.noisy(clean(4000, seeded(1)), seeded(2))
-        # data that are moved by the law first, then by noise of the levels
-        moved = GROUP.compose(GROUP.inverse(law(4000, seeded(3))), batch.elements)
+        # data that are moved by drawn ones first, then by noise of the levels
+        moved = GROUP.compose(GROUP.inverse(transformations(4000, seeded(3))), batch.elements)
         high = batch.level > 0.7
         spread = GROUP.log(moved)[high].std(0) / uniform
         expected = (2.0 + 1.25**2 * float(batch.level[high].square().mean())) ** 0.5
@@ -114,7 +114,7 @@ class TestTrained:
         trained.save(tmp_path / "deep" / "inverter.safetensors")
         action = SE(2, scale=3.0).action()  # the scale is that of the training, whatever it is here
         loaded = LearnedInverter.load(tmp_path / "deep" / "inverter.safetensors", action)
-        x = GROUP.action()(law(5, seeded(1)), clean(5, seeded(2)))
+        x = GROUP.action()(transformations(5, seeded(1)), clean(5, seeded(2)))
         assert torch.equal(loaded(x).elements, trained(x).elements)
         assert [p for p in loaded.parameters() if p.requires_grad] == []
         with pytest.raises(CheckpointError, match=r"SE\(2\)|another group"):
@@ -125,7 +125,7 @@ class TestTrained:
     def test_other_samplers(self, trained: LearnedInverter) -> None:
         """A posterior sample of the same score, ranked by an energy or not, and the model made of it."""
         assert trained.score is not None
-        x = GROUP.action()(law(3, seeded(1)), clean(3, seeded(2)))
+        x = GROUP.action()(transformations(3, seeded(1)), clean(3, seeded(2)))
         sample = AmortizedInverter(trained.score, steps=12, num_hypotheses=16)(x, generator=seeded(0))
         assert float(sample.modes(1.0).weights[:, 0].min()) > 0.5
         model = TestTimeEquivariant(lambda y: y.mean(1), trained)
@@ -137,7 +137,7 @@ class TestTrained:
     def test_stages_of_an_action_of_another_scale(self, trained: LearnedInverter) -> None:
         """The score is followed in its own basis."""
         assert trained.score is not None
-        x = GROUP.action()(law(3, seeded(1)), clean(3, seeded(2)))
+        x = GROUP.action()(transformations(3, seeded(1)), clean(3, seeded(2)))
         denoise = LearnedReverseDiffusion(trained.score, stepper=RefiningStep())
         own, other = (Inverter(action, None, [denoise])(x) for action in (trained.score.action, GROUP.action()))
         assert torch.equal(own.elements, other.elements)
@@ -146,7 +146,7 @@ class TestTrained:
 
     def test_distils(self, trained: LearnedInverter) -> None:
         student = trained.distil(clean, steps=5, batch_size=32)
-        x = GROUP.action()(law(3, seeded(1)), clean(3, seeded(2)))
+        x = GROUP.action()(transformations(3, seeded(1)), clean(3, seeded(2)))
         assert student(x, generator=seeded(0)).network_evaluations == 2 + 2  # the check looks twice
         assert not torch.equal(weights(student), weights(trained))
 
@@ -154,7 +154,7 @@ class TestTrained:
     def test_exports(self, trained: LearnedInverter) -> None:
         """`torch.export` of the whole model, for any number of data, gives what the model gives."""
         model = TestTimeEquivariant(nn.Flatten(), trained).eval()
-        x = GROUP.action()(law(4, seeded(1)), clean(4, seeded(2)))
+        x = GROUP.action()(transformations(4, seeded(1)), clean(4, seeded(2)))
         batch = torch.export.Dim("batch")
         with torch.no_grad():
             program = torch.export.export(model, (x[:3],), dynamic_shapes=({0: batch},), strict=False)
@@ -184,16 +184,16 @@ class TestTraining:
             calls += number == 8
             if calls == 15:
                 raise KeyboardInterrupt
-            return law(number, generator)
+            return transformations(number, generator)
 
-        def run(law: object, folder: Path | None) -> LearnedInverter:
+        def run(transformations: object, folder: Path | None) -> LearnedInverter:
             inverter = LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8), seed=1)
-            return inverter.fit(clean(64, seeded(0)), law, steps=20, batch_size=8, folder=folder)  # type: ignore[arg-type]
+            return inverter.fit(clean(64, seeded(0)), transformations, steps=20, batch_size=8, folder=folder)  # type: ignore[arg-type]
 
         with pytest.raises((KeyboardInterrupt, SystemExit)):
             run(failing, tmp_path)
         assert (tmp_path / "last.ckpt").exists()
-        assert torch.equal(weights(run(law, tmp_path)), weights(run(law, None)))
+        assert torch.equal(weights(run(transformations, tmp_path)), weights(run(transformations, None)))
 
     @pytest.mark.parametrize("steps", [7, 105])
     def test_as_many_steps_as_asked_for(self, steps: int, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ class TestTraining:
 
         def slow_law(number: int, generator: torch.Generator) -> Tensor:
             time.sleep(0.02)
-            return law(number, generator)
+            return transformations(number, generator)
 
         def fitted() -> LearnedInverter:
             inverter = LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8), seed=1)
@@ -241,7 +241,7 @@ class TestTraining:
             def forward(self, y: Tensor, level: Tensor) -> Tensor:
                 return self.linear(y.flatten(1))
 
-        inverter = LearnedInverter(GROUP.action(), backbone=Own()).fit(clean, law, steps=3, batch_size=8)
+        inverter = LearnedInverter(GROUP.action(), backbone=Own()).fit(clean, transformations, steps=3, batch_size=8)
         inverter.save(tmp_path / "own.safetensors")
         x = clean(2, seeded(0))
         with pytest.raises(CheckpointError, match="no network of this library"):
@@ -260,29 +260,31 @@ class TestSecondFit:
             return LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8) if own else None)
 
         other = 3.0 * clean(32, seeded(1)) + 1.0
-        inverter = fresh().fit(clean, law, steps=5, batch_size=16)
+        inverter = fresh().fit(clean, transformations, steps=5, batch_size=16)
         inverter.save(tmp_path / "first.safetensors")
         first, before = inverter.score, weights(inverter)
         assert first is not None
-        assert inverter.fit(other, law, steps=2, batch_size=4, folder=tmp_path) is inverter
-        again = fresh().fit(other, law, steps=2, batch_size=4)
+        assert inverter.fit(other, transformations, steps=2, batch_size=4, folder=tmp_path) is inverter
+        again = fresh().fit(other, transformations, steps=2, batch_size=4)
         assert torch.equal(weights(inverter), weights(again))
         assert torch.equal(inverter(other).elements, again(other).elements)
         assert torch.equal(torch.cat([p.flatten() for p in first.parameters()]), before)
         assert inverter.backbone is inverter.score.backbone  # type: ignore[union-attr]
         assert [p for p in inverter.parameters() if p.requires_grad] == []
         # from where the training in a folder ended
-        assert torch.equal(weights(inverter.fit(other, law, steps=2, batch_size=4, folder=tmp_path)), weights(again))
+        assert torch.equal(
+            weights(inverter.fit(other, transformations, steps=2, batch_size=4, folder=tmp_path)), weights(again)
+        )
         loaded = LearnedInverter.load(tmp_path / "first.safetensors", GROUP.action())
         assert torch.equal(weights(loaded), before)
-        assert own or torch.equal(weights(loaded.fit(other, law, steps=2, batch_size=4)), weights(again))
+        assert own or torch.equal(weights(loaded.fit(other, transformations, steps=2, batch_size=4)), weights(again))
 
     def test_that_fails_changes_nothing(self) -> None:
         inverter = quick()
         x, before = clean(3, seeded(2)), weights(inverter)
         found = inverter(x).elements
-        broken = lambda n, g: law(n, g) * (1.0 if n > 100 else torch.nan)  # noqa: E731
-        with pytest.raises(NonFiniteError, match="law"):
+        broken = lambda n, g: transformations(n, g) * (1.0 if n > 100 else torch.nan)  # noqa: E731
+        with pytest.raises(NonFiniteError, match="transformations"):
             inverter.fit(clean(64, seeded(0)), broken, steps=2, batch_size=8)
         assert torch.equal(weights(inverter), before)
         assert torch.equal(inverter(x).elements, found)
@@ -292,17 +294,17 @@ class TestSecondFit:
         own = PlainNetwork()
         start = copy.deepcopy(own.state_dict())
         settings = {"steps": 3, "batch_size": 8}
-        first = LearnedInverter(GROUP.action(), backbone=own).fit(clean, law, **settings)  # type: ignore[arg-type]
+        first = LearnedInverter(GROUP.action(), backbone=own).fit(clean, transformations, **settings)  # type: ignore[arg-type]
         before = weights(first)
-        second = LearnedInverter(GROUP.action(), backbone=own, seed=1).fit(clean, law, **settings)  # type: ignore[arg-type]
+        second = LearnedInverter(GROUP.action(), backbone=own, seed=1).fit(clean, transformations, **settings)  # type: ignore[arg-type]
         assert torch.equal(weights(first), before)
         assert not torch.equal(weights(second), before)
         first.save(tmp_path / "own.safetensors")
         loaded = LearnedInverter.load(tmp_path / "own.safetensors", GROUP.action(), backbone=own)
-        assert torch.equal(weights(loaded.fit(clean, law, **settings)), before)  # type: ignore[arg-type]
+        assert torch.equal(weights(loaded.fit(clean, transformations, **settings)), before)  # type: ignore[arg-type]
         assert all(torch.equal(value, start[key]) for key, value in own.state_dict().items())
         assert all(parameter.requires_grad for parameter in own.parameters())
-        trained = LearnedInverter(GROUP.action(), backbone=first.backbone).fit(clean, law, **settings)  # type: ignore[arg-type]
+        trained = LearnedInverter(GROUP.action(), backbone=first.backbone).fit(clean, transformations, **settings)  # type: ignore[arg-type]
         assert not torch.equal(weights(trained), before)  # goes on from the weights that it was given
 
 
@@ -324,7 +326,7 @@ class TestTeacher:
     def test_is_in_evaluation_mode(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whatever its network: it stays, and says the same of the same data; a trainer does not warn of it."""
         own = LearnedInverter(GROUP.action(), backbone=PlainNetwork(mixing=True))
-        own.fit(clean, law, steps=5, batch_size=8)
+        own.fit(clean, transformations, steps=5, batch_size=8)
         modes = []
         loss = training.consistency_loss
 
@@ -365,7 +367,7 @@ class TestArrays:
 
         def fit(given: Any) -> LearnedInverter:
             inverter = LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8))
-            return inverter.fit(given, law, **settings)  # type: ignore[arg-type]
+            return inverter.fit(given, transformations, **settings)  # type: ignore[arg-type]
 
         for array, tensor in ((draw, clean), (data.numpy(), data)):
             inverter = fit(tensor)
@@ -377,7 +379,9 @@ class TestArrays:
         """What is drawn later like what is drawn first, and what is distilled with like what is trained with."""
         few = lambda n, g: clean(n if n > 100 else n - 1, g)  # noqa: E731
         with pytest.raises(ShapeError, match="clean: expected a function that draws the 8"):
-            LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8)).fit(few, law, steps=2, batch_size=8)
+            LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8)).fit(
+                few, transformations, steps=2, batch_size=8
+            )
         with pytest.raises(ShapeError, match="clean: expected a function that draws the 8"):
             trained.distil(few, steps=2, batch_size=8)
         for wrong, error in ((torch.zeros(4, 6, 3), ShapeError), (torch.full((4, 6, 2), torch.nan), NonFiniteError)):
@@ -387,10 +391,10 @@ class TestArrays:
             trained.distil(clean, steps=0)
 
 
-def turned_and_sheared(group: LieGroup, width: float, least: float = 0.0) -> Law:
+def turned_and_sheared(group: LieGroup, width: float, least: float = 0.0) -> Transformations:
     """Rotations by ``least`` to pi about the origin in the first coordinates, after exp of normal vectors."""
 
-    def law(count: int, generator: torch.Generator) -> Tensor:
+    def transformations(count: int, generator: torch.Generator) -> Tensor:
         n = min(3, group.element_shape[-1] - 1)
         axes = nn.functional.normalize(torch.randn(count, 3, generator=generator).double(), dim=-1)
         if n == 2:
@@ -402,12 +406,12 @@ def turned_and_sheared(group: LieGroup, width: float, least: float = 0.0) -> Law
         rest = group.exp(width * torch.randn(count, group.dim, generator=generator).double())
         return group.compose(turned[:, : group.element_shape[0]], rest)
 
-    return law
+    return transformations
 
 
 class TestLaw:
     def test_spread(self) -> None:
-        """The noise has the covariance of the law; a direction without motion a twentieth of the largest spread."""
+        """The noise has the covariance of the transformations; one without motion a twentieth of the largest."""
         group = Translation(3)
         root = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.2, 0.0], [0.0, 0.0, 0.0]]).double()
         basis = spread_of(group, lambda n, g: torch.randn(n, 3, generator=g, dtype=torch.float64) @ root.T)
@@ -418,8 +422,8 @@ class TestLaw:
     def test_spread_of_a_narrow_direction(self) -> None:
         """Spreads are in units of their own: here one is a hundredth of the largest, and no less wide for it."""
         group, width = HeatSymmetry(0.1), torch.tensor([0.12, 1.2, 0.012, 0.6, 0.036, 0.6])
-        law = lambda n, g: group.exp(width * torch.randn(n, 6, generator=g))  # noqa: E731
-        assert_relative(spread_of(group, law).diagonal().float(), width, 0.05)
+        transformations = lambda n, g: group.exp(width * torch.randn(n, 6, generator=g))  # noqa: E731
+        assert_relative(spread_of(group, transformations).diagonal().float(), width, 0.05)
 
     def test_spread_of_what_brackets_move(self) -> None:
         """Turns and shifts along one axis: a guess that is a twentieth off leaves shifts along the other."""
@@ -430,7 +434,7 @@ class TestLaw:
     @pytest.mark.parametrize("group", [Affine(2), Projective(2), Affine(3), Projective(3)])
     @pytest.mark.parametrize("least", [0.0, 150.0])
     def test_spread_of_rotations_with_shears(self, group: LieGroup, least: float) -> None:
-        """Logarithms of rotations by nearly half a turn have shears without bound; the law has not."""
+        """Logarithms of rotations by nearly half a turn have shears without bound; the spread has not."""
         n = group.element_shape[-1] - 1
         basis = spread_of(group, turned_and_sheared(group, 0.1, math.radians(least)))
         unit = torch.eye(group.dim, dtype=torch.float64)
@@ -459,7 +463,7 @@ class TestLaw:
     def test_refused(self) -> None:
         with pytest.raises(DomainError, match="identity alone"):
             spread_of(GROUP, lambda n, g: GROUP.identity(n))
-        with pytest.raises(ShapeError, match="law"):
+        with pytest.raises(ShapeError, match="transformations"):
             spread_of(GROUP, lambda n, g: torch.zeros(n, 2))
         with pytest.raises(DomainError, match="logarithm"):
             spread_of(SO(2), lambda n, g: torch.full((n, 2, 2), torch.nan))
@@ -520,23 +524,28 @@ class TestRefused:
     @pytest.mark.parametrize("options", [{"steps": 0}, {"batch_size": 0}, {"seconds": 0.0}])
     def test_numbers(self, options: dict[str, float]) -> None:
         with pytest.raises(ConfigurationError, match=next(iter(options))):
-            LearnedInverter(GROUP.action()).fit(clean, law, **options)  # type: ignore[arg-type]
+            LearnedInverter(GROUP.action()).fit(clean, transformations, **options)  # type: ignore[arg-type]
 
     def test_laws_that_change(self) -> None:
         """What is right when it is first looked at and wrong in training is not learned from."""
-        once = lambda n, g: law(n, g) if n > 100 else law(n + 1, g)  # noqa: E731
-        broken = lambda n, g: law(n, g) * (1.0 if n > 100 else torch.nan)  # noqa: E731
+        once = lambda n, g: transformations(n, g) if n > 100 else transformations(n + 1, g)  # noqa: E731
+        broken = lambda n, g: transformations(n, g) * (1.0 if n > 100 else torch.nan)  # noqa: E731
         for wrong, error in ((once, ShapeError), (broken, NonFiniteError)):
             inverter = LearnedInverter(GROUP.action(), backbone=PointsBackbone(3, 2, width=8))
-            with pytest.raises(error, match="law"):
+            with pytest.raises(error, match="transformations"):
                 inverter.fit(clean(64, seeded(0)), wrong, steps=2, batch_size=8)
             assert inverter.score is None
 
     def test_other_numbers_than_asked_for(self) -> None:
-        with pytest.raises(ShapeError, match="law"):
-            check_energy(GROUP.action(), lambda x: x.square().sum((1, 2)), clean(8, seeded(0)), lambda n, g: law(1, g))
+        with pytest.raises(ShapeError, match="transformations"):
+            check_energy(
+                GROUP.action(),
+                lambda x: x.square().sum((1, 2)),
+                clean(8, seeded(0)),
+                lambda n, g: transformations(1, g),
+            )
         with pytest.raises(ShapeError, match="clean"):
-            LearnedInverter(GROUP.action()).fit(lambda n, g: clean(3, g), law)
+            LearnedInverter(GROUP.action()).fit(lambda n, g: clean(3, g), transformations)
 
     def test_folder_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

@@ -24,18 +24,18 @@ BOX = [(0.0, LENGTH)]
 MKDV = "u_t + u^2*u_x + u_xxx = 0"
 
 
-def drawn(laws: list[tuple[float, float]], count: int, seed: int) -> Tensor:
+def drawn(modes: list[tuple[float, float]], count: int, seed: int) -> Tensor:
     """Values ``[count, c, n]`` of unknowns with given amplitudes and means."""
     x = LENGTH * torch.arange(POINTS, dtype=F64) / POINTS
     fields = [
         mean + GaussianField(size, 0.5, 6.0, 6, LENGTH).sample(count, seeded(seed + 10 * i))(x)
-        for i, (size, mean) in enumerate(laws)
+        for i, (size, mean) in enumerate(modes)
     ]
     return torch.stack(fields, 1)
 
 
 def trained(equation: SpectralEquation, clean: Tensor) -> Callable[[Tensor], Tensor]:
-    """The solver with an error of a thousandth on the law of clean fields, which grows away from it."""
+    """The solver with an error of a thousandth on clean fields, which grows away from it."""
     mean, spread = clean.mean((0, 2), keepdim=True), clean.std((0, 2), keepdim=True)
     wave = torch.sin(6 * torch.pi * torch.arange(POINTS, dtype=F64) / POINTS)
 
@@ -55,7 +55,7 @@ def shifted(values: Tensor, distance: float) -> Tensor:
 
 class TestFromEquation:
     @pytest.mark.parametrize(
-        ("equation", "laws", "used", "left"),
+        ("equation", "modes", "used", "left"),
         [
             (MKDV, [(0.2, 0.0)], 3, 0),
             (["h_t + diff(h*u, x) = 0", "u_t + u*u_x + h_x = 0.1*u_xx"], [(0.05, 1.0), (0.1, 0.0)], 4, 0),
@@ -115,14 +115,14 @@ class TestFromEquation:
         ],
     )
     def test_is_as_right_as_with_the_true_transformation(
-        self, equation: str | list[str], laws: list[tuple[float, float]], used: int, left: int
+        self, equation: str | list[str], modes: list[tuple[float, float]], used: int, left: int
     ) -> None:
-        spectral, clean = SpectralEquation.from_equation(equation), drawn(laws, 100, 0)
+        spectral, clean = SpectralEquation.from_equation(equation), drawn(modes, 100, 0)
         network = trained(spectral, clean)
         operator = EquivariantOperator.from_equation(equation, network, clean, [HORIZON], box=BOX)
         assert (operator.report.count("used: "), operator.report.count("left out: ")) == (used, left)
         g = operator.action.group.random(4, std=0.3, generator=seeded(3), dtype=F64)
-        initial = operator.action(g, Field.on_box(drawn(laws, 4, 5), BOX))
+        initial = operator.action(g, Field.on_box(drawn(modes, 4, 5), BOX))
         times = operator.predict(initial, g).grid.times
         exact = solve(spectral, initial, times, 0.02).values
         grid = initial.grid.at(times)

@@ -69,11 +69,13 @@ def test_images(channels: int) -> None:
 def test_well() -> None:
     """The median rise over the distance, and what lies below in the title."""
 
-    def law(number: int, generator: torch.Generator) -> torch.Tensor:
+    def transformations(number: int, generator: torch.Generator) -> torch.Tensor:
         return torch.randn(number, 2, generator=generator, dtype=torch.float64)
 
     clean = torch.zeros(4, 1, 2).double()
-    check = check_energy(Translation(2).action(), lambda y: y.square().sum((-2, -1)), clean, law, num_samples=8)
+    check = check_energy(
+        Translation(2).action(), lambda y: y.square().sum((-2, -1)), clean, transformations, num_samples=8
+    )
     axes = check.plot()
     radii, rises = (torch.from_numpy(values) for values in axes.lines[0].get_data())
     # steps of length r sqrt(2) in units of the spread, which is one up to what 4096 samples say

@@ -105,8 +105,8 @@ class TestLaws:
 
     def test_products_and_refusals(self) -> None:
         group = Similarity(2)
-        law = composed(group, rotations(group, 10.0), scales(group, 2.0, 2.0), shifts(group, 0.1))
-        _, s, t = group.parts(law(50, seeded(0)))
+        transformations = composed(group, rotations(group, 10.0), scales(group, 2.0, 2.0), shifts(group, 0.1))
+        _, s, t = group.parts(transformations(50, seeded(0)))
         assert_relative(s, torch.full((50,), 2.0, dtype=torch.float64), 1e-12)
         assert float(t.abs().max()) <= 2 * math.sqrt(2) * 0.2
         for build in (
@@ -166,11 +166,13 @@ class TestImages:
 
     def test_what_hides_a_part_does_not_matter(self) -> None:
         warp = ImageWarp(Similarity(2))
-        law = composed(warp.group, rotations(warp.group, 15.0), scales(warp.group, 0.9, 1.1), shifts(warp.group, 0.05))
-        matrix = warp.to_pixels(law(1, seeded(3))[0], SIZE)
+        transformations = composed(
+            warp.group, rotations(warp.group, 15.0), scales(warp.group, 0.9, 1.1), shifts(warp.group, 0.05)
+        )
+        matrix = warp.to_pixels(transformations(1, seeded(3))[0], SIZE)
         fixed = seen_at(matrix)
         fixed[:, 10:30, 20:45] = 4.0
-        r = register(picture(pixels()), fixed, warp.group, law=law)
+        r = register(picture(pixels()), fixed, warp.group, transformations=transformations)
         assert corner_error(warp.to_pixels(r.element, SIZE), matrix) < 0.15
 
     @pytest.mark.parametrize(
@@ -180,8 +182,10 @@ class TestImages:
     def test_other_exposures(self, gain: tuple[float, float], offset: tuple[float, float]) -> None:
         """A gain and an offset of each channel: corners were off by up to half a pixel, and trusted."""
         warp = ImageWarp(Similarity(2))
-        law = composed(warp.group, rotations(warp.group, 10.0), scales(warp.group, 0.9, 1.1), shifts(warp.group, 0.05))
-        matrix = warp.to_pixels(law(1, seeded(3))[0], SIZE)
+        transformations = composed(
+            warp.group, rotations(warp.group, 10.0), scales(warp.group, 0.9, 1.1), shifts(warp.group, 0.05)
+        )
+        matrix = warp.to_pixels(transformations(1, seeded(3))[0], SIZE)
         plain = seen_at(matrix)
         plain[:, 10:25, 20:35] = 4.0  # something else
         exposed = torch.tensor(gain).double()[:, None, None] * plain + torch.tensor(offset).double()[:, None, None]
@@ -190,14 +194,14 @@ class TestImages:
         assert corner_error(warp.to_pixels(r.element, SIZE), matrix) < 0.1
 
     def test_larger_than_the_search_reaches(self) -> None:
-        """The reasons say what helps, and a law does."""
+        """The reasons say what helps, and transformations do."""
         half_turn = -torch.eye(2, dtype=torch.float64)
         image = picture(pixels())
         turned = ImageWarp(SO(2))(half_turn, image)
         r = register(image, turned, SO(2), num_starts=8)
         assert not r.trusted
-        assert "give a law" in r.reasons[-1]
-        r = register(image, turned, SO(2), law=rotations(SO(2)), num_starts=32)
+        assert "give transformations" in r.reasons[-1]
+        r = register(image, turned, SO(2), transformations=rotations(SO(2)), num_starts=32)
         assert r.trusted, r.reasons
         assert_relative(r.element, half_turn, 1e-5)
 
@@ -349,7 +353,7 @@ class TestClouds:
         ids=str,
     )
     def test_covariances_cover(self, group: LieGroup, offset: float, number: int) -> None:
-        """Squared distances of the truth follow the chi-squared law: mean dim, variance 2 dim."""
+        """Squared distances of the truth follow the chi-squared distribution: mean dim, variance 2 dim."""
         (n,) = group.action().point_dims
         squares = []
         for seed in range(number):
@@ -358,7 +362,7 @@ class TestClouds:
             r = register(moving, fixed, group, matched=True, num_starts=2)
             v = group.log(group.compose(group.inverse(r.element), g))
             squares.append(float(v @ torch.linalg.solve(r.covariance, v)))
-        ninety = {3: 6.251, 6: 10.645}[group.dim]  # of the chi-squared law
+        ninety = {3: 6.251, 6: 10.645}[group.dim]  # of the chi-squared distribution
         error = math.sqrt(2 / (group.dim * number))
         assert abs(sum(squares) / number / group.dim - 1) < 3 * error
         assert sum(square < ninety for square in squares) >= 0.9 * number - 3 * math.sqrt(0.09 * number)

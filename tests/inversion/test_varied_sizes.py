@@ -106,7 +106,7 @@ def test_equivariance_errors_in_the_order_of_the_images() -> None:
     """An inverter that returns the identity leaves the error of the network itself."""
     found = Inverter(WARP, energy, [], progress=False)
     error = TestTimeEquivariant(lambda x: x.sum((1, 2, 3))[:, None], found).equivariance_error(
-        IMAGES, 3, law=lambda n, generator: random_elements(SE(2), n, std=0.2, seed=1)
+        IMAGES, 3, transformations=lambda n, generator: random_elements(SE(2), n, std=0.2, seed=1)
     )
     moved = WARP(random_elements(SE(2), 3, std=0.2, seed=1)[1], IMAGES)
     wanted = torch.stack([(y.sum() / x.sum() - 1.0).abs() for x, y in zip(IMAGES, moved, strict=True)])

@@ -13,10 +13,10 @@ import yaml
 from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.cli import main
 from tasks.images.convnet import ConvNet
-from tasks.images.laws import AffineRecipe
 from tasks.images.mnist import BundledSample
 from tasks.images.pose import PoseNetwork
 from tasks.images.testsets import DrawnProblems
+from tasks.images.transformations import AffineRecipe
 from tasks.inverters import ProposedInverter
 from tasks.learned import TrainedInverter, load_score
 from tests.helpers import seeded

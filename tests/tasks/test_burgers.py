@@ -17,7 +17,7 @@ from tasks.pde.burgers import BurgersEquation
 from tasks.pde.compare import compare
 from tasks.pde.deeponet import DeepONet, Jet
 from tasks.pde.domain import Domain, relative_l2
-from tasks.pde.energies import InitialLaw
+from tasks.pde.energies import InitialConditionEnergy
 from tasks.pde.equation import Equation
 from tasks.pde.equivariance import equivariance_error
 from tasks.pde.heat import HeatEquation
@@ -187,7 +187,7 @@ class TestEnergies:
     def test_the_parts_that_are_read_have_the_energy_of_the_whole(self, learned: bool) -> None:
         """`prepare` and `select` spare the action most points, and change nothing."""
         box = DomainDistance((0.0, 1.0), (0.0, 1.0), fill=not learned)
-        energy = InitialLaw(BURGERS, sensors=21, samples=100) if learned else box
+        energy = InitialConditionEnergy(BURGERS, sensors=21, samples=100) if learned else box
         group = BurgersSymmetry(scale=0.2)
         action = OperatorAction(group.action())
         g = group.random(4, 3, generator=seeded(1), dtype=F64)
@@ -195,22 +195,24 @@ class TestEnergies:
         torch.testing.assert_close(PosteriorEnergy(action, energy, problem())(g), whole)
 
     def test_learned_energy_is_the_gaussian_likelihood(self) -> None:
-        """Against the log-density of torch, for a law whose variances are all above the floor."""
+        """Against the log-density of torch, for a distribution whose variances are all above the floor."""
         m, n = 5, 50_000
         root = torch.eye(m, dtype=F64) + 0.3 * torch.rand(m, m, generator=seeded(0), dtype=F64)
         samples = 1.0 + torch.randn(n, m, generator=seeded(1), dtype=F64) @ root
         sensors = torch.linspace(0.0, 1.0, m, dtype=F64)
         box = DomainDistance((0.0, 1.0), (0.0, 1.0), fill=False)
         energy = GaussianInitialEnergy(box, sensors, samples, weight=2.0 * m)
-        law = torch.distributions.MultivariateNormal(samples.mean(0), samples.mT.cov())
+        distribution = torch.distributions.MultivariateNormal(samples.mean(0), samples.mT.cov())
         u = samples[:7]
         initial = torch.stack([sensors.expand(7, -1), torch.zeros(7, m, dtype=F64), u], -1)
         value = energy(OperatorInput(initial, torch.full((7, 1, 2), 0.5, dtype=F64)))
-        torch.testing.assert_close(value, 2.0 * (law.log_prob(law.mean) - law.log_prob(u)), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            value, 2.0 * (distribution.log_prob(distribution.mean) - distribution.log_prob(u)), rtol=1e-6, atol=1e-6
+        )
 
     def test_learned_energy_sees_boosts_and_projections_of_the_initial_condition_alone(self) -> None:
-        """The box of a window does not tell them; the law of the initial conditions does."""
-        energy = InitialLaw(BURGERS)
+        """The box of a window does not tell them; the distribution of the initial conditions does."""
+        energy = InitialConditionEnergy(BURGERS)
         group = BurgersSymmetry()
         action, x = OperatorAction(group.action()), problem(part=0.5)
         v = torch.zeros(2, 5, dtype=F64)

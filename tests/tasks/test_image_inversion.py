@@ -265,7 +265,7 @@ class TestRotationPosterior:
         ramp = torch.linspace(-1, 1, 24)
         return (((ramp - 0.5) ** 2 + ramp[:, None] ** 2) < 0.09).float()[None, None]
 
-    def test_the_exact_law_is_not_that_of_the_picture(self) -> None:
+    def test_the_exact_distribution_is_not_that_of_the_picture(self) -> None:
         module = self.module(times=[0.5, 1.0])
         assert torch.equal(module.exact(self.image(), [0.0])[0], self.module().exact(self.image())[0])
         with pytest.raises(ConfigurationError, match="times"):

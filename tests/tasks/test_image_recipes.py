@@ -1,4 +1,4 @@
-"""Transformed test digits: the laws of the recipes, and images that are what their elements say."""
+"""Transformed test digits: the distributions of the recipes, and images that are what their elements say."""
 
 import math
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ import torch
 from scipy import ndimage, stats
 from torch import Tensor
 
-from tasks.images.laws import (
+from tasks.images.mnist import BundledSample
+from tasks.images.testsets import DrawnProblems, DrawnTest, ImageProblems
+from tasks.images.transformations import (
     AffineRecipe,
     BroadNoise,
     HomographyRecipe,
     NoTransformation,
+    RandomTransformations,
     SimilarityRecipe,
-    TransformationLaw,
     affine_noise,
     homography_noise,
 )
-from tasks.images.mnist import BundledSample
-from tasks.images.testsets import DrawnProblems, DrawnTest, ImageProblems
 from tasks.seeds import generator_of
 from tests.helpers import assert_relative
 from tests.tasks.helpers import framed_digits
@@ -34,8 +34,8 @@ def generators(count: int, seed: int = 0) -> list[torch.Generator]:
     return [generator_of(seed, i) for i in range(count)]
 
 
-def problems(law: TransformationLaw, seed: int = 0) -> DrawnProblems:
-    return DrawnProblems(BundledSample(), law, seed)
+def problems(transformations: RandomTransformations, seed: int = 0) -> DrawnProblems:
+    return DrawnProblems(BundledSample(), transformations, seed)
 
 
 def pixel_corners(ink: Tensor) -> Tensor:
@@ -156,12 +156,12 @@ class TestHomographyRecipe:
         assert float(self.WIDE.log_density(0 * rotation)) == 0
 
     @pytest.mark.slow
-    def test_walks_end_in_their_stationary_law(self) -> None:
+    def test_walks_end_in_their_stationary_distribution(self) -> None:
         """On a box so wide that the density matters, against weighted uniform samples."""
-        law = self.WIDE
-        v = law.walk(generators(20_000)) / law.box
+        recipe = self.WIDE
+        v = recipe.walk(generators(20_000)) / recipe.box
         uniform = 2 * torch.rand(400_000, 8, generator=generator_of(2), dtype=torch.float64) - 1
-        weight = law.log_density(law.box * uniform).softmax(0)
+        weight = recipe.log_density(recipe.box * uniform).softmax(0)
         assert (weight @ uniform.square() - 1 / 3).abs().max() > 0.02  # so a walk without the ratio would fail
         error = v.square().std(0) / math.sqrt(len(v))
         assert ((v.square().mean(0) - weight @ uniform.square()) / error).abs().max() < 4
@@ -171,20 +171,20 @@ class TestHomographyRecipe:
         assert abs(products[0].mean() - products[1]) < 4 * products[0].std() / math.sqrt(len(v))
 
     def test_walks_reach_the_whole_box_and_stay_in_it(self) -> None:
-        law = HomographyRecipe()
-        v = law.walk(generators(400)) / law.box
+        recipe = HomographyRecipe()
+        v = recipe.walk(generators(400)) / recipe.box
         assert v.abs().max() <= 1
         assert v.abs().amax(0).min() > 0.95
         assert (v.square().mean(0) - 1 / 3).abs().max() < 0.06  # nearly uniform: there the density is 1 to a tenth
 
     def test_on_the_box_all_is_defined_and_one_to_one(self) -> None:
-        law = HomographyRecipe()
-        corners = law.box * (2.0 * torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 8) - 1)
-        g = law.group.exp(corners)
-        torch.testing.assert_close(law.group.log(g), corners)
+        recipe = HomographyRecipe()
+        corners = recipe.box * (2.0 * torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 8) - 1)
+        g = recipe.group.exp(corners)
+        torch.testing.assert_close(recipe.group.log(g), corners)
         frame = torch.tensor([[-1.0, -1], [-1, 1], [1, -1], [1, 1]], dtype=torch.float64)
-        for element in (g, law.group.inverse(g)):
-            assert law.group.action().denominator(element, frame).min() > 0.2
+        for element in (g, recipe.group.inverse(g)):
+            assert recipe.group.action().denominator(element, frame).min() > 0.2
 
     @pytest.mark.parametrize("options", [{"box": [0.1] * 7}, {"box": [0.1] * 7 + [0.0]}, {"steps": 0}])
     def test_wrong_configuration(self, options: dict) -> None:
@@ -193,11 +193,13 @@ class TestHomographyRecipe:
 
 
 class TestBroadNoise:
-    @pytest.mark.parametrize("law", [affine_noise(), homography_noise()], ids=["affine", "homography"])
-    def test_variance(self, law: BroadNoise) -> None:
-        v = law.group.log(law.draw(torch.zeros(2_000, 1, 40, 40), [generator_of(0)] * 2_000)) / law.spread
+    @pytest.mark.parametrize("recipe", [affine_noise(), homography_noise()], ids=["affine", "homography"])
+    def test_variance(self, recipe: BroadNoise) -> None:
+        v = recipe.group.log(recipe.draw(torch.zeros(2_000, 1, 40, 40), [generator_of(0)] * 2_000)) / recipe.spread
         assert (v.square().mean(0) * 3 - 1).abs().max() < 0.15  # E r^2 = 1 / 3
-        assert stats.kurtosis(v.numpy()).min() > 1  # a mixture of small and large, not a normal law: 9/5 * 3 - 3
+        assert (
+            stats.kurtosis(v.numpy()).min() > 1
+        )  # a mixture of small and large, not a normal distribution: 9/5 * 3 - 3
 
     @pytest.mark.parametrize("spread", [[0.1] * 5, [0.1] * 5 + [-1.0]])
     def test_wrong_configuration(self, spread: Sequence[float]) -> None:
@@ -206,13 +208,13 @@ class TestBroadNoise:
 
 
 class TestProblems:
-    @pytest.mark.parametrize("law", RECIPES, ids=["affine", "homography", "similarity"])
-    def test_the_element_makes_the_image(self, law: TransformationLaw) -> None:
-        batch = problems(law)[[3, 1, 4]]
-        inverse = law.group.inverse(batch.element.double())
+    @pytest.mark.parametrize("recipe", RECIPES, ids=["affine", "homography", "similarity"])
+    def test_the_element_makes_the_image(self, recipe: RandomTransformations) -> None:
+        batch = problems(recipe)[[3, 1, 4]]
+        inverse = recipe.group.inverse(batch.element.double())
         centres = torch.arange(40, dtype=torch.float64).mul(2).sub(39).div(40)
         grid = torch.stack(torch.meshgrid(centres, centres, indexing="xy"), -1).flatten(0, 1)
-        source = law.group.action()(inverse, grid)
+        source = recipe.group.action()(inverse, grid)
         pixels = ((source + 1) * 20 - 0.5).unflatten(1, (40, 40))  # (x right, y down) in pixels
         for image, clean, at in zip(batch.image, batch.clean, pixels, strict=True):
             expected = ndimage.map_coordinates(
@@ -221,16 +223,16 @@ class TestProblems:
             np.testing.assert_allclose(image[0].numpy(), expected, atol=2e-5)
         assert (batch.image - batch.clean).abs().amax((1, 2, 3)).min() > 0.3
 
-    @pytest.mark.parametrize("law", RECIPES, ids=["affine", "homography", "similarity"])
-    def test_functions_of_seed_and_place_alone(self, law: TransformationLaw) -> None:
+    @pytest.mark.parametrize("recipe", RECIPES, ids=["affine", "homography", "similarity"])
+    def test_functions_of_seed_and_place_alone(self, recipe: RandomTransformations) -> None:
         def same(a: ImageProblems, b: ImageProblems) -> bool:
             return all(torch.equal(x, y) for x, y in zip(a[:5], b[:5], strict=True))
 
-        whole = problems(law)[[5, 6, 7, 8]]
+        whole = problems(recipe)[[5, 6, 7, 8]]
         assert whole.place.tolist() == [5, 6, 7, 8]
-        assert same(ImageProblems(*(x[2:3] for x in whole[:5])), problems(law)[[7]])
+        assert same(ImageProblems(*(x[2:3] for x in whole[:5])), problems(recipe)[[7]])
         assert not torch.equal(whole.element[0], whole.element[1])
-        assert not torch.equal(whole.element, problems(law, seed=1)[[5, 6, 7, 8]].element)
+        assert not torch.equal(whole.element, problems(recipe, seed=1)[[5, 6, 7, 8]].element)
         assert torch.equal(whole.label, BundledSample().test().labels[5:9])
         assert torch.equal(whole.clean, framed_digits(BundledSample().test().images[5:9]))
 

@@ -8,10 +8,10 @@ import torch
 from tasks.checkpoints import load_checkpoint
 from tasks.images.convnet import ConvNet
 from tasks.images.data import ImageBatch
-from tasks.images.laws import NoTransformation, affine_noise, homography_noise
 from tasks.images.mnist import BundledSample
 from tasks.images.regulariser import AdversarialRegulariser
 from tasks.images.training import ClassifierTraining, RegulariserTraining, VAETraining
+from tasks.images.transformations import NoTransformation, affine_noise, homography_noise
 from tasks.images.vae import VAE
 from tests.helpers import seeded
 from tests.tasks.helpers import DIGITS, framed_digits, run_on_sample

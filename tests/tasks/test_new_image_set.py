@@ -11,10 +11,10 @@ from torch import nn
 
 from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.cli import main
-from tasks.images.laws import AffineRecipe
 from tasks.images.models import ImageClassifier
 from tasks.images.sources import ImageSource, LabelledImages
 from tasks.images.testsets import DrawnProblems
+from tasks.images.transformations import AffineRecipe
 from tests.helpers import seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 
@@ -93,7 +93,7 @@ TEST = {
     "data": {
         "class_path": "tasks.images.testsets.DrawnTest",
         "init_args": {
-            "law": {"class_path": "tasks.images.laws.AffineRecipe"},
+            "transformations": {"class_path": "tasks.images.transformations.AffineRecipe"},
             "source": {"class_path": f"{HERE}.Squares"},
             "batch_size": 5,
             "seeds": [3, 4],
@@ -125,14 +125,14 @@ class Larger(Squares):
 
 
 class Halved(AffineRecipe):
-    """A law that draws no elements of its group."""
+    """Transformations that are no elements of its group."""
 
     def draw(self, images: torch.Tensor, generators: Sequence[torch.Generator]) -> torch.Tensor:
         return super().draw(images, generators)[..., :2]
 
 
 def test_what_does_not_fit_the_images_is_named() -> None:
-    """Networks of another frame than that of the test, laws of another group than that of the action."""
+    """Networks of another frame than that of the test, transformations of another group than that of the action."""
     network = Colours([3, 32, 32, 5])
     save_checkpoint(network, "checkpoints/colours.safetensors", {})
     data = TEST["data"]["init_args"]
@@ -146,7 +146,7 @@ def test_what_does_not_fit_the_images_is_named() -> None:
     turns = {"class_path": "trivgeo.actions.ImageWarp", "init_args": {"group": group}}
     model = TEST["model"] | {"init_args": TEST["model"]["init_args"] | {"action": turns}}
     with pytest.raises(
-        ConfigurationError, match=r"law: expected .* group SO\(2\), got .* of Affine\(2\) by AffineRecipe"
+        ConfigurationError, match=r"transformations: expected .* group SO\(2\), got .* of Affine\(2\) by AffineRecipe"
     ):
         run("test", TEST | {"model": model})
     with pytest.raises(ShapeError, match=r"Halved\.draw: expected elements \[2, 2, 3\] .*, got \[2, 2, 2\]"):

@@ -73,14 +73,14 @@ class TestField:
         torch.testing.assert_close(field.covariance(x[:, None] - x), operator, rtol=1e-6, atol=1e-6)
 
     def test_samples_have_the_covariance(self) -> None:
-        field = BURGERS.law
+        field = BURGERS.field
         x = torch.arange(20, dtype=F64) / 20
         u = field.sample(20_000, seeded(0))(x)
         torch.testing.assert_close(u.mT @ u / len(u), field.covariance(x[:, None] - x), rtol=0, atol=0.02 * 0.0461)
         variance = sum(2 * 25.0**4 * ((2 * math.pi * k) ** 2 + 25) ** -4 for k in range(1, 100))
         assert math.isclose(float(field.covariance(torch.zeros((), dtype=F64))), variance, rel_tol=1e-8)
 
-    def test_bad_laws_are_refused(self) -> None:
+    def test_bad_fields_are_refused(self) -> None:
         for bad in ({"sigma": 0.0}, {"tau": math.nan}, {"modes": 0}, {"length": -1.0}):
             with pytest.raises(ConfigurationError, match=next(iter(bad))):
                 GaussianField(**{"sigma": 1.0, "tau": 1.0, "gamma": 2.0, "modes": 4, **bad})

@@ -1,4 +1,4 @@
-"""`python -m tasks test` on SO(10): the exact law, both samplers, results and figure."""
+"""`python -m tasks test` on SO(10): the exact distribution, both samplers, results and figure."""
 
 import json
 import math
@@ -12,8 +12,8 @@ import yaml
 
 from tasks.cli import main
 from tasks.config_inheritance import read
+from tasks.so10.corner_distribution import CornerDistribution
 from tasks.so10.data import SampleRequests
-from tasks.so10.law import CornerLaw
 from tasks.so10.samplers import Langevin, ReverseDiffusion
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO
@@ -42,26 +42,26 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return go
 
 
-class TestLaw:
+class TestDistribution:
     def test_uniform(self) -> None:
         """Without energy X_11 is an entry of a uniform unit vector."""
-        law = CornerLaw(10, 0.0)
+        distribution = CornerDistribution(10, 0.0)
         x = SO(10).random_haar(4000, generator=torch.Generator().manual_seed(0))[:, 0, 0]
-        assert law.kolmogorov_smirnov(x) < 1.95 / math.sqrt(4000)
-        assert law.mean_square() == pytest.approx(0.1, abs=1e-4)
+        assert distribution.kolmogorov_smirnov(x) < 1.95 / math.sqrt(4000)
+        assert distribution.mean_square() == pytest.approx(0.1, abs=1e-4)
 
     def test_density(self) -> None:
-        law = CornerLaw()
+        distribution = CornerDistribution()
         x = np.array([0.0, 0.3, -0.8])
         shape = (1 - x**2) ** 3.5 * np.exp(10 * x**2)
-        assert law.density(x) / law.density(x)[0] == pytest.approx(shape / shape[0], rel=1e-3)
-        assert law.cumulative(np.array([-1.0, 0.0, 1.0])) == pytest.approx([0.0, 0.5, 1.0])
+        assert distribution.density(x) / distribution.density(x)[0] == pytest.approx(shape / shape[0], rel=1e-3)
+        assert distribution.cumulative(np.array([-1.0, 0.0, 1.0])) == pytest.approx([0.0, 0.5, 1.0])
         with pytest.raises(ConfigurationError, match="at least 3"):
-            CornerLaw(2)
+            CornerDistribution(2)
 
     def test_distance(self) -> None:
-        law = CornerLaw()
-        assert law.kolmogorov_smirnov(torch.zeros(10)) == pytest.approx(0.5, abs=1e-6)
+        distribution = CornerDistribution()
+        assert distribution.kolmogorov_smirnov(torch.zeros(10)) == pytest.approx(0.5, abs=1e-6)
 
 
 class TestTask:
@@ -90,7 +90,7 @@ class TestTask:
         assert results["rows"][0]["gradient_evaluations_per_sample"] <= 1000
 
     @pytest.mark.slow
-    def test_langevin_reaches_the_law(self, run: Any) -> None:
+    def test_langevin_reaches_the_distribution(self, run: Any) -> None:
         results = run("langevin_short.yaml", 4000, [0])
         assert results["metrics"]["kolmogorov-smirnov distance"]["worst"] < 0.045
 

@@ -20,7 +20,7 @@ _MAX_DRAWS = 20
 def augment(
     u: Field,
     action: FieldAction,
-    law: Callable[[int, torch.Generator | None], Tensor],
+    transformations: Callable[[int, torch.Generator | None], Tensor],
     *,
     grid: Grid | None = None,
     generator: torch.Generator | None = None,
@@ -31,17 +31,17 @@ def augment(
 
     ```python
     action = FieldAction(KdVSymmetry(scale=[0.2, 1.0, 0.5, 2.0]))
-    law = lambda count, generator: action.group.random(count, generator=generator)
-    moved = augment(block, action, law)  # exact, each on a grid of its own
-    on_grid = augment(block, action, law, grid=grid)  # on one grid for all
+    transformations = lambda count, generator: action.group.random(count, generator=generator)
+    moved = augment(block, action, transformations)  # exact, each on a grid of its own
+    on_grid = augment(block, action, transformations, grid=grid)  # on one grid for all
     ```
 
     Args:
         u: solutions, slices or blocks.
         action: of the group of the equation; any group.
-        law: (count, generator) to elements ``[count, *element_shape]``.
+        transformations: (count, generator) to elements ``[count, *element_shape]``.
         grid: where the moved solutions are wanted, ``[s, ...]`` or with the batch of ``u``; default: where they go.
-        generator: given to the law.
+        generator: of the draws.
 
     Returns:
         The moved solutions, known at all of their points: elements that leave some of the grid uncovered are drawn
@@ -49,7 +49,7 @@ def augment(
 
     Raises:
         ConfigurationError: the action is not one on fields.
-        ShapeError: the field does not fit it, or the law draws no elements or other numbers of them.
+        ShapeError: the field does not fit it, or no elements are drawn, or other numbers of them.
         DomainError: hardly any element covers the grid.
     """
     check_type("action", action, FieldAction)
@@ -58,10 +58,10 @@ def augment(
     result: Field | None = None
     for _ in range(_MAX_DRAWS):
         count = max(1, batch.numel())
-        g = law(count, generator)
-        action.group.check_elements(g, "law")
+        g = transformations(count, generator)
+        action.group.check_elements(g, "transformations")
         if action.group.batch_shape(g) != (count,):
-            raise ShapeError(f"law: expected {count} elements, got {list(action.group.batch_shape(g))}")
+            raise ShapeError(f"transformations: expected {count} elements, got {list(action.group.batch_shape(g))}")
         moved = action(g.to(u.values).reshape(*batch, *action.group.element_shape), u)
         if grid is not None:
             wanted = Grid(*(leaf.to(u.values).expand(*batch, *_own(leaf, action)) for leaf in grid))
@@ -72,8 +72,8 @@ def augment(
     assert result is not None
     bad = ~torch.isfinite(result.values).flatten(len(batch)).all(-1)
     raise DomainError(
-        f"law: expected elements that leave the grid covered, got none for {int(bad.sum())} of {bad.numel()} fields in "
-        f"{_MAX_DRAWS} draws"
+        f"transformations: expected elements that leave the grid covered, got none for {int(bad.sum())} of "
+        f"{bad.numel()} fields in {_MAX_DRAWS} draws"
     )
 
 

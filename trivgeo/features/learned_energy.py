@@ -1,4 +1,4 @@
-"""An energy that is learned on the frozen features of a pretrained network, from clean data and a law alone."""
+"""An energy that is learned on the frozen features of a pretrained network, from clean data alone."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.learned.learned_inverter import Draw, checked_draw, held_out, picker
 from trivgeo.inversion.posterior import check_action
 from trivgeo.inversion.rows import flat_rows, lift, where_rows
-from trivgeo.inversion.transformations import Law, PlaneLaw, sample_elements, spread_of
+from trivgeo.inversion.transformations import PlaneTransformations, Transformations, sample_elements, spread_of
 
 __all__ = ["LearnedEnergy"]
 
 _FAR, _NEAR = 4, 3
-"""Wrong restorations of a datum: by the identity and transformations of the law, and by ones near the right one."""
+"""Wrong restorations of a datum: by the identity and drawn transformations, and by ones near the right one."""
 _CLEAN = 8
 """One datum in so many is not moved, so that clean data are known, too."""
 _NEAREST, _FARTHEST = 0.03, 1.0
-"""Distances of the near ones, in units of the spread of the law."""
+"""Distances of the near ones, in units of the spread of the transformations."""
 _FOR_EACH, _LEAST, _MOST = 32, 128, 4096
 """Moved data for each clean one, and bounds of their number."""
 _TOGETHER = 4
@@ -47,14 +47,15 @@ _HELD = 5
 class LearnedEnergy(FeatureEnergy):
     r"""An energy learned on the frozen features of a pretrained network: a small head recognises restored data.
 
-    Training needs no labels and no transformed data. A clean datum is moved by the law and restored, by the right
-    transformation, by the identity, by others of the law, and by some near the right one; the head learns which is
-    right. So :math:`e^{-E}` is the posterior of the transformation over the law, at temperature one.
+    Training needs no labels and no transformed data. A clean datum is moved and restored, by the right
+    transformation, by the identity, by other drawn ones, and by some near the right one; the head learns which is
+    right. So :math:`e^{-E}` is the posterior of the transformation, with the distribution that they are drawn from as
+    the prior, at temperature one.
 
     ```python
-    energy = LearnedEnergy.fit(FeatureEnergy(classifier), clean, law)
+    energy = LearnedEnergy.fit(FeatureEnergy(classifier), clean, transformations)
     print(energy.validation)
-    inverter = TIED.for_data(action, energy, clean, law)
+    inverter = TIED.for_data(action, energy, clean, transformations)
     ```
 
     Args:
@@ -90,7 +91,7 @@ class LearnedEnergy(FeatureEnergy):
         cls,
         features: FeatureEnergy | nn.Module | Callable[[Any], Tensor],
         clean: Any,
-        law: Law,
+        transformations: Transformations,
         *,
         action: Action | None = None,
         layer: str | None = None,
@@ -108,7 +109,8 @@ class LearnedEnergy(FeatureEnergy):
             features: a `FeatureEnergy`, of which a multiple is part of the energy; or a network or function whose
                 output the features are, or a network with a ``layer``.
             clean: clean data, or a function (count, generator) that draws some, see `LearnedInverter.fit`.
-            law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+            transformations: function (count, generator) to elements ``[count, *element_shape]``, see
+                `LearnedInverter.fit`.
             action: on the data; default `ImageWarp` of the group of a distribution of
                 `trivgeo.inversion.transformations`.
             layer: name of the layer whose output the features are, see `NetworkFeatures`.
@@ -119,7 +121,8 @@ class LearnedEnergy(FeatureEnergy):
             seed: of all that is random.
 
         Raises:
-            ConfigurationError: features, action or law are of another type; or a number is out of its range.
+            ConfigurationError: features, action or transformations are of another type; or a number is out of
+                its range.
             ShapeError: the data do not fit the action, or the elements its group.
             NonFiniteError: the data or the elements hold NaN or infinity.
             DomainError: too few of the elements have a logarithm.
@@ -133,13 +136,13 @@ class LearnedEnergy(FeatureEnergy):
             raise ConfigurationError(f"features: expected a FeatureEnergy, a network or a function, got {features!r}")
         else:
             reader = NetworkFeatures(features, layer)
-        action = _action_of(law, clean) if action is None else check_action(action)
+        action = _action_of(transformations, clean) if action is None else check_action(action)
         check_count("steps", steps)
         if seconds is not None:
             check_positive("seconds", seconds)
         known, rest = held_out(action, clean, seed)
         number = _number_of(known) if num_samples is None else check_count("num_samples", num_samples)
-        drawing = _Restorations(action, law, reader, seed)
+        drawing = _Restorations(action, transformations, reader, seed)
         known = checked_draw(action, known) if callable(known) else picker(known)
         end = None if seconds is None else time.monotonic() + seconds
         held = drawing(rest, max(1, -(-number // _HELD)), 31, None if end is None else end - 0.8 * (seconds or 0.0))
@@ -165,14 +168,14 @@ class _Restorations:
 
     Args:
         action: on data.
-        law: of transformations.
+        transformations: their distribution.
         reader: computes features.
         seed: of what is drawn.
     """
 
-    def __init__(self, action: Action, law: Law, reader: NetworkFeatures, seed: int) -> None:
-        self.action, self.law, self.reader, self.seed = action, law, reader, seed
-        self.near = action.group.with_scale(spread_of(action.group, law, seed))
+    def __init__(self, action: Action, transformations: Transformations, reader: NetworkFeatures, seed: int) -> None:
+        self.action, self.transformations, self.reader, self.seed = action, transformations, reader, seed
+        self.near = action.group.with_scale(spread_of(action.group, transformations, seed))
 
     def __call__(self, draw: Draw, count: int, key: int, end: float | None) -> Float[Tensor, "n k d"]:
         """Features of so many, or of as many as are done before a time."""
@@ -190,10 +193,10 @@ class _Restorations:
         """Features of the restorations of data, of which some are moved."""
         action, group, number = self.action, self.action.group, len(moved)
         first: Tensor = pytree.tree_leaves(x)[0]
-        right = sample_elements(group, self.law, number, source).cpu()
+        right = sample_elements(group, self.transformations, number, source).cpu()
         identity = group.identity(dtype=right.dtype).expand_as(right)
         right = where_rows(moved, right, identity)
-        far = sample_elements(group, self.law, number * _FAR, source).cpu().unflatten(0, (number, _FAR))
+        far = sample_elements(group, self.transformations, number * _FAR, source).cpu().unflatten(0, (number, _FAR))
         # what is given has been warped once, a restoration twice: the head must not take less warped for right
         far[:, 0] = where_rows(moved, identity, far[:, 0])
         shape, reference = (number, _NEAR, group.dim), torch.empty(0, dtype=right.dtype)
@@ -207,11 +210,11 @@ class _Restorations:
         return self.reader(flat_rows(restored, 2)).float().unflatten(0, (number, -1))
 
 
-def _action_of(law: Law, clean: Any) -> Action:
+def _action_of(transformations: Transformations, clean: Any) -> Action:
     """The warp of images by the group of a distribution that knows it."""
     images = callable(clean) or (isinstance(clean, Tensor) and clean.ndim == 4)
-    if isinstance(law, PlaneLaw) and images:
-        return ImageWarp(law.group)
+    if isinstance(transformations, PlaneTransformations) and images:
+        return ImageWarp(transformations.group)
     raise ConfigurationError(
         "action: expected that on the data, got None; it is known for images and the distributions of "
         "trivgeo.inversion.transformations alone"

@@ -105,8 +105,8 @@ def train_head(
     r"""Train a head to choose the right one of k restorations of a datum, and return what held-out data say of it.
 
     The loss is minus the logarithm of :math:`e^{-E_0} / \sum_j e^{-E_j}` (the contrastive loss of van den Oord et al.
-    2018), with the right restoration at j = 0. With the others restored by transformations of a law, :math:`e^{-E}` is
-    in the end the posterior of the transformation over that law.
+    2018), with the right restoration at j = 0. With the others restored by draws of a distribution, :math:`e^{-E}` is
+    in the end the posterior of the transformation with this distribution as its prior.
 
     Args:
         head: it ends in evaluation mode, its parameters constant.

@@ -24,7 +24,7 @@ from trivgeo.inversion.energy_measurement import EnergyMeasurement, measure_ener
 from trivgeo.inversion.evaluation import evaluation_mode
 from trivgeo.inversion.methods.tied import num_affordable, timed_search
 from trivgeo.inversion.posterior import Posterior
-from trivgeo.inversion.transformations import Law, sample_elements, spread_of
+from trivgeo.inversion.transformations import Transformations, sample_elements, spread_of
 
 __all__ = [
     "EnergyCheck",
@@ -37,7 +37,7 @@ __all__ = [
 
 _LEAST_DATA, _MOST_DATA = 4, 32
 _FOUND_WITHIN = 0.25
-"""Error of a transformation that is found, in units of the spread of the law in each direction."""
+"""Error of a transformation that is found, in units of the spread of the transformations in each direction."""
 _RESTORED_WITHIN = 0.1
 """Distance from the clean datum to one that is restored, in units of that to the moved one."""
 _LEAST_FOUND = 0.75
@@ -167,13 +167,13 @@ class NetworkTrial(NamedTuple):
 
 
 class SearchTrial(NamedTuple):
-    r"""Clean data moved by the law, and what `TIED.for_data` makes of them.
+    r"""Clean data moved by the transformations, and what `TIED.for_data` makes of them.
 
     Attributes:
         num_data: number of data.
-        share_found: share of them whose transformation is undone to a quarter of the spread of the law, or that are
-            restored as they were, as data with symmetries may be by others.
-        error: median length of :math:`\log(\hat g^{-1} g)` a direction, in units of the law's spread.
+        share_found: share of them whose transformation is undone to a quarter of the spread of the transformations, or
+            that are restored as they were, as data with symmetries may be by others.
+        error: median length of :math:`\log(\hat g^{-1} g)` a direction, in units of the spread of the transformations.
         pixels: median distance of the corners of a restored image from where they were, in pixels; ``None`` for other
             data.
         network: losses of the network, see `NetworkTrial`; ``None`` if no network was given.
@@ -200,7 +200,7 @@ def try_search(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],
     clean: Any,
-    law: Law,
+    transformations: Transformations,
     measured: EnergyMeasurement,
     task: NetworkTask | None,
     *,
@@ -213,7 +213,7 @@ def try_search(
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
         clean: clean data, one batch dimension.
-        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         seconds: time that the search may take.
         seed: of all random numbers.
         measured: of the energy.
@@ -222,21 +222,23 @@ def try_search(
     Raises:
         DomainError: no transformation drawn is defined on its datum.
     """
-    spread = spread_of(action.group, law, seed)
+    spread = spread_of(action.group, transformations, seed)
     group = action.with_scale(spread).group
     posterior = Posterior(action, energy)
     with evaluation_mode(posterior.energy):
         x, index, _ = some_data(posterior, clean, seed)
     reference: Tensor = pytree.tree_leaves(x)[0]
-    g = sample_elements(group, law, len(index), keyed(seed, 8)).to(reference)
+    g = sample_elements(group, transformations, len(index), keyed(seed, 8)).to(reference)
     usable = action.is_valid(g, x).reshape(len(index), -1).all(-1)
     chosen = torch.nonzero(usable)[: min(_MOST_DATA, max(_LEAST_DATA, num_affordable(measured, seconds))), 0]
     if len(chosen) == 0:
-        raise DomainError(f"law: expected elements that are defined on clean data, got none of {len(index)}")
+        raise DomainError(
+            f"transformations: expected elements that are defined on clean data, got none of {len(index)}"
+        )
     g, index = g[chosen], index[chosen]
     x = pytree.tree_map(lambda leaf: leaf[chosen], x)
     moved = action(g, x)
-    result = timed_search(action, energy, law, measured, seconds, seed)(
+    result = timed_search(action, energy, transformations, measured, seconds, seed)(
         moved, generator=keyed(seed, 9, device=reference.device)
     )
     restored, best = result.restore(moved), result.best()
@@ -331,7 +333,7 @@ class EnergyCheck(EnergyMeasurement):
             ("gradients that are zero", f"{self.share_flat:.1%}"),
             ("energies or gradients that are not finite", f"{self.share_undefined:.1%}"),
             ("depth of the well", f"{well.depth:.3g}"),
-            ("its width, in units of the law's spread", f"{well.width:.3g}"),
+            ("its width, in units of the spread of the transformations", f"{well.width:.3g}"),
             ("its roundness", f"{well.roundness:.2f}"),
             ("spread of the energies of clean data", f"{self.spread:.3g}"),
             ("suggested temperature", f"{suggested.temperature:.3g}"),
@@ -354,7 +356,7 @@ def check_energy(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],
     clean: Any,
-    law: Law,
+    transformations: Transformations,
     *,
     network: Callable[[Any], Tensor] | None = None,
     labels: Any = None,
@@ -364,12 +366,12 @@ def check_energy(
 ) -> EnergyCheck:
     """Measure how the energy of clean data rises when the data are moved, and try a search; takes seconds.
 
-    The check moves some clean data by the law and inverts them by `TIED.for_data`, in about ten seconds. It answers two
+    The check moves some clean data and inverts them by `TIED.for_data`, in about ten seconds. It answers two
     questions. Does the search find the transformations? Is the network right on the restored data? The second answer
     may be yes while the first is no.
 
     ```python
-    check = check_energy(action, energy, clean, law, network=classifier, labels=labels)
+    check = check_energy(action, energy, clean, transformations, network=classifier, labels=labels)
     check.finds_transformations, check.network_right
     ```
 
@@ -377,7 +379,7 @@ def check_energy(
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
         clean: clean data with one batch dimension; at most 64 of them are looked at, and 32 inverted.
-        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         network: data to outputs, in evaluation mode here if it is a module.
         labels: of the clean data, their classes or what ``loss`` takes; default the classes that the network says.
         loss: outputs and labels to losses ``[b]``; default one for a wrong class of the outputs ``[b, c]``, else zero.
@@ -387,7 +389,7 @@ def check_energy(
     Raises:
         ConfigurationError: the energy has no gradient (it is detached, computed without gradients, or made of
             integers); labels or a loss without a network, or outputs that need a loss; or see `Inverter`.
-        DomainError: no clean datum has a finite energy; or the law is unfit, see `LearnedInverter.fit`.
+        DomainError: no clean datum has a finite energy; or the transformations are unfit, see `LearnedInverter.fit`.
         ShapeError: the data or the elements do not fit the action, or labels or losses not the data.
         NonFiniteError: the data hold NaN or infinity.
     """
@@ -397,6 +399,6 @@ def check_energy(
     seed = 0
     if generator is not None:
         seed = seed_of(torch.empty(0, device=generator.device), generator) % _LARGEST_SEED
-    measured = measure_energy(action, energy, clean, law, num_samples=num_samples, seed=seed)
-    trial = try_search(action, energy, clean, law, measured, task, seconds=_TRIAL_SECONDS, seed=seed)
+    measured = measure_energy(action, energy, clean, transformations, num_samples=num_samples, seed=seed)
+    trial = try_search(action, energy, clean, transformations, measured, task, seconds=_TRIAL_SECONDS, seed=seed)
     return EnergyCheck(**vars(measured), trial=trial)

@@ -23,7 +23,7 @@ from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.evaluation import evaluation_mode, networks_in
 from trivgeo.inversion.posterior import Posterior, PosteriorEnergy, check_action
-from trivgeo.inversion.transformations import Law, noise_between, sample_elements, spread_of
+from trivgeo.inversion.transformations import Transformations, noise_between, sample_elements, spread_of
 from trivgeo.sde import GeometricSchedule, trivialized_grad
 from trivgeo.sde.scores import trivialized_grad_and_value
 
@@ -108,7 +108,7 @@ _UNSEEN = 1e-7
 
 
 class Well(NamedTuple):
-    """Rise of the energy around clean data; lengths are in units of the spread of the law.
+    """Rise of the energy around clean data; lengths are in units of the spread of the transformations.
 
     Attributes:
         depth: median rise from the clean datum to a random transformation.
@@ -169,7 +169,7 @@ def measure_energy(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],
     clean: Any,
-    law: Law,
+    transformations: Transformations,
     *,
     num_samples: int = 32,
     seed: int = 0,
@@ -180,7 +180,7 @@ def measure_energy(
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
         clean: clean data, one batch dimension.
-        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         num_samples: number of random transformations of each datum.
         seed: of all that is random.
 
@@ -188,14 +188,14 @@ def measure_energy(
         ConfigurationError: see `check_energy` for this and further errors.
     """
     check_count("num_samples", num_samples)
-    spread = spread_of(check_action(action).group, law, seed)
+    spread = spread_of(check_action(action).group, transformations, seed)
     posterior = Posterior(action.with_scale(spread), energy)
     with evaluation_mode(posterior.energy):
-        return _measured(posterior, spread, clean, law, num_samples, seed)
+        return _measured(posterior, spread, clean, transformations, num_samples, seed)
 
 
 def _measured(
-    posterior: Posterior, spread: Tensor, clean: Any, law: Law, num_samples: int, seed: int
+    posterior: Posterior, spread: Tensor, clean: Any, transformations: Transformations, num_samples: int, seed: int
 ) -> EnergyMeasurement:
     group = posterior.group
     x, index, at_rest = some_data(posterior, clean, seed)
@@ -204,7 +204,7 @@ def _measured(
 
     began = time.perf_counter()
     moved = (
-        sample_elements(group, law, data * num_samples, keyed(seed, 4))
+        sample_elements(group, transformations, data * num_samples, keyed(seed, 4))
         .to(reference)
         .reshape(data, num_samples, *group.element_shape)
     )
@@ -297,9 +297,10 @@ def _metric(
 
 
 def _round_scale(metric: Tensor) -> Tensor:
-    """The rows, in units of the law's spread, in which the well is round and the law nowhere wider than one.
+    """The rows, in units of the spread of the transformations, in which the well is round and the transformations are
+    nowhere wider than one.
 
-    Along directions that the energy does not see they are as wide as the law.
+    Along directions that the energy does not see they are as wide as the transformations.
     """
     values, vectors = torch.linalg.eigh(metric)
     seen = values > _UNSEEN * values[-1]

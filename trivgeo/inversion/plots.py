@@ -102,7 +102,7 @@ def draw_well(
     axes.axhline(depth, color="tab:gray", linestyle="--", linewidth=0.8)
     axes.set(
         xscale="log",
-        xlabel="distance from the clean datum (spread of the law = 1)",
+        xlabel="distance from the clean datum (spread of the transformations = 1)",
         ylabel="rise of the energy",
         title=f"{share_below:.0%} of random transformations lie below",
     )

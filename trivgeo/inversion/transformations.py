@@ -1,9 +1,9 @@
 """Distributions of transformations of the plane, as their users name them: degrees, scales, shares of a frame.
 
 ```python
-law = composed(rotations(group, 30.0), scales(group, 0.8, 1.25), shifts(group, 0.1))
-LearnedInverter(action).fit(clean, law)
-register(moving, fixed, group, law=law)
+transformations = composed(rotations(group, 30.0), scales(group, 0.8, 1.25), shifts(group, 0.1))
+LearnedInverter(action).fit(clean, transformations)
+register(moving, fixed, group, transformations=transformations)
 ```
 """
 
@@ -31,8 +31,8 @@ from trivgeo.inversion.rows import where_rows
 from trivgeo.sde import GeometricSchedule
 
 __all__ = [
-    "Law",
-    "PlaneLaw",
+    "PlaneTransformations",
+    "Transformations",
     "composed",
     "homographies",
     "moving_elements",
@@ -45,7 +45,7 @@ __all__ = [
     "spread_of",
 ]
 
-Law = Callable[[int, torch.Generator], Tensor]
+Transformations = Callable[[int, torch.Generator], Tensor]
 """(count, generator) to elements ``[count, *element_shape]``."""
 
 _NUM_SAMPLES = 4096
@@ -56,36 +56,40 @@ _MIN_FACTORS = 2
 _MAX_TURNING_VARIANCE = 2.5  # of one exponential: a full turn is four standard deviations
 
 
-def sample_elements(group: LieGroup, law: Law, count: int, generator: torch.Generator) -> Tensor:
+def sample_elements(
+    group: LieGroup, transformations: Transformations, count: int, generator: torch.Generator
+) -> Tensor:
     """Draw elements from a user's distribution, and check them.
 
     Args:
         group: the group of the elements.
-        law: a function (count, generator) to elements.
+        transformations: a function (count, generator) to elements.
         count: number of elements.
-        generator: random numbers that the law receives.
+        generator: random numbers for the draws.
 
     Returns:
         Elements ``[count, *element_shape]``.
 
     Raises:
-        ConfigurationError: the law draws no floating-point numbers.
-        ShapeError: the law draws no elements of the group, or another number of them.
+        ConfigurationError: what is drawn are no floating-point numbers.
+        ShapeError: what is drawn are no elements of the group, or another number of them.
         NonFiniteError: elements hold NaN or infinity.
     """
-    g = group.check_elements(law(count, generator), "law")
+    g = group.check_elements(transformations(count, generator), "transformations")
     wanted = [count, *group.element_shape]
     if list(g.shape) != wanted:
-        raise ShapeError(f"law: expected elements {wanted}, got {list(g.shape)}")
+        raise ShapeError(f"transformations: expected elements {wanted}, got {list(g.shape)}")
     finite = torch.isfinite(g)
     if not bool(finite.all()):
         bad = int((~finite).sum())
-        raise NonFiniteError(f"law: expected elements that have a logarithm, got {bad} NaN or infinite entries")
+        raise NonFiniteError(
+            f"transformations: expected elements that have a logarithm, got {bad} NaN or infinite entries"
+        )
     return g
 
 
 def moving_elements(
-    action: Action, x: Any, count: int, law: Law | None, generator: torch.Generator | None
+    action: Action, x: Any, count: int, transformations: Transformations | None, generator: torch.Generator | None
 ) -> tuple[Tensor, Bool[Tensor, "m b"]]:
     """Draw elements that move data, and return them with the mask of where they are defined.
 
@@ -93,7 +97,7 @@ def moving_elements(
         action: on the data.
         x: data with one batch dimension.
         count: m, the number of elements.
-        law: their law; ``None`` for exp of standard normal vectors in the group's basis.
+        transformations: their distribution; ``None`` for exp of standard normal vectors in the group's basis.
         generator: random numbers.
 
     Returns:
@@ -104,46 +108,48 @@ def moving_elements(
     """
     group, reference, batch = action.group, pytree.tree_leaves(x)[0], action.batch_shape(x).numel()
     check_count("num_elements", count)
-    if law is None:
+    if transformations is None:
         h = group.exp(normal((count, group.dim), torch.empty(0, dtype=torch.float64), generator))
     else:
-        h = sample_elements(group, law, count, generator or torch.Generator().manual_seed(0))
+        h = sample_elements(group, transformations, count, generator or torch.Generator().manual_seed(0))
     h = h.to(reference).unsqueeze(1)
     valid = action.is_valid(h, x).reshape(count, batch, -1).all(-1)
     if not bool(valid.any()):
-        raise DomainError(f"law: expected elements that are defined on some datum, got none of {count}")
+        raise DomainError(f"transformations: expected elements that are defined on some datum, got none of {count}")
     unit = group.identity(dtype=h.dtype, device=h.device)
     return where_rows(valid, h.expand(count, batch, *group.element_shape), unit), valid
 
 
-def spread_of(group: LieGroup, law: Law, seed: int = 0) -> Tensor:
-    r"""A basis ``[n, n]``, for the ``scale`` of the group, in which a law of elements has unit spread.
+def spread_of(group: LieGroup, transformations: Transformations, seed: int = 0) -> Tensor:
+    r"""A basis ``[n, n]``, for the ``scale`` of the group, in which transformations have unit spread.
 
     The root of the second moment of :math:`\log g`, without what logarithms of large rotations exaggerate (see
     `_bounded`). A guess that is off by a twentieth leaves undone what moves along :math:`[\log g, \log g'] / 20`, too,
-    of two elements drawn: no direction has less than that. A direction in which the law does not move, with less than
+    of two elements drawn: no direction has less than that. A direction in which they do not move, with less than
     a thousandth of the largest spread, has a twentieth of it; all others do not depend on units.
 
     Args:
         group: the group.
-        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         seed: of the elements drawn.
 
     Raises:
-        ShapeError: what the law draws are no elements, or too few.
+        ShapeError: what is drawn are no elements, or too few.
         DomainError: fewer than half of them have a logarithm, or all are the identity.
     """
-    g = sample_elements(group, law, _NUM_SAMPLES, keyed(seed, 3))
+    g = sample_elements(group, transformations, _NUM_SAMPLES, keyed(seed, 3))
     natural = group.with_scale(None)
     v = natural.log(g.double().cpu())
     v = v[torch.isfinite(v).all(-1)]
     if len(v) < _NUM_SAMPLES // 2:
-        raise DomainError(f"law: expected elements most of which have a logarithm, got {len(v)} of {_NUM_SAMPLES}")
+        raise DomainError(
+            f"transformations: expected elements most of which have a logarithm, got {len(v)} of {_NUM_SAMPLES}"
+        )
     v = _bounded(natural, v)
     values, vectors = torch.linalg.eigh(v.mT @ v / len(v))
     largest = float(values[-1])
     if not largest > 0:
-        raise DomainError("law: expected transformations, got the identity alone")
+        raise DomainError("transformations: expected transformations, got the identity alone")
     half = len(v) // 2
     brackets = natural.algebra.bracket(v[:half], v[half : 2 * half]) @ vectors
     values = torch.maximum(values, _ERROR**2 * brackets.square().mean(0))
@@ -156,7 +162,7 @@ def _bounded(group: LieGroup, v: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
 
     On affine maps and homographies exp is singular where an eigenvalue of ad(v) is :math:`2 \pi i`: at a rotation by
     :math:`\pi`. The logarithm of such a rotation with a little shear has a shear without bound, and the second moment
-    of a law of any rotation and small shears is infinite. Of a logarithm more than half as far,
+    of any rotation and small shears is infinite. Of a logarithm more than half as far,
     :math:`v = k + \delta` with k where the Killing form is negative, :math:`k + J_r(k) \delta` is kept, as
     :math:`\exp v \approx \exp(k) \exp(J_r(k) \delta)`.
     """
@@ -216,7 +222,7 @@ _MEMBER_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class PlaneLaw:
+class PlaneTransformations:
     """A distribution of elements that knows their group.
 
     Attributes:
@@ -232,7 +238,7 @@ class PlaneLaw:
         return self.draw(count, generator)
 
 
-def rotations(group: LieGroup, degrees: float = 180.0) -> Law:
+def rotations(group: LieGroup, degrees: float = 180.0) -> Transformations:
     """Return the uniform distribution of rotations about the middle of the frame, by up to ``degrees`` either way.
 
     Args:
@@ -246,8 +252,8 @@ def rotations(group: LieGroup, degrees: float = 180.0) -> Law:
         ConfigurationError: a bound out of its range, or a group without such transformations.
 
     Example:
-        >>> law = rotations(SO(2), 45.0)
-        >>> law(3, torch.Generator().manual_seed(0)).shape
+        >>> transformations = rotations(SO(2), 45.0)
+        >>> transformations(3, torch.Generator().manual_seed(0)).shape
         torch.Size([3, 2, 2])
     """
     if check_positive("degrees", degrees) > 180.0:
@@ -261,10 +267,10 @@ def rotations(group: LieGroup, degrees: float = 180.0) -> Law:
         matrix[:, :2, :2] = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
         return matrix
 
-    return _law(group, matrices, "rotations")
+    return _plane_transformations(group, matrices, "rotations")
 
 
-def scales(group: LieGroup, low: float, high: float) -> Law:
+def scales(group: LieGroup, low: float, high: float) -> Transformations:
     """Return the distribution of scales about the middle of the frame, uniform in their logarithm.
 
     Args:
@@ -282,10 +288,10 @@ def scales(group: LieGroup, low: float, high: float) -> Law:
         s = (math.log(low) + math.log(high / low) * u[:, 0]).exp()
         return torch.diag_embed(torch.stack([s, s, torch.ones_like(s)], -1))
 
-    return _law(group, matrices, "scalings")
+    return _plane_transformations(group, matrices, "scalings")
 
 
-def shifts(group: LieGroup, share: float) -> Law:
+def shifts(group: LieGroup, share: float) -> Transformations:
     """Return the uniform distribution of shifts by up to a share of the longer side of the frame, in x and in y.
 
     Args:
@@ -302,10 +308,10 @@ def shifts(group: LieGroup, share: float) -> Law:
         matrix[:, :2, 2] = 2.0 * share * (2.0 * u[:, :2] - 1.0)  # the frame is two wide
         return matrix
 
-    return _law(group, matrices, "shifts")
+    return _plane_transformations(group, matrices, "shifts")
 
 
-def homographies(group: LieGroup, share: float = 0.25, size: tuple[int, int] = (1, 1)) -> Law:
+def homographies(group: LieGroup, share: float = 0.25, size: tuple[int, int] = (1, 1)) -> Transformations:
     """Return the distribution of homographies that move each corner of the frame independently.
 
     Uniformly, in x and in y by up to a share of that side. Homographies that send a line of the frame to infinity, or
@@ -329,31 +335,33 @@ def homographies(group: LieGroup, share: float = 0.25, size: tuple[int, int] = (
         moved = corners + reach * (2.0 * u.unflatten(-1, (4, 2)) - 1.0)
         return fit_homographies(corners.expand_as(moved), moved)
 
-    return _law(group, matrices, "homographies", lambda found: _keeps(found, corners))
+    return _plane_transformations(group, matrices, "homographies", lambda found: _keeps(found, corners))
 
 
-def composed(group: LieGroup, *laws: Law) -> Law:
+def composed(group: LieGroup, *transformations: Transformations) -> Transformations:
     """Return the distribution of products of independent elements, the first one on the left.
 
     Args:
         group: of the elements.
-        laws: their distributions.
+        transformations: their distributions.
 
     Raises:
         ConfigurationError: no distribution.
     """
     if not isinstance(group, LieGroup):
         raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
-    if not laws or not all(callable(law) for law in laws):
-        raise ConfigurationError(f"laws: expected at least one function of (count, generator), got {laws!r}")
+    if not transformations or not all(callable(each) for each in transformations):
+        raise ConfigurationError(
+            f"transformations: expected at least one function of (count, generator), got {transformations!r}"
+        )
 
     def draw(count: int, generator: torch.Generator | None) -> Tensor:
-        first, *others = (each(count, generator) for each in laws)  # type: ignore[arg-type]
+        first, *others = (each(count, generator) for each in transformations)  # type: ignore[arg-type]
         for other in others:
             first = group.compose(first, other)
         return first
 
-    return PlaneLaw(group, draw)
+    return PlaneTransformations(group, draw)
 
 
 def _units(count: int) -> Tensor:
@@ -371,12 +379,12 @@ def _keeps(matrix: Float[Tensor, "b 3 3"], corners: Float[Tensor, "4 2"]) -> Boo
     return kept[0] & kept[1]
 
 
-def _law(
+def _plane_transformations(
     group: LieGroup,
     matrices: Callable[[Tensor], Tensor],
     what: str,
     accepts: Callable[[Tensor], Tensor] | None = None,
-) -> Law:
+) -> Transformations:
     """The distribution of matrices made of uniform numbers ``[count, 8]``, if they are in the group.
 
     Args:
@@ -402,7 +410,7 @@ def _law(
     found = found * (some[:, -1:, -1:] / found[:, -1:, -1:])
     if not bool(((found - some).abs() <= _MEMBER_TOLERANCE).all()):
         raise ConfigurationError(f"group: expected one that has {what}, got {group!r}")
-    return PlaneLaw(group, draw)
+    return PlaneTransformations(group, draw)
 
 
 check_calls(__name__, __all__)

@@ -22,7 +22,7 @@ from trivgeo.inversion.point_alignment import fit_points, num_points_needed
 from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.chains import Select
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
-from trivgeo.inversion.transformations import Law, sample_elements
+from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.registration.record import Registration, fit_of, robust_std
 
 __all__ = ["register_clouds"]
@@ -88,7 +88,7 @@ def register_clouds(
     fixed: Float[Tensor, "k n"],
     group: LieGroup,
     matched: bool | None,
-    law: Law | None,
+    transformations: Transformations | None,
     num_starts: int,
     generator: torch.Generator,
 ) -> Registration:
@@ -99,7 +99,7 @@ def register_clouds(
         fixed: cloud ``[k, n]`` to which it is moved.
         group: the group of the transformation.
         matched: whether the points are in the same order; ``None`` to find out.
-        law: function (count, generator) to elements from which searches start, see `register`.
+        transformations: function (count, generator) to elements from which searches start, see `register`.
         num_starts: number of searches.
         generator: random numbers.
     """
@@ -119,10 +119,10 @@ def register_clouds(
     else:
         first = (
             []
-            if law is None
-            else [units.conditioned(group, sample_elements(group, law, num_starts - 1, generator).to(x))]
+            if transformations is None
+            else [units.conditioned(group, sample_elements(group, transformations, num_starts - 1, generator).to(x))]
         )
-        starts = torch.cat([*first, _starts(group, x, y, units, 1 if law else num_starts, generator)])
+        starts = torch.cat([*first, _starts(group, x, y, units, 1 if transformations else num_starts, generator)])
         descents = [_descend_nearest(group, x, y, part, generator) for part in _by_component(group, starts)]
     action = PointCloud(group)
     stds = [robust_std(r(action(group.inverse(h[:1]), p[None]))[0]) for h, r, p in descents]

@@ -20,7 +20,7 @@ from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.chains import Select
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
-from trivgeo.inversion.transformations import Law, sample_elements
+from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.registration.record import Registration, fit_of, robust_std
 
 __all__ = ["register_images"]
@@ -56,7 +56,7 @@ _CORRELATED = 4
 """Pixels on each side in which blurred noise is correlated."""
 _LEAST_SHARED = 0.5
 """Share of the contrast that both images must have in common."""
-_NEAR = "the search began near the identity: give a law if the transformation may be larger"
+_NEAR = "the search began near the identity: give transformations if the transformation may be larger"
 _SPREAD = 0.15
 """Standard deviation of the first elements in each direction, in units of the natural basis."""
 
@@ -65,7 +65,7 @@ def register_images(
     moving: Float[Tensor, "c h w"],
     fixed: Float[Tensor, "c h w"],
     group: LieGroup,
-    law: Law | None,
+    transformations: Transformations | None,
     num_starts: int,
     generator: torch.Generator,
 ) -> Registration:
@@ -75,7 +75,7 @@ def register_images(
         moving: image ``[c, h, w]`` that is moved.
         fixed: image ``[c, h, w]`` to which it is moved.
         group: the group of the transformation.
-        law: function (count, generator) to elements from which searches start, see `register`.
+        transformations: function (count, generator) to elements from which searches start, see `register`.
         num_starts: number of searches.
         generator: random numbers.
     """
@@ -83,7 +83,7 @@ def register_images(
     dtype, contrast = moving.dtype, float(fixed.std(correction=0)) or 1.0
     moving, fixed = moving / contrast, fixed / contrast
     sides = _sides(*fixed.shape[-2:])
-    starts = _starts(group, law, num_starts, generator, moving)
+    starts = _starts(group, transformations, num_starts, generator, moving)
     found = _descend(action, moving, fixed, starts, 0, sides[0], None)
     if not found.shared >= _LEAST_SHARED:  # or the exposures are very different
         alike = _descend(action, _standardised(moving, fixed), fixed, starts, 0, sides[0], None)
@@ -123,7 +123,7 @@ def register_images(
     return replace(
         fit,
         action=ImageWarp(group),
-        reasons=(*reasons, _NEAR) if reasons and law is None else reasons,
+        reasons=(*reasons, _NEAR) if reasons and transformations is None else reasons,
         element=fit.element.to(dtype),
         covariance=fit.covariance.to(dtype),
         residual=fit.residual * contrast,
@@ -230,13 +230,15 @@ def _shrunk(image: Tensor, side: int) -> Tensor:
     return functional.interpolate(image[None], size, mode="area")[0]
 
 
-def _starts(group: LieGroup, law: Law | None, number: int, generator: torch.Generator, prototype: Tensor) -> Tensor:
-    """The identity, and elements of the law; of the inverter, so inverses of what takes moving to fixed."""
-    if law is None:
+def _starts(
+    group: LieGroup, transformations: Transformations | None, number: int, generator: torch.Generator, prototype: Tensor
+) -> Tensor:
+    """The identity, and drawn elements; of the inverter, so inverses of what takes moving to fixed."""
+    if transformations is None:
         v = _SPREAD * normal((number - 1, group.dim), prototype.double(), generator)
         drawn = group.with_scale(None).exp(v)
     else:
-        drawn = sample_elements(group, law, number - 1, generator)
+        drawn = sample_elements(group, transformations, number - 1, generator)
     first = group.identity(1, dtype=prototype.dtype, device=prototype.device)
     return group.inverse(torch.cat([first, drawn.to(first)]))
 

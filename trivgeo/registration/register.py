@@ -11,7 +11,7 @@ from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_tensor, check_type, promoted
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.transformations import Law
+from trivgeo.inversion.transformations import Transformations
 from trivgeo.registration.clouds import register_clouds
 from trivgeo.registration.images import register_images
 from trivgeo.registration.record import Registration
@@ -31,7 +31,7 @@ def register(
     group: LieGroup,
     *,
     matched: bool | None = None,
-    law: Law | None = None,
+    transformations: Transformations | None = None,
     num_starts: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Registration:
@@ -41,7 +41,7 @@ def register(
     descent of the differences of pixels under a loss that leaves outliers alone (Geman and McClure 1987), on the part
     that both show. Exposures may differ: a gain and an offset of each channel are fitted beside g. The first elements
     are near the identity (shifts by some 15 % of the frame); for others, such as rotations by any angle, give a
-    ``law``. Images that share less than half of their contrast are not trusted. Data of
+    ``transformations``. Images that share less than half of their contrast are not trusted. Data of
     half precision are registered in single precision, and so are the elements.
 
     Clouds ``[m, n]`` and ``[k, n]`` are centred and scaled first, wherever the group has what that takes, so that map
@@ -49,15 +49,16 @@ def register(
     direct linear transformation), from all points and from many few of them, then by a descent. In none, the distances
     to nearest points count both ways: a scale cannot shrink a cloud to a point to make them small. The search begins
     with rotations about the centres. With `O` and `E` it is made among reflections as well, with half of the first
-    elements; photographs are reflected only if the ``law`` is. Clouds are not trusted if they stay as far from each
-    other as half the distance between neighbours and a tenth of their size, in the same order as nine tenths of it.
+    elements; photographs are reflected only if the ``transformations`` are. Clouds are not trusted if they stay as far
+    from each other as half the distance between neighbours and a tenth of their size, in the same order as nine tenths
+    of it.
 
     Args:
         moving: what is moved.
         fixed: where it is moved to.
         group: an action on points of the plane for photographs, of n coordinates for clouds.
         matched: whether point i of one cloud belongs to point i of the other; default: if that fits.
-        law: of elements to begin with, such as those of `trivgeo.inversion.transformations`.
+        transformations: distribution of elements to begin with, such as those of `trivgeo.inversion.transformations`.
         num_starts: number of elements to begin with; default 256 for photographs, 64 for clouds on the
             plane, 512 in space.
         generator: for the first elements; default one with the same seed in every call.
@@ -85,22 +86,22 @@ def register(
         raise ConfigurationError(f"group: expected one that acts on points of {n} coordinates, got {group!r}{hint}")
     if matched is not None and not isinstance(matched, bool):
         raise ConfigurationError(f"matched: expected True, False or None, got {matched!r}")
-    if law is not None and not callable(law):
-        raise ConfigurationError(f"law: expected a function of (count, generator), got {law!r}")
+    if transformations is not None and not callable(transformations):
+        raise ConfigurationError(f"transformations: expected a function of (count, generator), got {transformations!r}")
     if generator is not None:
         check_type("generator", generator, torch.Generator)
     usual = _STARTS_OF_IMAGES if moving.ndim == 3 else _STARTS_ON_PLANE if n < 3 else _STARTS_IN_SPACE
     number = check_count("num_starts", usual if num_starts is None else num_starts)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     if moving.ndim == 2:
-        return register_clouds(moving, fixed, group, matched, law, number, generator)
+        return register_clouds(moving, fixed, group, matched, transformations, number, generator)
     if moving.shape != fixed.shape:
         hint = "crop or pad both to one size"
         raise ShapeError(f"fixed: expected an image {list(moving.shape)}, as moving, got {list(fixed.shape)}; {hint}")
     if matched is not None:
         raise ConfigurationError("matched: expected none for photographs")
     ImageWarp(group).check_data(moving, "moving")
-    return register_images(moving, fixed, group, law, number, generator)
+    return register_images(moving, fixed, group, transformations, number, generator)
 
 
 def _checked(name: str, value: Tensor) -> Tensor:

@@ -180,7 +180,7 @@ class GaussianInitialEnergy(DataEnergy):
     .. math:: E = E_{box} + \frac{w}{2 m} \bigl(|z|^2 + |r|^2 / \epsilon^2\bigr),
 
     with u_0 at m sensors split into the whitened coordinates z of the principal components whose standard deviation is
-    above :math:`\epsilon`, and the rest r: the negative log-likelihood of a Gaussian law with mean and covariance of
+    above :math:`\epsilon`, and the rest r: the negative log-likelihood of a Gaussian with mean and covariance of
     the training set, the variance in all other directions raised to :math:`\epsilon^2`.
 
     The box alone finds a transformation because the query points are known to fill the training domain. Where they

@@ -57,7 +57,8 @@ class FieldSpectrum(DataEnergy):
     .. math:: E = E_{box} + \frac{w}{2 N} \sum_k \frac{|\hat u_k - \bar u_k|^2}{S_k + \epsilon^2},
 
     with :math:`S_k` the variances of the N modes in the training set and :math:`\bar u_k` their means, which are zero
-    but for k = 0 if its law is the same everywhere on a periodic box. A boost shows in k = 0, a scaling in all.
+    but for k = 0 if its distribution is the same everywhere on a periodic box. A boost shows in k = 0, a scaling in
+    all.
 
     Args:
         box: the distance of the grid.
@@ -92,13 +93,14 @@ class FieldSpectrum(DataEnergy):
 
 
 class FieldComponents(DataEnergy):
-    r"""The distance to the training grid, plus how unlikely the values are for a law with their mean and covariance.
+    r"""The distance to the training grid, plus how unlikely the values are for a Gaussian with their mean and
+    covariance.
 
     .. math:: E = E_{box} + \frac{w}{2 N} \bigl(|z|^2 + |r|^2 / \epsilon^2\bigr),
 
     with the N values split into the whitened coordinates z of the principal components whose standard deviation is
     above :math:`\epsilon`, and the rest r; the counterpart of `GaussianInitialEnergy`. It sees where things are and how
-    they are turned, `FieldSpectrum` does not: it is for fields whose law is not the same everywhere.
+    they are turned, `FieldSpectrum` does not: it is for fields whose distribution is not the same everywhere.
 
     Args:
         samples: initial conditions of the training set, on one grid, with one batch dimension.

@@ -27,7 +27,7 @@ from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.posterior import check_action, check_batch
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.rows import rows_like, where_rows
-from trivgeo.inversion.transformations import Law, moving_elements
+from trivgeo.inversion.transformations import Transformations, moving_elements
 
 __all__ = ["EquivarianceError", "TestTimeEquivariant"]
 
@@ -154,7 +154,7 @@ class TestTimeEquivariant(nn.Module):
         x: Any,
         num_elements: int = 50,
         *,
-        law: Law | None = None,
+        transformations: Transformations | None = None,
         generator: torch.Generator | None = None,
     ) -> EquivarianceError:
         r"""Measure the distance of predictions of moved data :math:`\tilde f(h.x)` from the moved predictions h.f(x).
@@ -165,7 +165,7 @@ class TestTimeEquivariant(nn.Module):
         Args:
             x: data of the inverter, see `Inverter.forward`. Elements are drawn anew for each size of images in a list.
             num_elements: m, the number of elements h.
-            law: their law; default exp of standard normal vectors in the group's basis.
+            transformations: their distribution; default exp of standard normal vectors in the group's basis.
             generator: of elements and inverter.
 
         Raises:
@@ -176,11 +176,14 @@ class TestTimeEquivariant(nn.Module):
         if is_list_of_images(action, x):
             places = places_by_size("x", x)
             batches = [stacked(x, index) for index in places]
-            parts = [self.equivariance_error(batch, num_elements, law=law, generator=generator) for batch in batches]
+            parts = [
+                self.equivariance_error(batch, num_elements, transformations=transformations, generator=generator)
+                for batch in batches
+            ]
             columns = in_order([part.errors.mT for part in parts], places)
             return EquivarianceError.of_errors(torch.stack(list(columns), -1))
         x, _ = check_batch(action, on_device(x, module_device(self)))
-        g, valid = moving_elements(action, x, num_elements, law, generator)
+        g, valid = moving_elements(action, x, num_elements, transformations, generator)
         moved = pytree.tree_map(lambda leaf: leaf.flatten(0, 1), action(g, x))
         output = self(x, generator=generator)
         if not (output.is_floating_point() or output.is_complex()):

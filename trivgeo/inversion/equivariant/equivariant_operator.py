@@ -25,7 +25,7 @@ from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.posterior import ConditionalPosterior
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.inversion.stages import AddNoise, Newton, Replicate
-from trivgeo.inversion.transformations import Law, moving_elements
+from trivgeo.inversion.transformations import Transformations, moving_elements
 from trivgeo.pde import EvolutionEquation, SpectralEquation
 from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 from trivgeo.sde import GeometricSchedule
@@ -610,7 +610,7 @@ class EquivariantOperator(nn.Module):
         initial: Field,
         num_elements: int = 50,
         *,
-        law: Law | None = None,
+        transformations: Transformations | None = None,
         parameters: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> EquivarianceError:
@@ -622,7 +622,7 @@ class EquivariantOperator(nn.Module):
 
         Args:
             initial: see `forward`.
-            num_elements: see `TestTimeEquivariant.equivariance_error`, like ``law``.
+            num_elements: see `TestTimeEquivariant.equivariance_error`, like ``transformations``.
             parameters: see `forward`; a row for each field, or the same for all.
             generator: of elements and inverter.
 
@@ -632,11 +632,13 @@ class EquivariantOperator(nn.Module):
         """
         self._check_initial(initial)
         initial = on_device(initial, module_device(self.inverter))
-        h, valid = moving_elements(self.action, initial, num_elements, law, generator)
+        h, valid = moving_elements(self.action, initial, num_elements, transformations, generator)
         solved = self(initial, parameters=parameters, generator=generator)
         valid = valid & self.action.is_valid(h, solved)
         if not bool(valid.any()):
-            raise DomainError(f"law: expected elements that are defined on some solution, got none of {num_elements}")
+            raise DomainError(
+                f"transformations: expected elements that are defined on some solution, got none of {num_elements}"
+            )
         fields, expected = (
             Field(y.values.flatten(0, 1), Grid(*(leaf.flatten(0, 1) for leaf in y.grid)))
             for y in (self.action(h, initial), self.action(h, solved))

@@ -19,7 +19,7 @@ from trivgeo.inversion.learned.posterior_density import DensityFit, fit_density,
 from trivgeo.inversion.learned.score import LearnedScore, apply_inverse
 from trivgeo.inversion.posterior import automatic_bound
 from trivgeo.inversion.sampling.mixture import StudentMixture
-from trivgeo.inversion.transformations import Law, sample_elements
+from trivgeo.inversion.transformations import Transformations, sample_elements
 
 __all__ = ["Calibration", "CalibrationSource", "calibrate", "calibration_size"]
 
@@ -33,7 +33,7 @@ _FALSE_ALARMS = 0.04
 """Share of clean validation data that are flagged; a twentieth is promised, of which the rest is for chance."""
 _LEFT_ALONE = 0.997
 """Share of clean validation data that the gate leaves alone."""
-_NUM_LAW_POINTS, _NEIGHBOUR = 8192, 8
+_NUM_DRAWN_ELEMENTS, _NEIGHBOUR = 8192, 8
 _SHRINKAGE = 1e-3
 """Variance added to features in every direction, in units of their mean variance."""
 _REGIONS = (0.5, 0.9)
@@ -44,7 +44,7 @@ _OUTLYING = 6.0
 REASONS = (
     "the restored datum is unlike clean data",
     "the datum is unlike transformed clean data",
-    "the transformation found is outside of the law",
+    "the transformation found is outside of the distribution",
 )
 """What each score of `Calibration.scores` says where it is above its threshold."""
 
@@ -55,14 +55,14 @@ class CalibrationSource(NamedTuple):
     Attributes:
         known: (count, generator) to clean data of the training, for moments of features.
         clean: likewise, data that the training did not see.
-        law: of transformations.
+        transformations: their distribution.
         estimate: data to the elements found, ``[b, *element_shape]``.
         draw: data to draws of the learned posterior, ``[b, K, *element_shape]``.
     """
 
     known: Callable[[int, torch.Generator], Any]
     clean: Callable[[int, torch.Generator], Any]
-    law: Law
+    transformations: Transformations
     estimate: Callable[[Any], Tensor]
     draw: Callable[[Any], Tensor]
 
@@ -71,14 +71,14 @@ class Calibration(nn.Module):
     """Calibration of a learned inverter by data that its training did not see.
 
     Args:
-        tensors: moments of features and elements of the law, which become buffers.
+        tensors: moments of features and drawn elements, which become buffers.
 
     Attributes:
         num_data: number of these data.
         coverage: share of them whose transformation lies in the region of highest posterior density of a given mass,
             by that mass. It is cross-validated: the density of each half of the data is fitted to the other half.
         fit: changes that make of draws of the learned posterior a density that these data follow.
-        false_alarms: share of clean data, moved by the law or not (the larger one), that are not `trusted`.
+        false_alarms: share of clean data, moved by the transformations or not (the larger one), that are not `trusted`.
         thresholds: of the scores.
         gate_threshold: see `looks_clean`.
     """
@@ -100,7 +100,7 @@ class Calibration(nn.Module):
         self.false_alarms = false_alarms
         self.thresholds = tuple(map(float, thresholds))
         self.gate_threshold = tuple(map(float, gate_threshold))
-        if "law_spread" in tensors:  # of older files, which measure in units of the law
+        if "law_spread" in tensors:  # of older files, which measure in units of its spread
             tensors = {**tensors, "law_white": torch.diag(1.0 / tensors["law_spread"])}
             del tensors["law_spread"]
         for name, tensor in tensors.items():
@@ -112,7 +112,7 @@ class Calibration(nn.Module):
 
         Args:
             entry: plain types.
-            tensors: moments of features and elements of the law.
+            tensors: moments of features and drawn elements.
 
         Raises:
             TypeError: a part is missing, or there are others.
@@ -150,7 +150,7 @@ class Calibration(nn.Module):
         """Return scores that are high for unusual data or elements; two evaluations of the network for each datum.
 
         Two scores are Mahalanobis distances of features: of the datum with g undone, and of the datum itself (Lee et
-        al. 2018). The third is the distance of g from the eighth nearest of elements of the law, in units of the usual
+        al. 2018). The third is the distance of g from the eighth nearest of drawn elements, in units of the usual
         error of the inverter.
 
         Args:
@@ -243,7 +243,7 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
     """
     x, g, moved = _problems(score, source._replace(clean=source.known), 4 * number, seed, 20)
     found = source.estimate(moved)
-    tensors = _law_tensors(score, source.law, score.group.log(found) - score.group.log(g), seed)
+    tensors = _distribution_tensors(score, source.transformations, score.group.log(found) - score.group.log(g), seed)
     restored = apply_inverse(score.action, found, score.prepared(moved))[0]
     low, high = score.levels
     tensors |= _moments("restored", _in_parts(score, restored, low))
@@ -273,7 +273,7 @@ def _problems(
     """Clean data, elements that are defined on them, and the moved data."""
     x = on_device(source.clean(number, keyed(seed, key)), module_device(score))
     reference: Tensor = pytree.tree_leaves(x)[0]
-    g = sample_elements(score.group, source.law, number, keyed(seed, key + 1)).to(reference)
+    g = sample_elements(score.group, source.transformations, number, keyed(seed, key + 1)).to(reference)
     moved, defined = apply_inverse(score.action, score.group.inverse(g), x)
     x, moved = (pytree.tree_map(lambda leaf: leaf[defined], data) for data in (x, moved))
     return x, g[defined], moved
@@ -291,10 +291,12 @@ def _parts(x: Any, g: Tensor) -> Iterator[tuple[Any, Tensor]]:
         yield pytree.tree_map(lambda leaf, i=i: leaf[i : i + number], x), g[i : i + number]
 
 
-def _law_tensors(score: LearnedScore, law: Law, errors: Float[Tensor, "b n"], seed: int) -> dict[str, Tensor]:
-    """Elements of the law and the matrix that measures logarithms in units of the usual error of the inverter."""
+def _distribution_tensors(
+    score: LearnedScore, transformations: Transformations, errors: Float[Tensor, "b n"], seed: int
+) -> dict[str, Tensor]:
+    """Drawn elements and the matrix that measures logarithms in units of the usual error of the inverter."""
     parameter = next(score.backbone.parameters())
-    g = sample_elements(score.group, law, _NUM_LAW_POINTS, keyed(seed, 10)).to(parameter)
+    g = sample_elements(score.group, transformations, _NUM_DRAWN_ELEMENTS, keyed(seed, 10)).to(parameter)
     v = score.group.log(g)
     v = v[torch.isfinite(v).all(-1)]
     spread = v.std(0).clamp(min=1e-6)

@@ -32,7 +32,7 @@ from trivgeo.inversion.posterior import Posterior, check_action, check_batch
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import StageLike
 from trivgeo.inversion.stages.chains import AddNoise, Replicate
-from trivgeo.inversion.transformations import Law, noise_between, num_noise_factors, spread_of
+from trivgeo.inversion.transformations import Transformations, noise_between, num_noise_factors, spread_of
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
 
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _WIDER = 1.25
-"""Width of the noise, in units of the spread of the law."""
+"""Width of the noise, in units of the spread of the transformations."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,16 @@ class BackboneFactory:
             backbone.requires_grad_(True).train()  # the template is the network of another, trained inverter
         return backbone
 
-    def score(self, action: Action, law: Law, x: Any, seed: int) -> LearnedScore:
-        """Return an untrained score, whose noise is a little wider than a law, on the device of the data.
+    def score(self, action: Action, transformations: Transformations, x: Any, seed: int) -> LearnedScore:
+        """Return an untrained score, whose noise is a little wider than the transformations, on the device of the data.
 
         Args:
             action: on the data.
-            law: of the transformations.
+            transformations: to be undone.
             x: some clean data.
-            seed: of the draws of the law.
+            seed: of the draws.
         """
-        action = action.with_scale(_WIDER * spread_of(action.group, law, seed))
+        action = action.with_scale(_WIDER * spread_of(action.group, transformations, seed))
         backbone = self(action, x).to(tree_device(x))
         network = backbone if isinstance(backbone, NoiseNetwork) else None
         schedule, time = noise_between(NoiseNetwork.finest if network is None else network.finest, 1.0)
@@ -93,7 +93,7 @@ class BackboneFactory:
             backbone,
             noise_steps=num_noise_factors(action.group),
             lowest_time=time,
-            augmentation=law,
+            augmentation=transformations,
             prepare=None if network is None else network.reduced,
         )
 
@@ -169,12 +169,12 @@ class LearnedInverter(Inverter):
     """Learns to undo random transformations of clean data, then inverts in a few evaluations of a network.
 
     ```python
-    inverter = LearnedInverter(ImageWarp(Affine(2)), seed=0).fit(clean, law)
+    inverter = LearnedInverter(ImageWarp(Affine(2)), seed=0).fit(clean, transformations)
     result = inverter(x)
     restored = result.restore(x)
     ```
 
-    The noise is as wide as the law of the transformations in every direction of the group, whatever the scale of the
+    The noise is as wide as the transformations in every direction of the group, whatever the scale of the
     group. See `LearnedScore` for the network and `AmortizedInverter` for the inversion. Results are `CheckedResult`s:
     ``trusted`` is false, with ``reasons``, for data or transformations unlike the training set. Several hypotheses are
     draws from the learned posterior, which is calibrated: an estimate, without weights. `log_prob` is the density of
@@ -334,7 +334,7 @@ class LearnedInverter(Inverter):
     def fit(
         self,
         clean: Any,
-        law: Law,
+        transformations: Transformations,
         *,
         steps: int = 2000,
         batch_size: int = 256,
@@ -352,7 +352,7 @@ class LearnedInverter(Inverter):
 
         Args:
             clean: clean data with one batch dimension, or a function (count, generator) that draws some.
-            law: (count, generator) to elements ``[count, *element_shape]``: the transformations to be undone. The
+            transformations: (count, generator) to elements ``[count, *element_shape]``, to be undone. The
                 noise is made as wide as they are.
             steps: of the optimiser.
             batch_size: data of each step.
@@ -377,15 +377,15 @@ class LearnedInverter(Inverter):
 
         _check_length(steps, batch_size, seconds)
         known, rest = held_out(self.action, clean, self.seed)
-        score, draw = self._score_to_train(known, law, batch_size)
+        score, draw = self._score_to_train(known, transformations, batch_size)
         module = training.ScoreTraining(score, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
         fitted = self._of_score(score)
-        calibration = fitted._calibrated(known, rest, law, module.trainer.global_step * batch_size)
+        calibration = fitted._calibrated(known, rest, transformations, module.trainer.global_step * batch_size)
         self.score, self.calibration = fitted.score, calibration
         return self
 
-    def calibrate(self, clean: Any, law: Law) -> LearnedInverter:
+    def calibrate(self, clean: Any, transformations: Transformations) -> LearnedInverter:
         """Measure the trained inverter on clean data, as `fit` does at its end, and keep that as its `calibration`.
 
         For checkpoints without a calibration, and where data or transformations are others than in training.
@@ -393,7 +393,7 @@ class LearnedInverter(Inverter):
         Args:
             clean: clean data that the training did not see, one batch dimension, or a function (count, generator)
                 that draws some.
-            law: (count, generator) to elements ``[count, *element_shape]``: the transformations to be undone.
+            transformations: (count, generator) to elements ``[count, *element_shape]``, to be undone.
 
         Returns:
             The inverter itself.
@@ -405,13 +405,13 @@ class LearnedInverter(Inverter):
 
         Example:
             ```python
-            inverter = LearnedInverter.load("inverter.safetensors", action).calibrate(validation, law)
+            inverter = LearnedInverter.load("inverter.safetensors", action).calibrate(validation, transformations)
             print(inverter.calibration.coverage)
             ```
         """
         self._trained_score()
         known, rest = held_out(self.action, clean, self.seed)
-        self.calibration = self._calibrated(known, rest, law, None)
+        self.calibration = self._calibrated(known, rest, transformations, None)
         return self
 
     def _of_score(self, score: LearnedScore) -> LearnedInverter:
@@ -419,14 +419,14 @@ class LearnedInverter(Inverter):
         settings = {name: getattr(self, name) for name in ("steps", "num_hypotheses", "stepper", "seed", "gate")}
         return LearnedInverter.from_score(score, self.energy, **settings)
 
-    def _calibrated(self, known: Any, rest: Draw, law: Law, seen: int | None) -> Calibration:
+    def _calibrated(self, known: Any, rest: Draw, transformations: Transformations, seen: int | None) -> Calibration:
         """The calibration by data of the training, which saw so many if it is known, and draws of others."""
         action, bound = self._trained_score().action, self.max_evaluations
         stages = Inverter(action, self.energy, self.stages, max_evaluations=bound, progress=False)
         source = CalibrationSource(
             rest if callable(known) else picker(known),
             rest,
-            law,
+            transformations,
             lambda x: stages(x, generator=keyed(self.seed, 12, device=pytree.tree_leaves(x)[0].device)).best(),
             lambda x: (
                 self._drawing_inverter()(
@@ -449,7 +449,7 @@ class LearnedInverter(Inverter):
         """Train an inverter that jumps to a draw of the learned posterior: two evaluations in place of `steps`.
 
         See `consistency_loss` for the method. Clean data are moved as in training first; an inverter that was loaded
-        has no law any more, and moves them by noise.
+        has no distribution any more, and moves them by noise.
 
         Args:
             clean: see `fit`, like ``batch_size``, ``seconds``, ``folder`` and ``progress``.
@@ -536,19 +536,22 @@ class LearnedInverter(Inverter):
         inverter.calibration = calibration_of(file, tensors)
         return inverter
 
-    def _score_to_train(self, clean: Any, law: Law, batch_size: int) -> tuple[LearnedScore, Law]:
+    def _score_to_train(
+        self, clean: Any, transformations: Transformations, batch_size: int
+    ) -> tuple[LearnedScore, Transformations]:
         """The score before training, and what draws the data of a step."""
         drawing = checked_draw(self.action, clean) if callable(clean) else None
         some = drawing(max(batch_size, 512), keyed(self.seed, 2)) if drawing else check_batch(self.action, clean)[0]
         some = on_device(some, module_device(self) or self.make_backbone.device or tree_device(some))
-        score = self.make_backbone.score(self.action, law, some, self.seed)
+        score = self.make_backbone.score(self.action, transformations, some, self.seed)
         # `prepared` is idempotent, so it is applied once here
         return score, drawing or picker(score.prepared(some))
 
     def _trained_score(self) -> LearnedScore:
         if self.score is None:
             raise ConfigurationError(
-                "inverter: expected one that was trained; call fit(clean, law), or LearnedInverter.load(path, action)"
+                "inverter: expected one that was trained; call fit(clean, transformations), or "
+                "LearnedInverter.load(path, action)"
             )
         return self.score
 

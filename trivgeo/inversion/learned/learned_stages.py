@@ -88,10 +88,10 @@ class CleanGate(_CalibratedStage):
 
 
 class OutlierCheck(_CalibratedStage):
-    """Says of each datum whether it is like those of the training, and the transformation found of the law.
+    """Says of each datum whether it is like those of the training, and the transformation found like the drawn ones.
 
     The result is a `CheckedResult`: `trusted`, and `reasons` where not. Thresholds are such that one in twenty-five of
-    held-out clean data, moved by the law or not, is flagged. The network looks twice more. An exported program does
+    held-out clean data, moved or not, is flagged. The network looks twice more. An exported program does
     not check.
 
     Args:

@@ -72,7 +72,7 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
     spread = spread + (_LEAST_SPREAD**2 + size) * torch.eye(n).to(spread)
     shares = torch.where(number > 0.0, number, 0.0)
     empty = (shares.sum(-1, keepdim=True) == 0.0) & (torch.arange(shares.shape[1], device=shares.device) == 0)
-    shares = torch.where(empty, 1.0, shares)  # nothing was drawn: a normal law about the identity
+    shares = torch.where(empty, 1.0, shares)  # nothing was drawn: a normal distribution about the identity
     spread = torch.where(empty[..., None, None], torch.eye(n).to(spread), spread)
     log_shares = (shares / shares.sum(-1, keepdim=True)).log()
     return StudentMixture(group, centres, torch.linalg.cholesky(spread), log_shares, degrees=NUM_DEGREES_OF_FREEDOM)

@@ -141,7 +141,7 @@ class LearnedScore(nn.Module):
         The level of the noise of each datum is log-uniform between the lowest and the highest of ``levels``. The action
         on images interpolates, and a network could tell the noise from the number of interpolations of a clean datum.
         With ``augmentation`` the clean data are therefore moved by elements g_0 of k_1 first, and then seen from
-        g_0 w, as data are in an inversion; a law (count, generator) in place of True draws the g_0. With an exact
+        g_0 w, as data are in an inversion; a function (count, generator) in place of True draws the g_0. With an exact
         action the augmentation changes nothing.
 
         Args:
@@ -171,7 +171,7 @@ class LearnedScore(nn.Module):
 
     def _augmentations(self, level: Float[Tensor, " b"], generator: torch.Generator | None) -> Tensor:
         """Draw the elements that move clean data, ``[b, *element_shape]``."""
-        if callable(self.augmentation):  # a law that somebody wrote: with a generator on the CPU, in a dtype of its own
+        if callable(self.augmentation):  # a user's distribution: with a generator on the CPU, in a dtype of its own
             return sample_elements(self.group, self.augmentation, len(level), keyed(seed(level, generator))).to(level)
         each = self.levels[1] / math.sqrt(self.noise_steps)
         factors = self.group.exp(each * normal((self.noise_steps, len(level), self.group.dim), level, generator))

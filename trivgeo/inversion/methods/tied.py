@@ -21,7 +21,7 @@ from trivgeo.inversion.stages.chains import AddNoise, Replicate, Select
 from trivgeo.inversion.stages.descend import Adam, Descend
 from trivgeo.inversion.stages.gaussian_search import DRAWN_TOGETHER, GaussianSearch
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, ReverseDiffusionOptions, ScoreBound
-from trivgeo.inversion.transformations import Law, spread_of
+from trivgeo.inversion.transformations import Transformations, spread_of
 from trivgeo.sde import GeometricSchedule, Schedule, Stepper
 
 __all__ = [
@@ -45,7 +45,7 @@ _TOGETHER = 1024
 def timed_search(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],
-    law: Law,
+    transformations: Transformations,
     measured: EnergyMeasurement,
     seconds: float,
     seed: int,
@@ -55,13 +55,13 @@ def timed_search(
     Args:
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
-        law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         seconds: time of one call.
         seed: of all random numbers.
         measured: of the energy.
     """
     suggested = measured.suggested
-    expected = PriorEnergy(energy, spread_of(action.group, law, seed), suggested.temperature)
+    expected = PriorEnergy(energy, spread_of(action.group, transformations, seed), suggested.temperature)
     return Inverter(
         action.with_scale(suggested.scale), expected, [TimedSearch(measured, seconds)], max_evaluations=_TOGETHER
     )
@@ -183,7 +183,7 @@ class TIED(Inverter):
         action: Action,
         energy: DataEnergy | Callable[[Any], Tensor],
         clean: Any,
-        law: Law,
+        transformations: Transformations,
         *,
         seconds: float = 60.0,
         seed: int = 0,
@@ -192,21 +192,22 @@ class TIED(Inverter):
 
         Whether it finds the transformations, and whether a network is right after it, `check_energy` tells.
 
-        The energy has a `PriorEnergy` of the law added, at the temperature suggested. Stages: `GaussianSearch` many
-        elements, `Descend` from fewer and fewer of the best, go on from there by `AddNoise` and `ReverseDiffusion`
-        (``keep_best``, ``pruning``), `Select` the lowest, and `Descend`; as many of them as the time allows for the
-        data at hand.
+        The energy has a `PriorEnergy` added, as wide as the transformations, at the temperature suggested. Stages:
+        `GaussianSearch` many elements, `Descend` from fewer and fewer of the best, go on from there by `AddNoise` and
+        `ReverseDiffusion` (``keep_best``, ``pruning``), `Select` the lowest, and `Descend`; as many of them as the time
+        allows for the data at hand.
 
         The prior holds back what leaves nothing of a datum for every action. The frame weight that is suggested for
-        images is left to searches without a law: beside the prior, or in its place, it also holds back the
-        transformation that is sought where the law moves much out of the frame: of the digits of the examples a tenth
+        images is left to searches without a distribution: beside the prior, or in its place, it also holds back the
+        transformation that is sought where they move much out of the frame: of the digits of the examples a tenth
         fewer are then recognised.
 
         Args:
             action: the action on data.
             energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
             clean: clean data, one batch dimension.
-            law: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+            transformations: function (count, generator) to elements ``[count, *element_shape]``, see
+                `LearnedInverter.fit`.
             seed: of all random numbers.
             seconds: of one call, on this machine as busy as it is now; small batches take less.
 
@@ -214,5 +215,5 @@ class TIED(Inverter):
             ConfigurationError: the time is not positive, or as `check_energy`, also for other errors.
         """
         check_positive("seconds", seconds)
-        measured = measure_energy(action, energy, clean, law, seed=seed)
-        return timed_search(action, energy, law, measured, seconds, seed)
+        measured = measure_energy(action, energy, clean, transformations, seed=seed)
+        return timed_search(action, energy, transformations, measured, seconds, seed)

@@ -85,8 +85,8 @@ class Select(Stage):
     r"""Goes on with k of the chains of each datum.
 
     Those of lowest energy E, or drawn with replacement with the weights :math:`e^{-E / T}`: then they are a sample of
-    the product of the law that they came from and of :math:`e^{-E / T}` as their number grows, so that a learned
-    posterior (`AmortizedInverter`) is a prior.
+    the distribution that they came from times :math:`e^{-E / T}` as their number grows, so that a learned posterior
+    (`AmortizedInverter`) is a prior.
 
     Args:
         num_hypotheses: the number k.

@@ -26,7 +26,7 @@ class EnergyGate(Stage):
     one that few clean data reach:
 
     ```python
-    inverter = TIED.for_data(action, energy, clean, law)
+    inverter = TIED.for_data(action, energy, clean, transformations)
     gated = inverter.then(EnergyGate.for_data(inverter, others))
     ```
 

@@ -20,7 +20,7 @@ _WELL_RADIUS_IN_DEVIATIONS = 5.0
 
 
 class Laplace(Stage):
-    r"""Draws from normal laws in the wells whose minima the chains have reached, each well with its weight.
+    r"""Draws from normal distributions in the wells whose minima the chains have reached, each well with its weight.
 
     A well of minimum g counts :math:`e^{-E(g) / T} \det H^{-1/2}`, H Gauss and Newton's curvature there (Laplace's
     approximation of its share of the posterior of temperature T, for left Haar measure), however many chains have

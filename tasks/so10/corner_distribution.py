@@ -1,4 +1,4 @@
-"""The Boltzmann law of E(X) = -c X_11^2 on SO(n), and the exact law of X_11 under it."""
+"""The Boltzmann distribution of E(X) = -c X_11^2 on SO(n), and the exact distribution of X_11 under it."""
 
 import numpy as np
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from trivgeo.errors import ConfigurationError
 GRID = 20_001
 
 
-class CornerLaw:
+class CornerDistribution:
     r"""The density proportional to :math:`\exp(c X_{11}^2)` for Haar measure on SO(n).
 
     The first column of a Haar-uniform rotation is uniform on the sphere, so that X_11 has the density

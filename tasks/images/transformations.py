@@ -14,7 +14,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, Affine, LieGroup, Projective, Similarity
 
 
-class TransformationLaw(ABC):
+class RandomTransformations(ABC):
     """A random transformation for an image; each image has a generator of its own."""
 
     group: LieGroup
@@ -27,7 +27,7 @@ class TransformationLaw(ABC):
         """
 
 
-class AffineRecipe(TransformationLaw):
+class AffineRecipe(RandomTransformations):
     r"""The recipe of affNIST: g = (A, b) with A = rotation(theta) [[1, shear], [0, 1]] diag(scale_x, scale_y).
 
     theta, shear and the two scales are uniform and independent, about the centre of the frame. The translation b is
@@ -83,7 +83,7 @@ class AffineRecipe(TransformationLaw):
         return torch.where(blank, -sides, low), torch.where(blank, sides, high)
 
 
-class SimilarityRecipe(TransformationLaw):
+class SimilarityRecipe(RandomTransformations):
     """Rotation, scale and shift about the middle of the frame, independent: uniform, the scale in its logarithm.
 
     Args:
@@ -113,7 +113,7 @@ class SimilarityRecipe(TransformationLaw):
         return self.group.from_parts(SO(2).exp(angle), self._middle * stretch.squeeze(-1).exp(), shift)
 
 
-class HomographyRecipe(TransformationLaw):
+class HomographyRecipe(RandomTransformations):
     r"""The recipe of homNIST: right Haar measure on a box of algebra coordinates, by a Metropolis walk.
 
     Elements are exp(v) with |v_i| <= box_i in the natural basis of `Projective(2)`. Without a bound the measure is
@@ -179,7 +179,7 @@ class HomographyRecipe(TransformationLaw):
         return 2.0 * ratio.abs().log().sum(-1)
 
 
-class NoTransformation(TransformationLaw):
+class NoTransformation(RandomTransformations):
     """The identity, for clean test images.
 
     Args:
@@ -194,7 +194,7 @@ class NoTransformation(TransformationLaw):
         return self.group.identity(len(generators), dtype=torch.float64)
 
 
-class BroadNoise(TransformationLaw):
+class BroadNoise(RandomTransformations):
     """exp(v), v ~ N(0, (r spread)^2) with r ~ U(0, 1): near the identity and far from it.
 
     Args:
