@@ -187,8 +187,8 @@ class TestMeasures:
         scale = calibrated_scale(action, energy, clean, num_samples=40, generator=seeded(0))
         energy.to(device)  # type: ignore[attr-defined]
         there = check_energy(action, energy, clean, transformations, num_samples=4)
-        torch.testing.assert_close(there.suggested.scale, here.suggested.scale)
-        assert there.suggested.temperature == pytest.approx(here.suggested.temperature)
+        torch.testing.assert_close(there.profile.scale, here.profile.scale)
+        assert there.profile.temperature == pytest.approx(here.profile.temperature)
         torch.testing.assert_close(calibrated_scale(action, energy, clean, num_samples=40, generator=seeded(0)), scale)
         search = TIED.for_data(action, energy, clean, transformations, seconds=1e-3)
         assert search(clean[:2], generator=seeded(0)).elements.device == device

@@ -5,7 +5,7 @@ Methods and what they return are here; their parts are in `trivgeo.inversion.sta
 """
 
 from trivgeo._signatures import check_calls
-from trivgeo.inversion.energy_check import EnergyCheck, check_energy
+from trivgeo.inversion.energy_check import EnergyReport, check_energy
 from trivgeo.inversion.energy_measurement import calibrated_scale
 from trivgeo.inversion.equivariant.equivariant_model import TestTimeEquivariant
 from trivgeo.inversion.equivariant.equivariant_operator import EquivariantOperator
@@ -28,7 +28,7 @@ __all__ = [
     "TIED",
     "AmortizedInverter",
     "ConditionalPosterior",
-    "EnergyCheck",
+    "EnergyReport",
     "EquivariantOperator",
     "GradientDescent",
     "InversionResult",

@@ -8,8 +8,8 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo.checks import check_count, check_positive
 from trivgeo.groups import LieGroup
+from trivgeo.inversion.curvature import safe_cholesky
 from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde.solvers import systematic_indices
 
@@ -47,11 +47,8 @@ class Laplace(Stage):
         """The draws of the approximation; a chain without finite energy and positive curvature counts for nothing."""
         group, at = posterior.group, population.evaluated(posterior)
         curvature = posterior.curvature(at.elements) / self.temperature
-        eye = torch.eye(group.dim, dtype=curvature.dtype, device=curvature.device)
-        finite = torch.isfinite(at.energies) & torch.isfinite(curvature).all((-2, -1))
-        factor, info = torch.linalg.cholesky_ex(where_rows(finite, curvature, eye))
-        good = finite & (info == 0)
-        factor = where_rows(good, factor, eye)
+        factor, positive = safe_cholesky(curvature)
+        good = positive & torch.isfinite(at.energies)
         alone = good & ~self._is_double(group, at.elements, torch.where(good, at.energies, torch.inf), factor)
         logits = -at.energies / self.temperature - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         logits = torch.where(alone, logits, -torch.inf)
