@@ -108,9 +108,6 @@ class ImageBackbone(NoiseNetwork):
     def forward(self, y: Float[Tensor, "b c h w"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         """Return the predicted noise in units of its size, ``[b, dim]``.
 
-        Args:
-
-
         Raises:
             ShapeError: the images have another shape than those of the training.
         """
@@ -118,9 +115,6 @@ class ImageBackbone(NoiseNetwork):
 
     def embed(self, y: Float[Tensor, "b c h w"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
         """Return the inputs of the last layer, ``[b, f]``, by which unusual images are recognised.
-
-        Args:
-
 
         Raises:
             ShapeError: the images have another shape than those of the training.

@@ -83,9 +83,6 @@ class LandmarksBackbone(NoiseNetwork):
     def forward(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         """Return the predicted noise in units of its size, ``[b, dim]``.
 
-        Args:
-
-
         Raises:
             ShapeError: there are other numbers of points or coordinates than in the training.
         """
@@ -93,9 +90,6 @@ class LandmarksBackbone(NoiseNetwork):
 
     def embed(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
         """Return the inputs of the last layer, ``[b, f]``, by which unusual landmarks are recognised.
-
-        Args:
-
 
         Raises:
             ShapeError: there are other numbers of points or coordinates than in the training.
@@ -173,9 +167,6 @@ class PointsBackbone(NoiseNetwork):
     def forward(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         """Return the predicted noise in units of its size, ``[b, dim]``.
 
-        Args:
-
-
         Raises:
             ShapeError: the points have another number of coordinates than in the training.
         """
@@ -183,9 +174,6 @@ class PointsBackbone(NoiseNetwork):
 
     def embed(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
         """Return the inputs of the last layer, ``[b, f]``, by which unusual points are recognised.
-
-        Args:
-
 
         Raises:
             ShapeError: the points have another number of coordinates than in the training.
