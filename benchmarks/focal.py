@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks.timing import environment, version_of
 from tasks.focal import FoCal
 from trivgeo.groups import Affine
-from trivgeo.inversion import PosteriorEnergy
+from trivgeo.inversion import InverseProblem
 
 Row = dict[str, Any]
 
@@ -62,10 +62,10 @@ def with_bayesian_optimization(problems: Problems, x: Tensor, initial: int, eval
     names = [f"v{i}" for i in range(group.dim)]
     found = []
     for index in range(x.shape[0]):
-        posterior = PosteriorEnergy(problems.action, problems.energy, x[index : index + 1])
+        posterior = InverseProblem(problems.action, problems.energy).given(x[index : index + 1])
 
-        def negative(posterior: PosteriorEnergy = posterior, **v: float) -> float:
-            return -float(posterior(group.exp(x.new_tensor([[v[name] for name in names]]))))
+        def negative(posterior: Posterior = posterior, **v: float) -> float:
+            return -float(posterior.energies(group.exp(x.new_tensor([[v[name] for name in names]]))))
 
         optimizer = bayes_opt.BayesianOptimization(
             negative,

@@ -14,7 +14,7 @@ from torch import Tensor
 from docs.tables import FIELD_COLUMNS, FIELD_PROBLEMS, field_runs, kept
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import SO, Affine, HeatSymmetry, Projective
-from trivgeo.inversion import TIED, PosteriorEnergy, calibrated_scale
+from trivgeo.inversion import TIED, InverseProblem, calibrated_scale
 from trivgeo.inversion.transformations import homographies
 from trivgeo.registration import register
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, reverse_diffusion
@@ -89,7 +89,7 @@ def posterior() -> None:
 
     given = action(group.exp(torch.tensor([[0.8]], dtype=torch.float64)), shape)
     angles = torch.linspace(-math.pi, math.pi, 200, dtype=torch.float64)
-    log_density = -PosteriorEnergy(action, energy, given)(group.exp(angles[None, :, None]))[0]
+    log_density = -InverseProblem(action, energy).given(given).energies(group.exp(angles[None, :, None]))[0]
     figure = Figure(figsize=(9, 2.4), layout="constrained")
     for axis, temperature in zip(figure.subplots(1, 3), (4.0, 1.0, 0.2), strict=True):
         inverter = TIED(
@@ -119,7 +119,7 @@ def scale() -> None:
     for axis, chosen, name in zip(
         figure.subplots(1, 2), (group, group.with_scale(matrix)), ("natural basis", "calibrated"), strict=True
     ):
-        values = PosteriorEnergy(chosen.action(), energy, clean)(chosen.exp(grid)[None])[0]
+        values = InverseProblem(chosen.action(), energy).given(clean).energies(chosen.exp(grid)[None])[0]
         axis.contour(line, line, values.reshape(60, 60).T.log(), 12)
         axis.set(title=name, xlabel="$v_1$", ylabel="$v_2$", aspect="equal")
     save(figure, "scale")

@@ -17,7 +17,7 @@ from trivgeo._random import normal, uniform
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
-from trivgeo.inversion import ConditionalPosterior, Inverter, Population, Stage
+from trivgeo.inversion import Inverter, Population, Posterior, Stage
 from trivgeo.inversion.energies import DataEnergy
 from trivgeo.inversion.energies.base import as_energy
 from trivgeo.inversion.rows import rows_like
@@ -136,9 +136,7 @@ class BayesianOptimization(Stage):
         if len(self.box) not in (1, group.dim):
             raise ConfigurationError(f"box: expected one number or {group.dim}, got {len(self.box)}")
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         group, reference = posterior.group, posterior.reference
         self.check_group(group)
         box, center = self._box.matching(reference), population.elements[:, :1]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from trivgeo.actions import Grid, ImageWarp
 from trivgeo.errors import TrivgeoError
 from trivgeo.groups import SE, SO, Action, Affine, LieGroup, Translation
-from trivgeo.inversion import TIED, Posterior, RandomSearch
+from trivgeo.inversion import TIED, InverseProblem, RandomSearch
 from trivgeo.sde import GeometricSchedule, NoiseKernel, TrivializedSDE
 
 PACKAGES = (
@@ -39,7 +39,7 @@ PACKAGES = (
         "checks",
         "expressions",
     ),
-    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
+    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.resampling"),
     *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned"),
 )
@@ -90,7 +90,7 @@ BY_NAME: dict[str, list[Any]] = {
     "score": [score],
     "network": [nn.Linear(2, 2)],
     "inverter": [TIED(ACTION, energy, steps=2, num_hypotheses=2), RandomSearch(ACTION, energy, 3, 1)],
-    "posterior": [Posterior(ACTION, energy).given(POINTS)],
+    "posterior": [InverseProblem(ACTION, energy).given(POINTS)],
     "stages": [[], [lambda posterior, population, generator: population]],
     "kernel": [NoiseKernel(GROUP, SCHEDULE, 2)],
     "batch": [2, 3],

@@ -39,7 +39,7 @@ HEAVY = {
 EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
 PUBLIC = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions"),
-    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
+    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.resampling"),
     *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
     *(
         "groups.action",
@@ -51,7 +51,6 @@ PUBLIC = (
         "groups.laws",
         "groups.homogeneous",
         "actions.image_guard",
-        "inversion.checked",
         "inversion.equivariant",
         "generative.bodies",
         "generative.distributions",

@@ -24,7 +24,7 @@ TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 CONFIGS = sorted((ROOT / "tasks" / "configs").rglob("*.yaml"))
 PACKAGES = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks"),
-    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.diagnostics"),
+    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.resampling"),
     *("generative", "generative.paths", "generative.base_distributions", "generative.score_matching"),
     *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.generated"),
     *("inversion.stages", "inversion.energies", "inversion.losses", "inversion.learned", "inversion.laws"),

@@ -13,7 +13,7 @@ from trivgeo import pde
 from trivgeo._text import text_of
 from trivgeo.actions import FieldAction, Grid, ImageWarp, OperatorInput, PointCloud
 from trivgeo.groups import SE, KdVSymmetry
-from trivgeo.inversion import TIED, LieLAC, Population, Posterior, PosteriorEnergy
+from trivgeo.inversion import TIED, InverseProblem, LieLAC, Population
 from trivgeo.inversion.energies.least_squares import Trimmed
 from trivgeo.inversion.stages import (
     Adam,
@@ -69,7 +69,7 @@ OBJECTS = [
         Langevin(3, 0.1),
         Adam(0.1),
     ),
-    *(Trimmed(0.5), PosteriorEnergy(ACTION, spread, CLOUD), Posterior(ACTION, spread).given(CLOUD)),
+    *(Trimmed(0.5), InverseProblem(ACTION, spread), InverseProblem(ACTION, spread).given(CLOUD)),
     *(
         SCHEDULE,
         KERNEL,

@@ -48,7 +48,7 @@ class NoiseStreams(torch.Generator):
     The n-th number of a stream is a hash of its start plus n times an odd constant (SplitMix64, Steele, Lea and Flood
     2014), the start a hash of key and number, all on 64-bit tensors; normal numbers are its quantiles in double
     precision, rounded, so that both dtypes get the same noise. What is drawn by `torch.randn` and the like, instead of
-    by `ConditionalPosterior.normal`, is a function of key and batch.
+    by `Posterior.normal`, is a function of key and batch.
 
     Args:
         index: the number of each datum, on the device of the noise.

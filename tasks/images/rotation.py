@@ -13,7 +13,7 @@ from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO
-from trivgeo.inversion import TIED, PosteriorEnergy
+from trivgeo.inversion import TIED, InverseProblem
 from trivgeo.sde import NoiseStreams, Schedule
 
 from ..files import write_picture
@@ -146,9 +146,9 @@ class RotationPosterior(ShardedTest):
         """Densities of the angle at some times, by default those of the picture, with respect to the arc length."""
         group = self.action.group
         elements = group.exp(self.grid.to(images).unsqueeze(-1)).expand(len(images), -1, -1, -1)
-        posterior = PosteriorEnergy(self.action, self.energy, images)
+        posterior = InverseProblem(self.action, self.energy).given(images)
         with torch.no_grad():
-            columns = [posterior(part) for part in elements.split(max(1, 1024 // len(images)), 1)]
+            columns = [posterior.energies(part) for part in elements.split(max(1, 1024 // len(images)), 1)]
         probability = torch.softmax(-torch.cat(columns, 1).double() / self.temperature, -1)
         waves = torch.fft.rfft(probability, dim=-1)
         k = torch.arange(waves.shape[-1], dtype=torch.float64, device=images.device)

@@ -11,7 +11,7 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
-from trivgeo.inversion import Inverter, PosteriorEnergy, Stage, TestTimeEquivariant, calibrated_scale
+from trivgeo.inversion import InverseProblem, Inverter, Stage, TestTimeEquivariant, calibrated_scale
 from trivgeo.inversion.energies import DataEnergy
 from trivgeo.sde import NoiseStreams
 
@@ -142,7 +142,7 @@ class OperatorInversion(ShardedTest):
             found = result.found
             inverted = torch.where(found[:, None, None], inverted, alone)
             unit = action.group.identity(len(alone), dtype=batch.solution.dtype, device=self.device)
-            before = PosteriorEnergy(action, self.energy, batch.x)(unit)
+            before = InverseProblem(action, self.energy).given(batch.x).energies(unit)
             true = OperatorAction(self.equation.group().action())
             restored = true(true.group.inverse(batch.elements), batch.x)
             exact = true.point_action(batch.elements, self.predictor(restored))

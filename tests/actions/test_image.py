@@ -17,7 +17,7 @@ from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO, Action, Affine, HeatSymmetry, LieGroup, Projective
-from trivgeo.inversion import Inverter, PosteriorEnergy
+from trivgeo.inversion import InverseProblem, Inverter
 from trivgeo.inversion.energies import DataEnergy, FramedEnergy, PriorEnergy
 
 GROUPS = [SO(2), SE(2), Affine(2), Projective(2)]
@@ -245,7 +245,7 @@ class TestDomain:
         assert bool(torch.isfinite(gradient).all())
         alone = torch.func.grad(lambda g: warp(g, x[:1]).square().sum())(g[:1])
         assert_relative(gradient[:1], alone, 1e-12)
-        energies = PosteriorEnergy(warp, lambda y: y.sum((-1, -2, -3)), x)(warp.group.inverse(g))
+        energies = InverseProblem(warp, lambda y: y.sum((-1, -2, -3))).given(x).energies(warp.group.inverse(g))
         assert torch.isfinite(energies).tolist() == [True, False, False]
 
 
@@ -328,11 +328,11 @@ class TestFramedEnergy:
         group = Affine(2)
         g, x = random_elements(group, 5, std=0.4, seed=8), rand(5, 1, 6, 6)
         inner, warp = (lambda y: y.square().sum((-1, -2, -3))), ImageWarp(group)
-        framed = PosteriorEnergy(warp, FramedEnergy(inner, weight=0.7), x)(g)
+        framed = InverseProblem(warp, FramedEnergy(inner, weight=0.7)).given(x).energies(g)
         points = torch.cat([lattice(6).reshape(-1, 2), torch.ones(36, 1, dtype=torch.float64)], -1)
         source = torch.einsum("bij,pj->bpi", g, points)  # x = g^-1 x~ reads x~ at g p
         excess = (source.abs() - 1).clamp(min=0).square().sum(-1).mean(-1)
-        assert_relative(framed - PosteriorEnergy(warp, inner, x)(g), 0.7 * excess, 1e-10)
+        assert_relative(framed - InverseProblem(warp, inner).given(x).energies(g), 0.7 * excess, 1e-10)
         assert float(excess.max()) > 1e-3
 
     def test_keeps_what_the_inner_energy_says_of_transformations(self) -> None:
@@ -346,7 +346,9 @@ class TestFramedEnergy:
             return 0.0 * y.sum((-1, -2, -3))
 
         inside, outside = FramedEnergy(prior(flat)), prior(FramedEnergy(flat))
-        assert_relative(PosteriorEnergy(warp, inside, x)(g), PosteriorEnergy(warp, outside, x)(g), 1e-12)
+        assert_relative(
+            InverseProblem(warp, inside).given(x).energies(g), InverseProblem(warp, outside).given(x).energies(g), 1e-12
+        )
 
     def test_reads_the_part_that_the_inner_energy_reads(self) -> None:
         warp, seen = ImageWarp(Affine(2), guarded=False), []  # the guard asks for an empty image, too
@@ -364,16 +366,17 @@ class TestFramedEnergy:
 
         g, x = random_elements(Affine(2), 5, std=0.4, seed=8), rand(5, 3, 6, 6)
         energies = [
-            PosteriorEnergy(warp, FramedEnergy(inner), x)(g) for inner in (OneChannel(), lambda y: OneChannel()(y))
+            InverseProblem(warp, FramedEnergy(inner)).given(x).energies(g)
+            for inner in (OneChannel(), lambda y: OneChannel()(y))
         ]
         assert_relative(energies[0], energies[1], 1e-12)
         assert seen == [1, 3]
 
     def test_refuses_other_actions(self) -> None:
         points = rand(2, 4, 2)
-        posterior = PosteriorEnergy(Affine(2).action(), FramedEnergy(lambda p: p.sum((-1, -2))), points)
+        posterior = InverseProblem(Affine(2).action(), FramedEnergy(lambda p: p.sum((-1, -2)))).given(points)
         with pytest.raises(ConfigurationError, match="expected an ImageWarp"):
-            posterior(Affine(2).identity(2, dtype=torch.float64))
+            posterior.energies(Affine(2).identity(2, dtype=torch.float64))
 
 
 class TestRefusals:

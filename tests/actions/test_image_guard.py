@@ -14,7 +14,7 @@ from tasks.images.mnist import BundledSample
 from tests.helpers import assert_relative, rand, random_elements, seeded
 from trivgeo.actions import ImageWarp, Referenced, WithReference
 from trivgeo.groups import SE, Affine, LieGroup, Projective
-from trivgeo.inversion import TIED, InversionResult, PosteriorEnergy, TestTimeEquivariant
+from trivgeo.inversion import TIED, InverseProblem, InversionResult, TestTimeEquivariant
 from trivgeo.sde import GeometricSchedule
 
 SIZE = 16
@@ -35,15 +35,15 @@ class TestCost:
         group = Affine(2)
         image = torch.zeros(1, 1, SIZE, SIZE, dtype=torch.float64)
         image[0, 0, 8:, 8:] = 1.0  # centres up to 15 / 16 right and down
-        energy = PosteriorEnergy(ImageWarp(group), flat, image)
+        given = InverseProblem(ImageWarp(group), flat).given(image)
         shift = torch.tensor([[0.0, 0.0], [1 / 16, 1 / 16], [2.0, 0.0], [0.0, -3.0]], dtype=torch.float64)
         g = group.inverse(group.join(torch.eye(2, dtype=torch.float64), shift))[None]
         centres = torch.tensor([(2 * i + 1) / SIZE for i in range(8)], dtype=torch.float64)
         x, y = (centres + part[:, None] for part in shift.unbind(-1))
         beyond = [torch.log1p((torch.relu(c.abs() - 1) / 0.1) ** 2).mean(-1) for c in (x, y)]
-        assert_relative(energy(g)[0], 3 * (beyond[0] + beyond[1]), 1e-12)
-        assert float(energy(g)[0, 0]) == 0.0
-        kept = energy.kept(g)
+        assert_relative(given.energies(g)[0], 3 * (beyond[0] + beyond[1]), 1e-12)
+        assert float(given.energies(g)[0, 0]) == 0.0
+        kept = given.kept(g)
         assert kept is not None
         assert kept[0].tolist() == [1.0, 1.0, 0.0, 0.0]
 
@@ -54,11 +54,11 @@ class TestCost:
         image[0, 0, 4:15, 6:16] = rand(11, 10)
         g = random_elements(group, 200, std=0.25, seed=1)
         warp = ImageWarp(group)
-        energy = PosteriorEnergy(warp, flat, image)
+        given = InverseProblem(warp, flat).given(image)
         centre = torch.tensor([-1 + (2 * i + 1) / 20 for i in range(20)], dtype=torch.float64)
         bright = torch.stack([centre[6:16].expand(11, 10), centre[4:15, None].expand(11, 10)], -1).flatten(0, 1)
         inside = (group.action()(g, bright).abs() <= 1).all(-1).all(-1)
-        cost = energy(group.inverse(g)[None])[0]
+        cost = given.energies(group.inverse(g)[None])[0]
         assert 40 < int(inside.sum()) < 190
         assert bool((cost[inside & torch.isfinite(cost)] == 0).all())
         assert float(cost[~inside].max()) > 0.5
@@ -67,21 +67,23 @@ class TestCost:
         """Area scales by s^2: the cost of an area of a pixels below four is 2 log(4 / a)."""
         group = Affine(2)
         image = torch.ones(1, 1, SIZE, SIZE, dtype=torch.float64)
-        energy = PosteriorEnergy(ImageWarp(group), flat, image)
+        given = InverseProblem(ImageWarp(group), flat).given(image)
         scale = torch.tensor([1.0, 0.2, 0.05, 0.01], dtype=torch.float64)
         g = group.inverse(group.join(scale[:, None, None] * torch.eye(2).double(), torch.zeros(2).double()))[None]
         area = (SIZE * scale) ** 2 / 3  # a square of two standard deviations each way
-        assert_relative(energy(g)[0], 3 * 2 * torch.relu((4 / area).log()), 1e-12)
+        assert_relative(given.energies(g)[0], 3 * 2 * torch.relu((4 / area).log()), 1e-12)
 
     def test_gradient(self) -> None:
         """It leads back from far outside, and is that of central differences."""
         group = Affine(2)
         image = digits(1, 20).double()
-        energy = PosteriorEnergy(ImageWarp(group), flat, image)
+        given = InverseProblem(ImageWarp(group), flat).given(image)
         g = group.join(torch.eye(2).double(), torch.tensor([3.0, 0.0]).double())[None]
-        gradient = torch.func.grad(lambda v: energy(group.compose(g, group.exp(v))).sum())(torch.zeros(1, 6).double())
+        gradient = torch.func.grad(lambda v: given.energies(group.compose(g, group.exp(v))).sum())(
+            torch.zeros(1, 6).double()
+        )
         step = 1e-6 * torch.eye(6).double()
-        values = [energy(group.compose(g, group.exp(s * step))[None])[0] for s in (1, -1)]
+        values = [given.energies(group.compose(g, group.exp(s * step))[None])[0] for s in (1, -1)]
         assert_relative(gradient[0], (values[0] - values[1]) / 2e-6, 1e-6)
         assert float(gradient.norm()) > 1.0
 
@@ -89,37 +91,37 @@ class TestCost:
         image = rand(2, 1, 8, 8)
         g = random_elements(Affine(2), 2, 5, std=2.0)
         for warp in (ImageWarp(Affine(2), guarded=False), ImageWarp(Affine(2), padding="border")):
-            energy = PosteriorEnergy(warp, flat, image)
-            assert energy.kept(g) is None
-            assert float(energy(g).abs().max()) == 0.0
-        blank = PosteriorEnergy(ImageWarp(Affine(2)), flat, torch.zeros_like(image))
-        assert float(blank(g).abs().max()) == 0.0
+            given = InverseProblem(warp, flat).given(image)
+            assert given.kept(g) is None
+            assert float(given.energies(g).abs().max()) == 0.0
+        blank = InverseProblem(ImageWarp(Affine(2)), flat).given(torch.zeros_like(image))
+        assert float(blank.energies(g).abs().max()) == 0.0
         assert "guarded=False" in repr(ImageWarp(SE(2), guarded=False))
 
     def test_background_and_references(self) -> None:
         """An image on a background of 0.5 beside a reference costs what the one on zeros costs alone."""
         image, group = digits(3, 16).double(), SE(2)
         g = random_elements(group, 3, 7, std=1.5)
-        plain = PosteriorEnergy(ImageWarp(group), flat, image)
-        lifted = PosteriorEnergy(ImageWarp(group, fill=0.5), flat, image + 0.5)
-        assert_relative(lifted(g), plain(g), 1e-10)
+        plain = InverseProblem(ImageWarp(group), flat).given(image)
+        lifted = InverseProblem(ImageWarp(group, fill=0.5), flat).given(image + 0.5)
+        assert_relative(lifted.energies(g), plain.energies(g), 1e-10)
         action = WithReference(ImageWarp(group))
-        beside = PosteriorEnergy(action, lambda y: flat(y.x), Referenced(image, rand(3, 4)))
-        assert_relative(beside(g), plain(g), 1e-12)
-        assert float(plain(g).max()) > 1.0
+        beside = InverseProblem(action, lambda y: flat(y.x)).given(Referenced(image, rand(3, 4)))
+        assert_relative(beside.energies(g), plain.energies(g), 1e-12)
+        assert float(plain.energies(g).max()) > 1.0
 
     def test_in_units_of_the_energy_of_nothing(self) -> None:
         image, group = digits(2, 16).double(), SE(2)
         g = random_elements(group, 2, 7, std=1.5)
-        one = PosteriorEnergy(ImageWarp(group), flat, image)(g)
+        one = InverseProblem(ImageWarp(group), flat).given(image).energies(g)
         for offset, size in ((-250.0, 250.0), (0.01, 1.0), (math.nan, 1.0)):
             # finite on the images as given, the offset on the empty one
             def energy(x: Tensor, offset: float = offset) -> Tensor:
                 return torch.where(x.flatten(1).abs().amax(-1) > 0, 0.0, offset)
 
-            guarded = PosteriorEnergy(ImageWarp(group, mode="bilinear"), energy, image)
+            guarded = InverseProblem(ImageWarp(group, mode="bilinear"), energy).given(image)
             shown = ImageWarp(group)(group.inverse(g), image.unsqueeze(1)).flatten(2).abs().amax(-1) > 0
-            assert_relative(guarded(g)[shown], size * one[shown], 1e-10)
+            assert_relative(guarded.energies(g)[shown], size * one[shown], 1e-10)
 
 
 @pytest.mark.parametrize("group", [Affine(2), Projective(2)], ids=str)
@@ -150,7 +152,7 @@ def test_a_lost_image_is_not_found() -> None:
     group = SE(2)
     action, x = ImageWarp(group), digits(2, 20)
     away = group.join(torch.eye(2), torch.tensor([[5.0, 0.0], [0.0, 0.0]]))[:, None]
-    kept = PosteriorEnergy(action, flat, x).kept(away)
+    kept = InverseProblem(action, flat).given(x).kept(away)
     result = InversionResult(action, away, torch.zeros(2, 1), torch.zeros(2, 1, dtype=torch.long), 0, 0, kept=kept)
     assert result.found.tolist() == [False, True]
     assert result.lost.tolist() == [True, False]

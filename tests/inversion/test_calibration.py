@@ -9,7 +9,7 @@ from torch import Tensor
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import HeatSymmetry, Translation
-from trivgeo.inversion import PosteriorEnergy, calibrated_scale
+from trivgeo.inversion import InverseProblem, calibrated_scale
 from trivgeo.inversion.energies import DomainDistance
 from trivgeo.sde import trivialized_grad
 
@@ -53,8 +53,8 @@ def test_energy_of_a_moved_problem_is_round_around_its_solution() -> None:
         action = OperatorAction(group.action())
         moments = []
         for g in hidden:
-            posterior = PosteriorEnergy(action, ENERGY, action(g[None], clean))
-            gradient = trivialized_grad(group, posterior, group.retract(g, v)[None])[0]
+            posterior = InverseProblem(action, ENERGY).given(action(g[None], clean))
+            gradient = trivialized_grad(group, posterior.energies, group.retract(g, v)[None])[0]
             moments.append(gradient.mT @ gradient)
         torch.testing.assert_close(moments[1], moments[0], rtol=1e-5, atol=1e-8)
         values = torch.linalg.eigvalsh(moments[0]).sqrt()  # of the Hessian, up to the step

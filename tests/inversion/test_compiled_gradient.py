@@ -40,7 +40,7 @@ def moved(count: int) -> Tensor:
 
 def gradients(inverter: Inverter, x: Tensor, chains: int) -> tuple[Tensor, Tensor]:
     """Of the energy by the elements, as a score takes them."""
-    given = inverter.posterior.given(x, max_evaluations=inverter.max_evaluations)
+    given = inverter.problem.given(x, max_evaluations=inverter.max_evaluations)
     g = SE(2).exp(0.5 * torch.randn(len(x), chains, 3, generator=seeded(2)))
 
     def total(g: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,7 +54,7 @@ def test_results_are_those_of_eager_evaluation() -> None:
     """By one graph: of blocks that are full and that are not, and of fewer elements after pruning."""
     eager = Inverter(ACTION, Distance(), [], max_evaluations=128)
     fast = eager.replace(compiled=True)
-    compiled = fast.posterior.gradient
+    compiled = fast.problem.compiled_gradient
     assert isinstance(compiled, CompiledGradient)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
@@ -65,7 +65,7 @@ def test_results_are_those_of_eager_evaluation() -> None:
                 torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert compiled.reason == ""
     again = pickle.loads(pickle.dumps(fast)), copy.deepcopy(fast)
-    assert all(one.posterior.gradient.evaluate.energy is one.posterior.energy for one in again)
+    assert all(one.problem.compiled_gradient.evaluate.energy is one.problem.energy for one in again)
 
 
 def test_a_search_finds_the_same() -> None:
@@ -88,7 +88,7 @@ def test_what_does_not_compile_stays_eager_and_says_so() -> None:
         found = gradients(fast, moved(40), 4)
     for one, other in zip(found, gradients(eager, moved(40), 4), strict=True):
         torch.testing.assert_close(one, other)
-    assert "compilation failed" in fast.posterior.gradient.reason
+    assert "compilation failed" in fast.problem.compiled_gradient.reason
 
 
 def test_a_result_that_differs_is_not_taken() -> None:

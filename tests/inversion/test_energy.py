@@ -12,7 +12,7 @@ from tests.inversion.problems import DOMAIN, GROUPS, brute_force_distance, clean
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SL, HeatSymmetry, Translation
-from trivgeo.inversion import PosteriorEnergy
+from trivgeo.inversion import InverseProblem
 from trivgeo.inversion.energies import DataEnergy, DomainDistance, FunctionEnergy
 from trivgeo.inversion.energies.domain_distance import hull_points
 from trivgeo.sde.scores import trivialized_grad_and_value
@@ -41,11 +41,11 @@ class TestDomainDistance:
         """Hull of the query points, extreme points of the initial line: energy and gradient of all points."""
         action = operator_action(GROUPS[name])
         x = problems(4)
-        reduced = PosteriorEnergy(action, DOMAIN, x)
-        full = PosteriorEnergy(action, FunctionEnergy(brute_force_distance), x)
+        reduced = InverseProblem(action, DOMAIN).given(x)
+        full = InverseProblem(action, FunctionEnergy(brute_force_distance)).given(x)
         g = random_elements(action.group, 4, 60, std=0.35)
-        gradient, energy = trivialized_grad_and_value(action.group, reduced, g)
-        expected_gradient, expected_energy = trivialized_grad_and_value(action.group, full, g)
+        gradient, energy = trivialized_grad_and_value(action.group, reduced.energies, g)
+        expected_gradient, expected_energy = trivialized_grad_and_value(action.group, full.energies, g)
         assert torch.equal(torch.isfinite(energy), torch.isfinite(expected_energy))
         finite = torch.isfinite(expected_energy)
         assert float(finite.double().mean()) > 0.7
@@ -67,8 +67,8 @@ class TestDomainDistance:
         g = random_elements(action.group, 2, 5, std=0.2)
         for query in (x.query[:, :7], x.query[:, :1], x.query[:, [0, 0, 0, 0]]):
             problem = OperatorInput(x.initial, query)
-            full = PosteriorEnergy(action, FunctionEnergy(brute_force_distance), problem)
-            assert_relative(PosteriorEnergy(action, DOMAIN, problem)(g), full(g), 1e-10)
+            full = InverseProblem(action, FunctionEnergy(brute_force_distance)).given(problem)
+            assert_relative(InverseProblem(action, DOMAIN).given(problem).energies(g), full.energies(g), 1e-10)
 
     def test_hulls_are_those_of_all_points(self) -> None:
         """Of grids moved by maps, of clouds, and of a quarter of a grid whose extreme points coincide."""
@@ -87,8 +87,8 @@ class TestDomainDistance:
         query = torch.stack([x.query[0], torch.stack([circle.cos(), 0.3 + 0.2 * circle.sin()], -1)])
         problem, action = OperatorInput(x.initial, query), operator_action()
         g = random_elements(action.group, 2, 5, std=0.2)
-        full = PosteriorEnergy(action, FunctionEnergy(brute_force_distance), problem)
-        assert_relative(PosteriorEnergy(action, DOMAIN, problem)(g), full(g), 1e-10)
+        full = InverseProblem(action, FunctionEnergy(brute_force_distance)).given(problem)
+        assert_relative(InverseProblem(action, DOMAIN).given(problem).energies(g), full.energies(g), 1e-10)
 
     @pytest.mark.parametrize("u", [(1.0, 1.0), (2.0, 1.0), (-math.inf, 1.0), (math.nan, 1.0)])
     def test_bad_ranges(self, u: tuple[float, float]) -> None:
@@ -98,19 +98,19 @@ class TestDomainDistance:
 
     def test_wrong_inputs_are_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="OperatorAction"):
-            PosteriorEnergy(Translation(2).action(), DOMAIN, torch.zeros(1, 3, 2))
+            InverseProblem(Translation(2).action(), DOMAIN).given(torch.zeros(1, 3, 2))
 
 
-class TestPosteriorEnergy:
+class TestEnergies:
     def test_translation(self) -> None:
         """E(g) = E_x(x~ - g) on points, over any number of chain dimensions."""
         action, x = Translation(2).action(), randn(3, 5, 2)
-        energy = PosteriorEnergy(action, lambda p: (p**2).sum((-1, -2)), x)
+        given = InverseProblem(action, lambda p: (p**2).sum((-1, -2))).given(x)
         for chains in ((), (4,), (4, 2)):
             g = randn(3, *chains, 2, seed=1)
             lifted = x.reshape(3, *(1,) * len(chains), 5, 2)
             expected = ((lifted - g.unsqueeze(-2)) ** 2).sum((-1, -2))
-            assert_relative(energy(g), expected, 1e-12)
+            assert_relative(given.energies(g), expected, 1e-12)
 
     @pytest.mark.parametrize("name", list(GROUPS))
     def test_log_determinant(self, name: str) -> None:
@@ -119,8 +119,8 @@ class TestPosteriorEnergy:
         x = OperatorInput(clean_problems(2).initial[:, :4] + 0.0, clean_problems(2).query[:, :3])
         zero_energy = FunctionEnergy(lambda y: 0.0 * y.initial.sum((-1, -2)))
         g = random_elements(action.group, 2, 3, std=0.2)
-        with_det = PosteriorEnergy(action, zero_energy, x, log_det=True)(g)
-        assert_relative(PosteriorEnergy(action, zero_energy, x)(g), torch.zeros(2, 3).double(), 0.0)
+        with_det = InverseProblem(action, zero_energy, log_det=True).given(x).energies(g)
+        assert_relative(InverseProblem(action, zero_energy).given(x).energies(g), torch.zeros(2, 3).double(), 0.0)
         for i in range(2):
             for k in range(3):
                 inverse = action.group.inverse(g[i, k])
@@ -134,12 +134,12 @@ class TestPosteriorEnergy:
         action = HeatSymmetry(0.1).action()
         x = randn(2, 3, 3).abs()
         g = random_elements(action.group, 2, std=0.2)
-        energy = PosteriorEnergy(action, lambda p: p.sum((-1, -2)), x, log_det=True)
+        given = InverseProblem(action, lambda p: p.sum((-1, -2)), log_det=True).given(x)
         inverse = action.group.inverse(g)
         for i in range(2):
             whole = torch.autograd.functional.jacobian(lambda p, i=i: action(inverse[i], p), x[i]).reshape(9, 9)
             expected = action(inverse[i], x[i]).sum() - torch.linalg.slogdet(whole)[1]
-            assert_relative(energy(g)[i], expected, 1e-10)
+            assert_relative(given.energies(g)[i], expected, 1e-10)
 
     def test_infinite_where_undefined(self) -> None:
         action = operator_action()
@@ -148,10 +148,10 @@ class TestPosteriorEnergy:
         torn = action.group.inverse(torch.tensor([0.0, -1.0, 1.0, -0.25, 0.0, 0.0, 0.0], dtype=torch.float64))
         g = torch.stack([torn, action.group.identity(dtype=torch.float64)])[None]
         for energy in (DOMAIN, FunctionEnergy(brute_force_distance)):
-            values = PosteriorEnergy(action, energy, x)(g)
+            values = InverseProblem(action, energy).given(x).energies(g)
             assert torch.isinf(values[0, 0])
             assert torch.isfinite(values[0, 1])
-            gradient, _ = trivialized_grad_and_value(action.group, PosteriorEnergy(action, energy, x), g)
+            gradient, _ = trivialized_grad_and_value(action.group, InverseProblem(action, energy).given(x).energies, g)
             assert torch.isfinite(gradient[0, 1]).all()
 
 
@@ -201,7 +201,7 @@ class TestOperatorAction:
         ]
         for bad_data, error in cases:
             with pytest.raises(error, match="x_tilde"):
-                PosteriorEnergy(action, DOMAIN, bad_data)
+                InverseProblem(action, DOMAIN).given(bad_data)
 
 
 class TestBadInput:
@@ -212,46 +212,46 @@ class TestBadInput:
             leaves = [leaf.clone() for leaf in x]
             leaves[part][1, 2, 0] = value
             with pytest.raises(NonFiniteError, match="1 NaN or infinite"):
-                PosteriorEnergy(operator_action(), DOMAIN, OperatorInput(*leaves))
+                InverseProblem(operator_action(), DOMAIN).given(OperatorInput(*leaves))
 
     def test_no_batch_dimension(self) -> None:
         x = clean_problems(1)
         with pytest.raises(ShapeError, match="batch dimension"):
-            PosteriorEnergy(operator_action(), DOMAIN, OperatorInput(x.initial[0], x.query[0]))
+            InverseProblem(operator_action(), DOMAIN).given(OperatorInput(x.initial[0], x.query[0]))
         with pytest.raises(ShapeError, match="batch dimension"):
-            PosteriorEnergy(Translation(2).action(), lambda p: p.sum((-1, -2)), torch.zeros(5, 2))
+            InverseProblem(Translation(2).action(), lambda p: p.sum((-1, -2))).given(torch.zeros(5, 2))
 
     def test_two_batch_dimensions(self) -> None:
         """Exactly one, says the contract. The domain distance comes last: qhull once ended the process there."""
         clean = clean_problems(2)
         x = OperatorInput(clean.initial[None], clean.query[None])
         with pytest.raises(ShapeError, match="batch dimension"):
-            PosteriorEnergy(Translation(2).action(), lambda p: p.sum((-1, -2)), torch.zeros(3, 4, 5, 2))
+            InverseProblem(Translation(2).action(), lambda p: p.sum((-1, -2))).given(torch.zeros(3, 4, 5, 2))
         for energy in (FunctionEnergy(brute_force_distance), DOMAIN):
             with pytest.raises(ShapeError, match="batch dimension"):
-                PosteriorEnergy(operator_action(), energy, x)
+                InverseProblem(operator_action(), energy).given(x)
 
     def test_types(self) -> None:
         action, energy = Translation(2).action(), lambda p: p.sum((-1, -2))
         with pytest.raises(ConfigurationError, match="floating"):
-            PosteriorEnergy(action, energy, torch.zeros(1, 5, 2, dtype=torch.long))
+            InverseProblem(action, energy).given(torch.zeros(1, 5, 2, dtype=torch.long))
         with pytest.raises(ConfigurationError, match="action"):
-            PosteriorEnergy(Translation(2), energy, torch.zeros(1, 5, 2))  # type: ignore[arg-type]
+            InverseProblem(Translation(2), energy).given(torch.zeros(1, 5, 2))  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match="energy"):
-            PosteriorEnergy(action, 3.0, torch.zeros(1, 5, 2))  # type: ignore[arg-type]
+            InverseProblem(action, 3.0).given(torch.zeros(1, 5, 2))  # type: ignore[arg-type]
 
     def test_shapes_of_elements_and_energies(self) -> None:
         action = Translation(2).action()
-        good = PosteriorEnergy(action, lambda p: p.sum((-1, -2)), torch.zeros(3, 5, 2))
+        good = InverseProblem(action, lambda p: p.sum((-1, -2))).given(torch.zeros(3, 5, 2))
         for g in (torch.zeros(2, 2), torch.zeros(2), torch.zeros(3, 3)):
             with pytest.raises(ShapeError):
-                good(g)
+                good.energies(g)
 
         def wrong(p: Tensor) -> Tensor:
             return p.sum(-1)
 
         with pytest.raises(ShapeError, match="one number per datum"):
-            PosteriorEnergy(action, wrong, torch.zeros(3, 5, 2))(torch.zeros(3, 2))
+            InverseProblem(action, wrong).given(torch.zeros(3, 5, 2)).energies(torch.zeros(3, 2))
 
     def test_data_energy_is_a_function_by_default(self) -> None:
         class Square(DataEnergy):
@@ -260,7 +260,9 @@ class TestBadInput:
 
         x, g = randn(2, 3, 2), randn(2, 4, 2, seed=1)
         action = Translation(2).action()
-        by_class, by_function = (PosteriorEnergy(action, e, x)(g) for e in (Square(), lambda p: (p**2).sum((-1, -2))))
+        by_class, by_function = (
+            InverseProblem(action, e).given(x).energies(g) for e in (Square(), lambda p: (p**2).sum((-1, -2)))
+        )
         assert torch.equal(by_class, by_function)
 
 
@@ -269,6 +271,6 @@ def test_energies_come_in_the_dtype_of_the_elements() -> None:
     x = torch.zeros(2, 3, 2)
     g = Translation(2).identity(2, 4)
     for energy in (lambda y: y.double().square().sum((-2, -1)), lambda y: (y > 0).sum((-2, -1))):
-        assert PosteriorEnergy(Translation(2).action(), energy, x)(g).dtype == torch.float32
+        assert InverseProblem(Translation(2).action(), energy).given(x).energies(g).dtype == torch.float32
     with pytest.raises(ConfigurationError, match="energy: expected a function to a tensor of real numbers"):
-        PosteriorEnergy(Translation(2).action(), lambda y: y.sum((-2, -1)) * 1j, x)(g)
+        InverseProblem(Translation(2).action(), lambda y: y.sum((-2, -1)) * 1j).given(x).energies(g)

@@ -22,14 +22,14 @@ from trivgeo.groups import Action, Affine
 from trivgeo.inversion import (
     ITS,
     TIED,
-    ConditionalPosterior,
     GradientDescent,
+    InverseProblem,
     InversionResult,
     Inverter,
     KineticLangevin,
     LieLAC,
     Population,
-    PosteriorEnergy,
+    Posterior,
     PosteriorSampler,
     RandomSearch,
 )
@@ -101,13 +101,13 @@ def test_lowers_the_energy_and_counts(make: Make, problem: Callable[[], tuple[Ac
     identity = action.group.identity(3, 1, dtype=torch.float32 if isinstance(x, Tensor) else torch.float64)
     counted = Counted(energy)
     inverter = make(action, counted)
-    log_det = inverter.posterior.log_det
-    before = PosteriorEnergy(action, energy, x, log_det=log_det)(identity)[:, 0]
+    log_det = inverter.problem.log_det
+    before = InverseProblem(action, energy, log_det=log_det).given(x).energies(identity)[:, 0]
     result: InversionResult = inverter(x, generator=seeded(5))
     assert bool((result.best_energy() < before).all()), (result.best_energy(), before)
     assert float(result.best_energy().mean()) < 0.7 * float(before.mean())  # negative with the log-determinant
     assert counted.asked == 3 * (result.energy_evaluations + result.gradient_evaluations)
-    again = PosteriorEnergy(action, energy, x, log_det=log_det)(result.elements)
+    again = InverseProblem(action, energy, log_det=log_det).given(x).energies(result.elements)
     torch.testing.assert_close(result.energies, again, rtol=1e-4, atol=1e-5)
     assert torch.equal(inverter(x, generator=seeded(5)).elements, result.elements)
 
@@ -254,7 +254,7 @@ def test_modes_after_an_error_and_among_threads() -> None:
         assert torch.equal(long.result().elements, found.elements)
     assert all(part.training for part in network.modules())
 
-    def wrong(posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None) -> Population:
+    def wrong(posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         assert not network.training
         raise KeyError
 

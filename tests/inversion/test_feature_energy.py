@@ -302,7 +302,7 @@ class TestLearnedEnergy:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", RuntimeWarning)
                 values = [
-                    one.posterior.given(clean).gradient(lambda v: SO(2).retract(g, v), torch.zeros(6, 1, 1))
+                    one.problem.given(clean).gradient(lambda v: SO(2).retract(g, v), torch.zeros(6, 1, 1))
                     for one in (fast, eager)
                 ]
             for found, expected in zip(*values, strict=True):

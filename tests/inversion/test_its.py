@@ -15,7 +15,7 @@ from tests.helpers import assert_relative, rand, randn, seeded
 from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SE, Affine, HeatSymmetry, LieGroup, Translation
-from trivgeo.inversion import ITS, PosteriorEnergy
+from trivgeo.inversion import ITS, InverseProblem
 from trivgeo.inversion.stages import (
     LowestEnergy,
     OrbitCurvature,
@@ -123,13 +123,13 @@ class TestKnownOptimum:
         levels = basis_levels(group, 5, 0.9, 0.5)
         result = ITS(problem.action, problem, levels, 6, 2)(problem.x)
         for i in range(3):
-            energy = PosteriorEnergy(problem.action, problem, problem.x[i : i + 1])
+            given = InverseProblem(problem.action, problem).given(problem.x[i : i + 1])
             held = [group.identity(dtype=torch.float64)]
             for level, extent in enumerate([0.9, 0.9, 0.9, 0.45, 0.45]):
                 v = torch.zeros(6, 3, dtype=torch.float64)
                 v[:, level % 3] = torch.linspace(-extent, extent, 6, dtype=torch.float64)
                 orbits = [[*group.retract(g, v), g] for g in held]
-                ranked = [sorted(orbit, key=lambda g: float(energy(g[None])[0])) for orbit in orbits]
+                ranked = [sorted(orbit, key=lambda g: float(given.energies(g[None])[0])) for orbit in orbits]
                 held = ranked[0][:2] if level == 0 else [row[0] for row in ranked]
             assert_relative(result.elements[i], torch.stack(held), 1e-12)
 

@@ -13,7 +13,7 @@ from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo import sde
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, Affine, PointAction, Translation
-from trivgeo.inversion import InversionResult, KineticLangevin, PosteriorEnergy
+from trivgeo.inversion import InverseProblem, InversionResult, KineticLangevin
 from trivgeo.inversion.stages import Langevin, Replicate
 
 
@@ -85,7 +85,7 @@ class TestRun:
         settings = {"friction": 0.7, "temperature": 0.3}
         result = KineticLangevin(problem.action, problem, 12, 0.05, 3, **settings)(problem.x, generator=seeded(3))
         process = sde.processes.KineticLangevinSDE(
-            group, PosteriorEnergy(problem.action, problem, problem.x), **settings
+            group, InverseProblem(problem.action, problem).given(problem.x).energies, **settings
         )
         generator = streams(2, 3)
         start = process.start(group.identity(2, 3, dtype=torch.float64), generator=generator)

@@ -16,11 +16,11 @@ from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO
 from trivgeo.inversion import InversionResult, LearnedInverter, Population, PosteriorSample, PosteriorSampler
 from trivgeo.inversion import posterior as posterior_energy
-from trivgeo.inversion.checked import CheckedResult
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for, calibration
 from trivgeo.inversion.learned.calibration import REASONS, _coverage, _distribution_tensors, _joint_thresholds
 from trivgeo.inversion.learned.posterior_density import DensityFit, _Mass, fit_density, mixture_of_draws
-from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.posterior import InverseProblem
+from trivgeo.inversion.result import CheckedResult
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stages import CalibratedDraws, Descend, OutlierCheck
 from trivgeo.networks import read_file, write_file
@@ -115,7 +115,7 @@ class TestDensity:
         assert abs(mass - 1.0) < 0.03
         double = LearnedInverter.from_score(trained.score, backbone=None)  # type: ignore[arg-type]
         double.calibration = trained.calibration
-        double._posterior.action = SE(2, scale=2.0).action()
+        double._problem.action = SE(2, scale=2.0).action()
         off = double.log_prob(g[:, :9], x) - trained.log_prob(g[:, :9], x)
         assert_relative(off, torch.full((1, 9), math.log(8.0)), 1e-4)
 
@@ -131,7 +131,7 @@ class TestDensity:
         sizes = (mixture.factors @ mixture.factors.mT).diagonal(dim1=-2, dim2=-1).sqrt()
         assert_relative(sizes[:, 0].mean(0), torch.tensor([0.05, 0.1, 0.025]).double(), 0.15)
         nothing = mixture_of_draws(GROUP, torch.full((1, 8, 2, 3), torch.nan).double())
-        assert torch.isfinite(nothing.sample(8, seeded(0)).elements).all()
+        assert torch.isfinite(nothing.sample(8, seeded(0))[0]).all()
 
     def test_another_basis(self) -> None:
         """The density of a draw is the same, but for the volume of the basis."""
@@ -179,7 +179,7 @@ class TestCoverage:
         mixture = mixture_of_draws(GROUP, GROUP.exp(factor * std * randn(600, 32, 3, seed=4)))
         fitted = fit_density(mixture, g)(mixture)
         assert_relative(spread_of(fitted), std, 0.12, floor=0.0)
-        rank = (GROUP.log(fitted.sample(59, seeded(1)).elements) < GROUP.log(g).unsqueeze(1)).double().mean(1)
+        rank = (GROUP.log(fitted.sample(59, seeded(1))[0]) < GROUP.log(g).unsqueeze(1)).double().mean(1)
         for mass, error in ((0.5, 0.06), (0.9, 0.04)):
             share = ((rank - 0.5).abs() <= 0.5 * mass).double().mean(0)
             assert (share - mass).abs().max() < error
@@ -205,7 +205,7 @@ class TestCoverage:
         centres = GROUP.exp(torch.tensor([[-1.0, 0.0, 0.0], [1.0, 2.0, 0.0]]))
         draws = GROUP.compose(centres[(torch.arange(64) >= 48).long()], GROUP.exp(0.05 * randn(50, 64, 3).float()))
         stage = CalibratedDraws(trained.score, trained.calibration, 40)
-        posterior = Posterior(GROUP.action()).given(clean(50, seeded(0)))
+        posterior = InverseProblem(GROUP.action()).given(clean(50, seeded(0)))
         found = stage(posterior, Population(draws, torch.zeros(50, 64, dtype=torch.int64)), seeded(1)).elements
         second = (found[..., 0, 2] > 1.0).double()
         known = trained.calibration.density(trained.score, draws).log_shares[:, 1].exp().mean()
@@ -391,7 +391,7 @@ class TestOutliers:
     def test_moved_elements_are_not_checked(self, trained: LearnedInverter) -> None:
         x = clean(2, seeded(0))
         ranked = with_settings(trained)
-        ranked._posterior = copy.deepcopy(ranked._posterior)
+        ranked._problem = copy.deepcopy(ranked._problem)
         onward = LearnedInverter.from_score(trained.score, lambda y: y.square().sum((1, 2)))  # type: ignore[arg-type]
         onward.calibration = trained.calibration
         assert type(onward(x)) is CheckedResult

@@ -28,7 +28,7 @@ from trivgeo.groups import (
     Similarity,
     Translation,
 )
-from trivgeo.inversion import TIED, InversionResult, Inverter, Posterior, Stage
+from trivgeo.inversion import TIED, InverseProblem, InversionResult, Inverter, Stage
 from trivgeo.inversion.energies import LeastSquares, NearestPoints, PairedPoints, with_normals
 from trivgeo.inversion.energies.least_squares import GemanMcClure, Trimmed
 from trivgeo.inversion.stages import Laplace, LevenbergMarquardt, Replicate, Select, WithEnergy
@@ -272,7 +272,7 @@ class TestCurvature:
         group = SE(3)
         reference, g, x = clouds(group, 3, noise=0.1)
         energy = LeastSquares(PairedPoints(reference), GemanMcClure(0.3), std=0.2)
-        given = Posterior(PointCloud(group), energy).given(x, max_evaluations=bound)
+        given = InverseProblem(PointCloud(group), energy).given(x, max_evaluations=bound)
         at = group.retract(g.unsqueeze(1), 0.1 * randn(3, 2, 6))
         curvature = given.curvature(at)
 
@@ -290,7 +290,7 @@ class TestCurvature:
     def test_is_that_of_the_energy_at_a_perfect_fit(self) -> None:
         group = Similarity(3)
         reference, g, x = clouds(group, 2)
-        given = Posterior(PointCloud(group), LeastSquares(PairedPoints(reference))).given(x)
+        given = InverseProblem(PointCloud(group), LeastSquares(PairedPoints(reference))).given(x)
 
         def energy(v: Tensor) -> Tensor:
             return given._energy(group.retract(g, v)).sum()
@@ -305,7 +305,7 @@ class TestCurvature:
             LeastSquares(lambda x: x).curvature(lambda v: v, torch.zeros(0))
 
     def test_needs_squares(self) -> None:
-        given = Posterior(PointCloud(SE(3)), lambda x: x.square().sum((-2, -1))).given(randn(1, 4, 3))
+        given = InverseProblem(PointCloud(SE(3)), lambda x: x.square().sum((-2, -1))).given(randn(1, 4, 3))
         with pytest.raises(ConfigurationError, match="LeastSquares"):
             given.curvature(SE(3).identity(1, 1, dtype=torch.float64))
 
@@ -351,10 +351,12 @@ class TestLevenbergMarquardt:
         reference, _, x = clouds(SE(3), 2, noise=0.3)
         energy = LeastSquares(NearestPoints(reference), Trimmed(0.7))
         start = random_elements(SE(3), 2, 20, std=1.5, seed=9)
-        before = Posterior(PointCloud(SE(3)), energy).given(x).energies(start)
+        before = InverseProblem(PointCloud(SE(3)), energy).given(x).energies(start)
         result = Inverter(PointCloud(SE(3)), energy, [LevenbergMarquardt(5, damping=1e-8)])(x, initial=start)
         assert bool((result.energies <= before).all())
-        assert_relative(result.energies, Posterior(PointCloud(SE(3)), energy).given(x).energies(result.elements), 1e-12)
+        assert_relative(
+            result.energies, InverseProblem(PointCloud(SE(3)), energy).given(x).energies(result.elements), 1e-12
+        )
 
     def test_chains_without_energy_stay(self) -> None:
         reference, g, x = clouds(SE(3), 1)
@@ -379,7 +381,7 @@ class TestLevenbergMarquardt:
         reference, _, x = clouds(Similarity(3), 2, noise=0.1)
         action, energy = PointCloud(Similarity(3)), LeastSquares(PairedPoints(reference), std=0.1)
         inverter = Inverter(action, energy, [LevenbergMarquardt(60)], log_det=True)
-        given = Posterior(action, energy, log_det=True).given(x)
+        given = InverseProblem(action, energy, log_det=True).given(x)
         found = inverter(x).elements
         zero = torch.zeros(2, 1, 7, dtype=torch.float64)
         gradient, _ = given.gradient(lambda v: Similarity(3).perturb(found, v), zero)
@@ -453,7 +455,7 @@ class TestLaplace:
         energy = LeastSquares(PairedPoints(reference), std=0.2)
         action = PointCloud(SO(3))
         sample = Inverter(action, energy, [LevenbergMarquardt(20), Laplace(2000)])(x, generator=seeded(0))
-        curvature = Posterior(action, energy).given(x).curvature(g.unsqueeze(1))[0, 0]
+        curvature = InverseProblem(action, energy).given(x).curvature(g.unsqueeze(1))[0, 0]
         v = SO(3).log(SO(3).compose(SO(3).inverse(g), sample.elements[0]))
         assert_relative(
             torch.cov(v.T), torch.linalg.inv(curvature), 0.1 * float(torch.linalg.inv(curvature).max()), floor=1.0

@@ -38,7 +38,7 @@ def test_published_settings() -> None:
     assert (descent.steps, descent.rule.learning_rate, start.num_hypotheses) == (100, 0.01, 64)
     assert (descent.start_std, descent.rule.betas, descent.rule.epsilon) == (0.3, (0.9, 0.999), 1e-8)
     assert isinstance(descent.space, AlgebraCoordinates)
-    assert not inverter.posterior.log_det
+    assert not inverter.problem.log_det
     assert not descent.keep_best
 
 

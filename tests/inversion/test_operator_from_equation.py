@@ -13,7 +13,7 @@ from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, Shap
 from trivgeo.inversion import EquivariantOperator, Inverter
 from trivgeo.inversion.energies import FieldBox, FieldSpectrum
 from trivgeo.inversion.equivariant.equivariant_operator import FieldDensity, TrainingFrame
-from trivgeo.inversion.posterior import PosteriorEnergy
+from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.stages import Newton
 from trivgeo.pde import GaussianField, SpectralEquation, solve
 from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
@@ -143,10 +143,14 @@ class TestFromEquation:
         v = torch.zeros(41, group.dim, dtype=F64)
         v[:, scaling] = logarithms
         fields = Field.on_box(drawn([(0.2, 0.0)], 16, 5), BOX)
-        energies = PosteriorEnergy(operator.action, operator.inverter.energy, fields)(group.exp(v).expand(16, -1, -1))
+        energies = (
+            InverseProblem(operator.action, operator.inverter.energy)
+            .given(fields)
+            .energies(group.exp(v).expand(16, -1, -1))
+        )
         assert abs(float(logarithms[energies.mean(0).argmin()])) < 0.15
         alone = FieldSpectrum(FieldBox(fields.grid), clean.unsqueeze(2))
-        energies = PosteriorEnergy(operator.action, alone, fields)(group.exp(v).expand(16, -1, -1))
+        energies = InverseProblem(operator.action, alone).given(fields).energies(group.exp(v).expand(16, -1, -1))
         assert int(energies.mean(0).argmin()) == 40
 
     def test_volumes_of_affine_transformations(self) -> None:

@@ -12,14 +12,13 @@ from scipy import integrate, stats
 from torch import Tensor
 
 from benchmarks.posterior import LeftTranslation, Wells
-from tests.helpers import affine_line, assert_relative, randn, seeded
+from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.base_distributions import HaarDistribution, MixtureDistribution, NormalDistribution
 from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
-from trivgeo.inversion.posterior import Posterior
-from trivgeo.inversion.sampling.annealing import LogPosterior, resampled
-from trivgeo.inversion.sampling.importance import WeightedDraws, pareto_shape, thinned
+from trivgeo.inversion.posterior import InverseProblem
+from trivgeo.inversion.sampling.importance import pareto_shape
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stages import Descend, ImportanceSampling
 from trivgeo.sde import NoiseStreams
@@ -43,29 +42,6 @@ def sampled(group: LieGroup, energy: object, number: int = NUM_DATA, **settings:
     sample = sampler(at_identity(group, number), generator=seeded(0))
     assert isinstance(sample, PosteriorSample)
     return sample
-
-
-class TestResampling:
-    def test_indices_and_weights_left(self) -> None:
-        """Drawn by the root of the weights, each within one of its share; root times root is the weight."""
-        log_weights = torch.tensor([[0.0, 2.0, -math.inf, -3.0], [1e3, 1e3, 1e3 - 4.0, -math.inf]]).double()
-        index, left = resampled(log_weights, 1000, seeded(0))
-        roots = (log_weights - log_weights.max(1, keepdim=True).values).mul(0.5).exp()
-        counts = torch.stack([row.bincount(minlength=4) for row in index]).double()
-        assert bool(((counts - 1000 * roots / roots.sum(1, keepdim=True)).abs() <= 1.0).all())
-        assert_relative(left, 0.5 * log_weights.gather(1, index), 1e-12)
-
-    def test_unbiased(self) -> None:
-        """Averages by the weights that are left are those by the weights before."""
-        log_weights, values = 2.0 * randn(3, 50), randn(3, 50, seed=1)
-        index, left = resampled(log_weights, 20_000, seeded(0))
-        found = (left.softmax(-1) * values.gather(1, index)).sum(-1)
-        assert_relative(found, (log_weights.softmax(-1) * values).sum(-1), 2e-3, floor=1.0)
-
-    def test_without_a_finite_weight_all_are_alike(self) -> None:
-        index, left = resampled(torch.full((1, 5), -math.inf), 10, seeded(0))
-        assert index[0].bincount(minlength=5).tolist() == [2] * 5
-        assert bool((left == 0).all())
 
 
 class TestKnownLaws:
@@ -258,20 +234,34 @@ class TestTrust:
     def test_a_prior_is_looked_at_where_elements_count(self) -> None:
         """Of the second datum alone, in values and in gradients, and not at draws that are none."""
         group = Translation(2)
-        posterior = Posterior(LeftTranslation(group), lambda y: y.square().sum(-1)).given(at_identity(group, 2))
+        posterior = InverseProblem(LeftTranslation(group), lambda y: y.square().sum(-1)).given(at_identity(group, 2))
         g = torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]]]).double()
 
         def log_prior(g: Tensor) -> Tensor:
             return torch.where(g[..., 0] < 0.0, torch.nan, 0.0)
 
-        for look in (lambda target: target(g), lambda target: target.with_gradient(g)):
-            target = LogPosterior(posterior, 1.0, log_prior)
-            value = look(target)[0]
+        for look in ("log_prob_and_energy", "log_prob_and_gradient"):
+            target = posterior.tempered(1.0, log_prior)
+            value = getattr(target, look)(g)[0]
             assert value.flatten().tolist() == [-1.0, -torch.inf]
             assert target.without_prior.tolist() == [False, True]
-        target = LogPosterior(posterior, 1.0, log_prior)
-        target(g, torch.tensor([[True], [False]]))
+        target = posterior.tempered(1.0, log_prior)
+        target.log_prob_and_energy(g, torch.tensor([[True], [False]]))
         assert not bool(target.without_prior.any())
+
+    def test_log_prob_of_a_tempered_posterior(self) -> None:
+        """-E / T + log p_0 by hand, with its derivative; evaluations count at the posterior itself."""
+        group = Translation(2)
+        posterior = InverseProblem(LeftTranslation(group), lambda y: y.square().sum(-1)).given(at_identity(group, 1))
+        g = torch.tensor([[[1.0, -2.0], [0.5, 0.0]]]).double()
+        target = posterior.tempered(0.5, lambda g: 3.0 * g[..., 0])
+        (value, energy), (again, slope) = target.log_prob_and_energy(g), target.log_prob_and_gradient(g)
+        assert_relative(energy, torch.tensor([[5.0, 0.25]]).double(), 1e-12)
+        assert_relative(value, torch.tensor([[3.0 - 10.0, 1.5 - 0.5]]).double(), 1e-12)
+        assert_relative(again, value, 1e-12)
+        assert_relative(slope, torch.stack([3.0 - 4.0 * g[..., 0], -4.0 * g[..., 1]], -1), 1e-12)
+        assert_relative(posterior.log_prob_and_energy(g)[0], -energy, 1e-12)
+        assert (posterior.energy_evaluations, posterior.gradient_evaluations) == (4, 2)
 
     def test_few_draws(self) -> None:
         """Five per cent of few draws are a number of draws that tells nothing."""
@@ -478,27 +468,12 @@ class TestParts:
         known = NormalDistribution(
             group, group.identity(dtype=torch.float64), torch.zeros(3).double(), 0.5 * torch.eye(3).double()
         )
-        draws = mixture.sample(100_000, seeded(0))
-        assert 0.01 < float((~draws.principal).double().mean()) < 0.3
-        log_ratio = known.log_density(draws.elements) - mixture.log_density(draws.elements)
-        mass = torch.where(draws.principal, log_ratio.exp(), 0.0)
+        elements, principal = mixture.sample(100_000, seeded(0))
+        assert 0.01 < float((~principal).double().mean()) < 0.3
+        log_ratio = known.log_density(elements) - mixture.log_density(elements)
+        mass = torch.where(principal, log_ratio.exp(), 0.0)
         error = float(mass.std()) / math.sqrt(mass.numel())
         assert abs(float(mass.mean()) - 1.0) < 4 * error < 0.05
-
-    def test_thinning_is_right_on_average(self) -> None:
-        weights = torch.tensor([0.4, 0.2, 0.1, 0.1, 0.1, 0.05, 0.03, 0.02, 0.0]).double()
-        repeats = 20_000
-        draws = WeightedDraws(
-            torch.zeros(repeats, 9, 2, 2),
-            torch.zeros(repeats, 9),
-            weights.log().expand(repeats, 9),
-            torch.arange(9).remainder(3).expand(repeats, 9),
-        )
-        index, kept = thinned(draws, 5, seeded(0))
-        assert (index.sort(-1).values.diff(dim=-1) > 0).all()  # each once
-        total = torch.zeros(repeats, 9, dtype=torch.float64).scatter_add(1, index, kept).mean(0)
-        torch.testing.assert_close(total, weights, atol=0.005, rtol=0.0)
-        assert (kept[index == 0] - 0.4).abs().max() < 1e-9  # a large one stays as it is
 
     def test_stage_in_an_inverter_of_ones_own(self) -> None:
         """Without the log-determinant the evidence of scaled points is another one."""

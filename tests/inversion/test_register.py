@@ -21,7 +21,7 @@ from trivgeo.inversion import Inverter
 from trivgeo.inversion.energies import LeastSquares, PairedImages, SymmetricNearestPoints, with_coverage
 from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.point_alignment import fit_points
-from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.result import modes_of
 from trivgeo.inversion.stages import LevenbergMarquardt
 from trivgeo.inversion.transformations import composed, homographies, rotations, scales, shifts
@@ -265,7 +265,7 @@ class TestImages:
         warp, g = ImageWarp(group, guarded=False), random_elements(group, 2, 3, std=0.2, seed=3)
         x, reference = with_coverage(rand(2, 3, 10, 13, seed=1)), rand(3, 10, 13, seed=2)
         energy = LeastSquares(PairedImages(reference), GemanMcClure(0.5), std=0.3)
-        found = Posterior(warp, energy).given(x).curvature(g)
+        found = InverseProblem(warp, energy).given(x).curvature(g)
 
         def restored(v: Tensor) -> Tensor:
             return warp(group.inverse(group.perturb(g, v)), x.unsqueeze(1)).flatten(0, 1)
@@ -281,7 +281,7 @@ class TestImages:
         broken[2, 0], gone[0, 2] = 1.5, 1.95
         g = warp.point_action.from_homogeneous(torch.stack([broken, gone]))
         energy = LeastSquares(PairedImages(rand(1, 6, 6, seed=2)))
-        assert bool(Posterior(warp, energy).given(x).curvature(g[None]).isnan().all())
+        assert bool(InverseProblem(warp, energy).given(x).curvature(g[None]).isnan().all())
 
     def test_levenberg_and_marquardt_on_images(self) -> None:
         """It was a NotImplementedError: torch samples without forward mode."""

@@ -11,7 +11,7 @@ from tests.helpers import assert_relative, noise, seeded
 from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, Affine, Translation
-from trivgeo.inversion import GradientDescent, PosteriorEnergy, RandomSearch
+from trivgeo.inversion import GradientDescent, InverseProblem, RandomSearch
 
 
 class TestRandomSearch:
@@ -26,7 +26,7 @@ class TestRandomSearch:
         assert seen == [(1, 3), (2, 3), (3, 3)]
         # what is drawn in parts is what is drawn at once: each datum goes on in its own stream
         drawn = SE(2).exp(0.5 * noise(3, 150, 3, seed=2))
-        energies = PosteriorEnergy(problem.action, problem, problem.x)(drawn)
+        energies = InverseProblem(problem.action, problem).given(problem.x).energies(drawn)
         lowest = energies.topk(4, 1, largest=False)
         assert_relative(result.energies, lowest.values, 1e-12)
         assert_relative(result.elements, drawn[torch.arange(3)[:, None], lowest.indices], 1e-12)

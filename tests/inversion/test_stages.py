@@ -14,10 +14,10 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, Action, Affine, Translation
 from trivgeo.inversion import (
     TIED,
-    ConditionalPosterior,
+    InverseProblem,
     Inverter,
     Population,
-    PosteriorEnergy,
+    Posterior,
     Stage,
     TestTimeEquivariant,
 )
@@ -39,7 +39,7 @@ ACTION = Translation(1).action()
 def normal(number: int, action: Action = ACTION) -> Inverter:
     """Proposals from N(0, 1), whatever the data; at the price of one, two and three evaluations."""
 
-    def draw(posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None) -> Population:
+    def draw(posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         posterior.count(1, 2, 3)
         elements = posterior.normal(posterior.batch, number, 1, generator=generator)
         return Population(elements, torch.zeros(elements.shape[:2], dtype=torch.long))
@@ -121,7 +121,7 @@ class TestMoving:
         """On the line with constant noise of rate s: the variance is s^2 t, and the population is at that time."""
         seen: list[float] = []
 
-        def look(posterior: ConditionalPosterior, population: Population, generator: object) -> Population:
+        def look(posterior: Posterior, population: Population, generator: object) -> Population:
             seen.append(population.time)
             return population
 
@@ -143,7 +143,7 @@ class TestOwnStage:
             steps = 1
 
             def __call__(
-                self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+                self, posterior: Posterior, population: Population, generator: torch.Generator | None
             ) -> Population:
                 g, group = population.elements, posterior.group
                 gradient, _ = posterior.gradient(lambda v: group.perturb(g, v), torch.zeros_like(g))
@@ -166,7 +166,7 @@ class TestOwnStage:
                 self.layer = nn.Linear(1, 1)
 
             def __call__(
-                self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+                self, posterior: Posterior, population: Population, generator: torch.Generator | None
             ) -> Population:
                 return population.moved(population.elements + self.layer(posterior.x[..., 0])[:, None] * 0)
 
@@ -189,7 +189,7 @@ class TestOwnStage:
     def test_settings(self) -> None:
         tied = TIED(ACTION, well, num_hypotheses=3)
         other = tied.replace(log_det=True, max_evaluations=9)
-        assert (other.posterior.log_det, other.max_evaluations, other.stages) == (True, 9, tied.stages)
+        assert (other.problem.log_det, other.max_evaluations, other.stages) == (True, 9, tied.stages)
         assert other.then(Descend(2)).max_evaluations == 9
         with pytest.raises(
             ConfigurationError, match="settings: expected some of log_det, max_evaluations, progress, compiled"
@@ -215,7 +215,7 @@ class TestSides:
         energy = lambda y: (y**2).sum((-2, -1)) + y.var(-2).log().square().sum(-1)  # noqa: E731
         tied = TIED(action, energy, steps=10, num_hypotheses=6, side=side, keep_best=True, pruning=[(0.5, 3)])  # type: ignore[arg-type]
         r = tied(x, generator=seeded(0))
-        assert_relative(r.energies, PosteriorEnergy(action, energy, x)(r.elements), 1e-9)
+        assert_relative(r.energies, InverseProblem(action, energy).given(x).energies(r.elements), 1e-9)
 
     def test_what_a_step_moves(self) -> None:
         """Noise from the left moves the given datum by exp(-v), whatever the guess; from the right the restored one."""

@@ -10,7 +10,7 @@ from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, Action, PointAction, Translation
-from trivgeo.inversion import TIED, Inverter, PosteriorEnergy
+from trivgeo.inversion import TIED, InverseProblem, Inverter
 from trivgeo.inversion.energies import DataEnergy
 from trivgeo.inversion.posterior import automatic_bound
 from trivgeo.inversion.stages import Descend, GaussianSearch, HeavyBall
@@ -63,7 +63,9 @@ class TestKeepSeen:
         assert every.shape[1] == 8 * (3 * 20 + 1)
         assert torch.equal(result.best_energy(), every.amin(1))
         assert_relative(
-            PosteriorEnergy(Translation(2).action(), Recorder(), x)(result.elements), result.energies, 1e-12
+            InverseProblem(Translation(2).action(), Recorder()).given(x).energies(result.elements),
+            result.energies,
+            1e-12,
         )
 
     def test_is_never_worse_and_follows_the_same_chains(self) -> None:
@@ -78,7 +80,7 @@ class TestKeepSeen:
     def test_a_temperature_changes_no_energy(self) -> None:
         x = randn(2, 3, 2)
         result = inverter(Recorder(), keep_best=True, temperature=0.2)(x, generator=seeded(1))
-        again = PosteriorEnergy(Translation(2).action(), Recorder(), x)(result.elements)
+        again = InverseProblem(Translation(2).action(), Recorder()).given(x).energies(result.elements)
         assert_relative(again, result.energies, 1e-10)
 
     def test_undefined_energies_are_never_the_best(self) -> None:
@@ -103,7 +105,7 @@ class TestDescent:
         result = inverter(Recorder(), descent=self.DESCENT)(x, generator=seeded(1))
         assert bool((result.energies < plain.energies).all())
         g = result.elements.clone().requires_grad_()
-        energy = PosteriorEnergy(Translation(2).action(), Recorder(), x)(g)
+        energy = InverseProblem(Translation(2).action(), Recorder()).given(x).energies(g)
         assert_relative(energy, result.energies, 1e-12)
         (gradient,) = torch.autograd.grad(energy.sum(), g)
         assert float(gradient.abs().max()) < 1e-5
@@ -232,7 +234,7 @@ class TestMemory:
         cloud = Translation(2).action()
         x = randn(2, 2**20, 2)
         for energy, bound in ((Recorder(), 1), (FirstPoint(), 2**23 // 16), (None, 1)):
-            assert PosteriorEnergy(cloud, energy, x, max_evaluations="auto").max_evaluations == bound
+            assert InverseProblem(cloud, energy).given(x, max_evaluations="auto").max_evaluations == bound
         with pytest.raises(ConfigurationError, match="max_evaluations"):
             inverter(Recorder()).replace(max_evaluations="many")
 

@@ -7,23 +7,14 @@ import math
 import pytest
 import torch
 
-from tests.helpers import affine_line, assert_relative, randn, seeded
+from tests.helpers import affine_line, randn, seeded
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import SO, Translation
-from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, effective_sample_size, solve, uniform_grid
+from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, solve, uniform_grid
 from trivgeo.sde.diagnostics import EnergyTrace, ScoreMonitor, maximum_mean_discrepancy, stein_z_scores
 from trivgeo.sde.processes import KineticLangevinSDE, reverse_process
 
 SCHEDULE = GeometricSchedule(0.1, 1.0)
-
-
-def test_effective_sample_size() -> None:
-    weights = torch.tensor([[0.25] * 4, [1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 0, 0]])
-    expected = torch.tensor([4.0, 1.0, 2.0, 0.0])
-    for unit in (1.0, 1e-25, 1e25):  # whose squares are zero and infinite
-        assert_relative(effective_sample_size(unit * weights), expected, 1e-6)
-    assert effective_sample_size(torch.zeros(2, 0)).tolist() == [0.0, 0.0]
-    assert effective_sample_size(torch.tensor([[1.0, math.inf], [1.0, math.nan]])).isnan().all()
 
 
 def test_monitor_and_trace() -> None:

@@ -28,7 +28,7 @@ from tasks.pde.training import PhysicsInformedTraining, SolvedData, SupervisedTr
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import BurgersSymmetry
-from trivgeo.inversion import TIED, PosteriorEnergy, calibrated_scale
+from trivgeo.inversion import TIED, InverseProblem, calibrated_scale
 from trivgeo.inversion.energies import DomainDistance, GaussianInitialEnergy
 
 CONFIGS = Path("tasks/configs")
@@ -192,7 +192,7 @@ class TestEnergies:
         action = OperatorAction(group.action())
         g = group.random(4, 3, generator=seeded(1), dtype=F64)
         whole = torch.stack([energy(action(group.inverse(g[:, i]), problem())) for i in range(3)], 1)
-        torch.testing.assert_close(PosteriorEnergy(action, energy, problem())(g), whole)
+        torch.testing.assert_close(InverseProblem(action, energy).given(problem()).energies(g), whole)
 
     def test_learned_energy_is_the_gaussian_likelihood(self) -> None:
         """Against the log-density of torch, for a distribution whose variances are all above the floor."""

@@ -23,7 +23,7 @@ from tests.inversion import test_every_inverter as contract
 from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, Affine, Translation
-from trivgeo.inversion import PosteriorEnergy
+from trivgeo.inversion import InverseProblem
 
 
 def test_published_settings() -> None:
@@ -120,7 +120,7 @@ class TestKnownOptimum:
         result = FoCal(problem.action, problem, 6, 8)(problem.x, generator=seeded(0))
         assert result.elements.dtype == result.energies.dtype == torch.float32
         v = 2 * torch.rand(12, 14, 3, generator=seeded(1)) - 1
-        drawn = PosteriorEnergy(problem.action, problem, problem.x)(SE(2).exp(v)).amin(1)
+        drawn = InverseProblem(problem.action, problem).given(problem.x).energies(SE(2).exp(v)).amin(1)
         assert float(result.best_energy().mean()) < 0.25 * float(drawn.mean())
         restored = problem.action(SE(2).inverse(result.best()), problem.x)
         assert_relative((restored - problem.cloud).square().mean(-2).sum(-1), result.best_energy(), 1e-5)

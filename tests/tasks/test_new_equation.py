@@ -24,7 +24,7 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.groups import SE, DirectProduct, LieGroup, Translation
 from trivgeo.groups.action import JetAction
-from trivgeo.inversion import PosteriorEnergy
+from trivgeo.inversion import InverseProblem
 from trivgeo.pde import EvolutionEquation
 
 HERE = __name__
@@ -247,6 +247,6 @@ def test_a_box_of_another_equation_is_refused() -> None:
     heat = CASES["heat"][0]
     data = heat.inputs(heat.held_out(2), 4, (3, 3, 3))
     with pytest.raises(ShapeError, match="domain of 2 ranges, got 3"):
-        PosteriorEnergy(OperatorAction(heat.group().action()), TrainingBox(Waves()), data)
+        InverseProblem(OperatorAction(heat.group().action()), TrainingBox(Waves())).given(data)
     with pytest.raises(DomainError, match="expected one x and one u, got 2 and 1"):
         heat.domain.line()

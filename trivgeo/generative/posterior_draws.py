@@ -15,7 +15,7 @@ from trivgeo._signatures import check_calls
 from trivgeo.checks import check_arguments, check_count, check_tensor
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
-from trivgeo.sde.solvers.resampling import effective_sample_size
+from trivgeo.sde.resampling import effective_sample_size
 
 __all__ = ["PosteriorDraws", "draw_posterior"]
 

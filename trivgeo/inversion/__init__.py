@@ -18,19 +18,18 @@ from trivgeo.inversion.methods.kinetic_langevin import KineticLangevin
 from trivgeo.inversion.methods.lielac import LieLAC
 from trivgeo.inversion.methods.posterior_sampler import PosteriorSampler
 from trivgeo.inversion.methods.tied import TIED
-from trivgeo.inversion.posterior import ConditionalPosterior, Posterior, PosteriorEnergy
-from trivgeo.inversion.result import InversionResult, PosteriorModes
-from trivgeo.inversion.sampling.weighted import PosteriorSample
+from trivgeo.inversion.posterior import InverseProblem, Posterior
+from trivgeo.inversion.result import InversionResult, PosteriorModes, PosteriorSample
 from trivgeo.inversion.stage import Population, Stage
 
 __all__ = [
     "ITS",
     "TIED",
     "AmortizedInverter",
-    "ConditionalPosterior",
     "EnergyReport",
     "EquivariantOperator",
     "GradientDescent",
+    "InverseProblem",
     "InversionResult",
     "Inverter",
     "KineticLangevin",
@@ -38,7 +37,6 @@ __all__ = [
     "LieLAC",
     "Population",
     "Posterior",
-    "PosteriorEnergy",
     "PosteriorModes",
     "PosteriorSample",
     "PosteriorSampler",

@@ -23,7 +23,7 @@ from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.energy_measurement import EnergyProfile, measure_energy, some_data
 from trivgeo.inversion.evaluation import evaluation_mode
 from trivgeo.inversion.methods.tied import TimedSearch
-from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.transformations import Transformations, sample_elements, spread_of
 from trivgeo.verdict import Verdict
 
@@ -208,9 +208,9 @@ def _try_search(
     """
     spread = spread_of(action.group, transformations, seed)
     group = action.with_scale(spread).group
-    posterior = Posterior(action, energy)
-    with evaluation_mode(posterior.energy):
-        x, index, _ = some_data(posterior, clean, seed)
+    problem = InverseProblem(action, energy)
+    with evaluation_mode(problem.energy):
+        x, index, _ = some_data(problem, clean, seed)
     reference: Tensor = pytree.tree_leaves(x)[0]
     g = sample_elements(group, transformations, len(index), keyed(seed, 8)).to(reference)
     usable = action.is_valid(g, x).reshape(len(index), -1).all(-1)

@@ -22,7 +22,7 @@ from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.evaluation import evaluation_mode, networks_in
-from trivgeo.inversion.posterior import Posterior, PosteriorEnergy, check_action
+from trivgeo.inversion.posterior import InverseProblem, check_action
 from trivgeo.inversion.transformations import Transformations, noise_between, sample_elements, spread_of
 from trivgeo.sde import GeometricSchedule, trivialized_grad
 from trivgeo.sde.scores import trivialized_grad_and_value
@@ -88,15 +88,15 @@ def calibrated_scale(
     group = check_action(action).group
     energy = as_energy(energy)
     clean = on_device(with_tensors("clean", clean), module_device(*networks_in(energy)))
-    posterior = PosteriorEnergy(action, energy, clean)
+    posterior = InverseProblem(action, energy).given(clean)
     per_datum = num_samples // posterior.batch
     if per_datum < 1:
         raise ConfigurationError(f"num_samples: expected at least one for each of {posterior.batch} data")
     first = pytree.tree_leaves(clean)[0]
     noise = normal((posterior.batch, per_datum, group.dim), first, generator)
     noise = torch.cat([noise, -noise], 1)
-    with evaluation_mode(posterior.energy):
-        gradient = trivialized_grad(group, posterior, group.exp(step * noise)).reshape(-1, group.dim)
+    with evaluation_mode(energy):
+        gradient = trivialized_grad(group, posterior.energies, group.exp(step * noise)).reshape(-1, group.dim)
     if not bool(torch.isfinite(gradient).all()):
         raise DomainError("energy: expected finite gradients near clean data; use a smaller step or scale")
     values, vectors = _hessian(gradient, step)
@@ -171,10 +171,10 @@ def measure_energy(
     """
     check_count("num_samples", num_samples)
     spread = spread_of(check_action(action).group, transformations, seed)
-    posterior = Posterior(action.with_scale(spread), energy)
-    with evaluation_mode(posterior.energy):
-        x, _, at_rest = some_data(posterior, clean, seed)
-        probe = _Probe(posterior, x, at_rest)
+    problem = InverseProblem(action.with_scale(spread), energy)
+    with evaluation_mode(problem.energy):
+        x, _, at_rest = some_data(problem, clean, seed)
+        probe = _Probe(problem, x, at_rest)
         began = time.perf_counter()
         moved = sample_elements(probe.group, transformations, len(at_rest) * num_samples, keyed(seed, 4)).to(at_rest)
         moved = moved.unflatten(0, (len(at_rest), num_samples))
@@ -204,7 +204,7 @@ def measure_energy(
         scale=spread if roundness > _MIN_ROUNDNESS else _round_scale(curvatures, axes) @ spread,
         temperature=max(abs(depth) / 50.0, 1e-12) if math.isfinite(depth) else 1.0,
         schedule=noise_between(min(0.1, max(0.002, 0.5 * width)), 1.0)[0],
-        frame_weight=_frame_weight(posterior.action, moved, x, depth),
+        frame_weight=_frame_weight(problem.action, moved, x, depth),
     )
 
 
@@ -212,19 +212,19 @@ class _Probe:
     """Energies and gradients of clean data that are moved, a few at once.
 
     Args:
-        posterior: action and energy.
+        problem: action and energy.
         x: the data, n of them.
         at_rest: their energies, ``[n, 1]``.
     """
 
-    def __init__(self, posterior: Posterior, x: Any, at_rest: Tensor) -> None:
-        self.group, self.at_rest = posterior.group, at_rest
-        self._energy = PosteriorEnergy(posterior.action, posterior.energy, x)
+    def __init__(self, problem: InverseProblem, x: Any, at_rest: Tensor) -> None:
+        self.group, self.at_rest = problem.group, at_rest
+        self._posterior = problem.given(x, max_evaluations=_MAX_EVALUATIONS)
 
     def gradients(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients ``[n, m, dim]`` and energies ``[n, m]`` after elements ``[n, m, *element_shape]``."""
         each = max(1, _MAX_EVALUATIONS // len(g))
-        parts = [trivialized_grad_and_value(self.group, self._energy, part) for part in g.split(each, 1)]
+        parts = [trivialized_grad_and_value(self.group, self._posterior.energies, part) for part in g.split(each, 1)]
         # the parameters of an energy may ask for gradients, the measurement does not
         gradients, energies = (torch.cat(some, 1).detach() for some in zip(*parts, strict=True))
         return gradients, energies
@@ -242,7 +242,7 @@ class _Probe:
         v = v / v.norm(dim=-1, keepdim=True) * math.sqrt(self.group.dim)
         steps = radii.to(v).reshape(-1, 1) * v.unsqueeze(-2)  # [n, directions, r, dim]
         with torch.no_grad():
-            energies = self._energy.in_blocks(self.group.exp(steps.flatten(1, 2)), _MAX_EVALUATIONS)
+            energies = self._posterior.energies(self.group.exp(steps.flatten(1, 2)))
         rise = energies.unflatten(1, steps.shape[1:3]) - self.at_rest.unsqueeze(-1)
         flat = rise.flatten(0, 1).double().cpu()
         flat = torch.where(torch.isfinite(flat), flat, torch.inf).sort(0).values
@@ -253,11 +253,11 @@ class _Probe:
         return normal(shape, torch.empty(0), generator).to(self.at_rest)
 
 
-def some_data(posterior: Posterior, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
+def some_data(problem: InverseProblem, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
     """Choose a few of the data that have a finite energy.
 
     Args:
-        posterior: action and energy.
+        problem: action and energy.
         clean: data, one batch dimension.
         seed: of the choice.
 
@@ -267,14 +267,15 @@ def some_data(posterior: Posterior, clean: Any, seed: int) -> tuple[Any, Int[Ten
     Raises:
         DomainError: no energy is finite.
     """
-    clean = on_device(with_tensors("clean", clean), module_device(posterior))
+    clean = on_device(with_tensors("clean", clean), module_device(problem))
     first: Tensor = pytree.tree_leaves(clean)[0]
     index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_MAX_DATA].to(first.device)
-    x = posterior.given(pytree.tree_map(lambda leaf: leaf[index], clean)).x
-    reference: Tensor = pytree.tree_leaves(x)[0]
-    unit = posterior.group.identity(len(reference), 1, dtype=reference.dtype, device=reference.device)
+    posterior = problem.given(pytree.tree_map(lambda leaf: leaf[index], clean), max_evaluations=_MAX_EVALUATIONS)
+    x, reference = posterior.x, posterior.reference
     with torch.no_grad():
-        energies = PosteriorEnergy(posterior.action, posterior.energy, x).in_blocks(unit, _MAX_EVALUATIONS)
+        energies = posterior.energies(
+            problem.group.identity(posterior.batch, 1, dtype=reference.dtype, device=reference.device)
+        )
     kept = torch.isfinite(energies[:, 0])
     if not bool(kept.any()):
         raise DomainError("energy: expected finite energies of clean data, got none")

@@ -19,7 +19,7 @@ from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
 from trivgeo.inversion.equivariant.varied_sizes import invert_by_size, is_list_of_images
 from trivgeo.inversion.evaluation import evaluation_mode, explained_dtypes, networks_in
-from trivgeo.inversion.posterior import Bound, ConditionalPosterior, Posterior, check_bound
+from trivgeo.inversion.posterior import Bound, InverseProblem, Posterior, check_bound
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import Population, StageLike, check_stage, run_stages, steps_of
@@ -48,7 +48,7 @@ class Inverter(nn.Module):
             methods, is in evaluation mode during a call with all its parts, and back in training mode after it; a
             network that another function calls stays in its mode.
         stages: what is done, in order; see `Stage`.
-        log_det: keep the log-determinant of the action in the posterior energy, see `PosteriorEnergy` (published: off).
+        log_det: keep the log-determinant of the action in the posterior energy, see `InverseProblem` (published: off).
         max_evaluations: the largest number of energies, or of data seen by a network, at once: bounds memory, and
             changes no result but by rounding. ``"auto"`` chooses it from the size of a datum and the device, see
             `trivgeo.inversion.posterior.automatic_bound`; ``None`` is no bound.
@@ -74,10 +74,10 @@ class Inverter(nn.Module):
         compiled: bool = False,
     ) -> None:
         super().__init__()
-        self._posterior = Posterior(action, energy, log_det=log_det, compiled=compiled)
+        self._problem = InverseProblem(action, energy, log_det=log_det, compiled=compiled)
         self.compiled = compiled
         self._stages = tuple(check_stage(stage) for stage in stages)
-        own = self._posterior.energy
+        own = self._problem.energy
         self.networks = nn.ModuleList(networks_in(() if isinstance(own, nn.Module) else own, self._stages))
         # shows where `to` put an inverter without networks
         self.register_buffer("_reference", torch.empty(0), persistent=False)
@@ -92,9 +92,9 @@ class Inverter(nn.Module):
         return f"{type(self).__name__}({self.action!r}, {energy}, [{stages}])"
 
     @property
-    def posterior(self) -> Posterior:
-        """The posteriors of the action and the energy."""
-        return self._posterior
+    def problem(self) -> InverseProblem:
+        """The action and the energy."""
+        return self._problem
 
     @property
     def stages(self) -> tuple[StageLike, ...]:
@@ -104,12 +104,12 @@ class Inverter(nn.Module):
     @property
     def action(self) -> Action:
         """The action on data."""
-        return self.posterior.action
+        return self.problem.action
 
     @property
     def energy(self) -> DataEnergy | None:
         """The energy of data."""
-        return self.posterior.energy
+        return self.problem.energy
 
     def then(self, *stages: StageLike) -> Inverter:
         """Return an inverter that runs the stages of this one, then further ``stages``."""
@@ -131,7 +131,7 @@ class Inverter(nn.Module):
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that `replace` changes."""
-        own: dict[str, Any] = {"log_det": self.posterior.log_det, "max_evaluations": self.max_evaluations}
+        own: dict[str, Any] = {"log_det": self.problem.log_det, "max_evaluations": self.max_evaluations}
         return own | {"progress": self.progress, "compiled": self.compiled}
 
     def _made_of(self, stages: Sequence[StageLike], settings: dict[str, Any]) -> Inverter:
@@ -166,7 +166,7 @@ class Inverter(nn.Module):
             x = pytree.tree_map(_usable, on_device(x_tilde, device))
             initial = on_device(initial, device)
             with explained_dtypes("x_tilde", self, x):
-                given = self.posterior.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
+                given = self.problem.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
             population = _beginning(given, initial)
             noise = streams_for(given.batch, given.reference, generator)
             with explained_dtypes("x_tilde", self, x):
@@ -219,7 +219,7 @@ def _usable(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
 
 
-def _beginning(given: ConditionalPosterior, initial: Tensor | None) -> Population:
+def _beginning(given: Posterior, initial: Tensor | None) -> Population:
     reference = given.reference
     if initial is None:
         # under torch.export the batch is a symbolic integer, which `identity(*batch)` would reject

@@ -1,21 +1,22 @@
-"""The transformation posterior, and what a stage may ask of it for given data."""
+"""Inverse problems of an unknown transformation, and what a stage may ask of their posteriors for given data."""
 
 from __future__ import annotations
 
 import copy
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from trivgeo._autocast import grad_and_aux
 from trivgeo._numerics import is_traced
 from trivgeo._random import normal
-from trivgeo._text import Described
+from trivgeo._text import Described, described
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, with_tensors
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
@@ -24,23 +25,23 @@ from trivgeo.groups.action import ContentGuard
 from trivgeo.groups.compilation import DifferentResultError, call_compiled, with_own_code
 from trivgeo.inversion.energies.base import CurvedEnergy, DataEnergy, as_energy
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum, rows_like
+from trivgeo.sde.scores.gradient import trivialized_grad_and_value
 
 __all__ = [
     "Bound",
     "BoundedEnergy",
     "CompiledGradient",
-    "ConditionalPosterior",
     "Evaluate",
-    "Evaluation",
     "Gradient",
+    "InverseProblem",
     "Posterior",
-    "PosteriorEnergy",
     "automatic_bound",
     "check_action",
     "check_batch",
     "check_bound",
     "nan_where_infinite",
     "value_and_gradient",
+    "where_defined",
 ]
 
 
@@ -69,7 +70,7 @@ def value_and_gradient(evaluate: Evaluate, g: Tensor, data: tuple[Any, Any, Any]
     Args:
         evaluate: function of elements and data to energies ``[b, *chains]``.
         g: elements ``[b, *chains, *element_shape]``.
-        data: rows of `PosteriorEnergy.data`.
+        data: rows of `Posterior.data`.
 
     Returns:
         ``[b, *chains, 1 + entries]``; NaN where an energy is not finite.
@@ -149,7 +150,7 @@ class CompiledGradient(Described):
     eager.
 
     Args:
-        evaluate: elements and data to energies, see `trivgeo.inversion.posterior.Evaluation`.
+        evaluate: elements and data to energies, such as an `InverseProblem`.
 
     Attributes:
         reason: why evaluation is eager, empty while it is not.
@@ -265,197 +266,12 @@ Bound = int | Literal["auto"] | None
 
 _CPU_BYTES = 8 * 2**20
 """Bytes of data that are evaluated at once on a CPU: what networks make of more of them leaves its caches."""
-_DEVICE_SHARE, _BYTES_FOR_EACH = 0.5, 200
-"""Share of the free memory of a GPU that energies may take, and bytes that networks with gradients take for one."""
-_LOSS = 3.0
+_GPU_MEMORY_SHARE = 0.5
+"""Share of the free memory of a GPU that energies may take."""
+_GPU_BYTES_PER_DATA_BYTE = 200
+"""Bytes that networks with gradients take on a GPU for each byte of a datum."""
+_LOSS_WEIGHT = 3.0
 """Energy of one unit of what a guard measures, in units of that of an empty datum."""
-
-
-class Evaluation:
-    """Function of elements and data to energies, the same for all data.
-
-    Args:
-        action: the action on data.
-        energy: function or module from a batch of data to energies ``[batch]``, see `PosteriorEnergy`.
-        log_det: keep the action's log-determinant.
-    """
-
-    def __init__(self, action: Action, energy: DataEnergy | None, log_det: bool) -> None:
-        self.action, self.energy, self.log_det = action, energy, log_det
-        self.guard = action.guard
-
-    def __call__(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
-        """Energies of elements for some rows of the data, unchecked.
-
-        Args:
-            g: elements ``[b, *chains, *element_shape]``.
-            data: rows of `PosteriorEnergy.data`, b of them.
-        """
-        energy = self.signed(g, data)
-        return torch.where(torch.isfinite(energy), energy, torch.inf)
-
-    def signed(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
-        """Energies like those of a call, in which minus infinity stays.
-
-        Args:
-            g: elements ``[b, *chains, *element_shape]``.
-            data: some rows, see `PosteriorEnergy.data`.
-        """
-        shape = self.action.group.batch_shape(g)
-        inverse = self.action.group.inverse(g)
-        original, prepared, (content, weight) = (lift(part, len(shape) - 1) for part in data)
-        if self.energy is None:
-            valid = self.action.is_valid(inverse, original)
-            valid = valid.unsqueeze(-1).flatten(len(shape)).all(-1)
-            energy = torch.where(valid, g.new_zeros(()), torch.inf)
-        else:
-            energy = self._of_data(self.energy, inverse, prepared)
-            if self.guard is not None:
-                energy = energy + weight * self.guard.departure(inverse, content)
-        if self.log_det:
-            energy = energy - self.action.log_abs_det_jacobian(inverse, original)
-        return torch.where(energy.isnan(), torch.inf, energy)
-
-    def _of_data(self, of: DataEnergy, inverse: Tensor, x: Any) -> Tensor:
-        shape = self.action.group.batch_shape(inverse)
-        transformation_energy = of.transformation_energy(self.action, inverse, x)
-        with torch.no_grad():
-            x = of.select(self.action, inverse, x)
-        y = flat_rows(self.action(inverse, x), len(shape))
-        energy = one_per_datum("energy", of(y), shape)
-        _check_gradient(y, energy)
-        energy = energy.to(inverse.dtype)  # one that computes in a wider dtype, or counts
-        return energy if transformation_energy is None else energy + transformation_energy
-
-
-class PosteriorEnergy(Described):
-    r"""The energy of the transformation posterior of a batch of data.
-
-    .. math:: E(g) = E_x(g^{-1} \tilde x) - \log|\det J_{g^{-1}}(\tilde x)|
-
-    (Kim et al. 2026, eq. 3.) Infinite where :math:`g^{-1} \tilde x` is not defined.
-
-    Where the action has a `trivgeo.groups.action.ContentGuard`, what :math:`g^{-1} \tilde x` no longer shows of
-    :math:`\tilde x` costs three times the energy of an empty datum, in absolute value and at least one, for each unit
-    of the guard. It is zero where all is shown.
-
-    Args:
-        action: the action on data.
-        energy: a `DataEnergy`, or a function from a batch of data to ``[batch]``; ``None`` for zero wherever the
-            inverse transformation is defined.
-        x: transformed data, one batch dimension.
-        log_det: keep the log-determinant (the published experiments drop it).
-        max_evaluations: the largest number of energies of empty data at once, see `Inverter`.
-        loss_weight: energy of one unit of loss, ``[b]``, where it is known from the same data and energy; by default it
-            is evaluated here.
-
-    Attributes:
-        x: the data as tensors.
-        prepared: what the energy reads of them, see `DataEnergy.prepare`.
-        batch: their number b.
-        content: what of the data must not be lost; ``()`` where nothing can be.
-        loss_weight: energy of one unit of what a guard measures, ``[b]``; ``()`` without one.
-        evaluate: elements and rows of `data` to energies, unchecked, see `Evaluation`.
-        max_evaluations: the bound as a number, or ``None``.
-
-    Raises:
-        ConfigurationError: the action or the energy is not one.
-        ShapeError: the data do not have exactly one batch dimension, or do not fit the action.
-        NonFiniteError: the data hold NaN or infinity.
-    """
-
-    def __init__(
-        self,
-        action: Action,
-        energy: DataEnergy | Callable[[Any], Tensor] | None,
-        x: Any,
-        *,
-        log_det: bool = False,
-        max_evaluations: Bound = None,
-        loss_weight: Float[Tensor, " b"] | None = None,
-    ) -> None:
-        self.action = check_action(action)
-        self.energy = None if energy is None else as_energy(energy)
-        self.x, self.batch = check_batch(action, x, 0)
-        self.log_det = log_det
-        self.prepared = self.x if self.energy is None else self.energy.prepare(action, self.x)
-        bound = check_bound(max_evaluations)
-        if bound == "auto":
-            bound = automatic_bound(self.prepared)
-        self.max_evaluations = bound
-        self.evaluate = Evaluation(self.action, self.energy, log_det)
-        self.guard = self.evaluate.guard
-        self.content: Any = () if self.guard is None else self.guard.content(self.x)
-        self.loss_weight: Any = ()
-        if self.guard is not None and self.energy is not None:
-            self.loss_weight = self._weight(self.guard, self.max_evaluations) if loss_weight is None else loss_weight
-
-    def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
-        """Return the share of each datum that elements restore, ``[b, *chains]``; ``None`` without a guard.
-
-        Args:
-            g: elements ``[b, *chains, *element_shape]``.
-        """
-        if self.guard is None:
-            return None
-        self.check(g)
-        chains = len(self.action.group.batch_shape(g)) - 1
-        with torch.no_grad():
-            return self.guard.kept(self.action.group.inverse(g), lift(self.content, chains))
-
-    def _weight(self, guard: ContentGuard, bound: int | None) -> Float[Tensor, " b"]:
-        """The energy of one unit of loss, for each datum."""
-        assert self.energy is not None
-        empty = self.energy.prepare(self.action, guard.empty(self.x))
-        together = max(1, self.batch) if bound is None else bound
-        rows = []
-        with torch.no_grad():
-            for i in range(0, self.batch, together):
-                part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], empty)
-                number = min(together, self.batch - i)
-                rows.append(one_per_datum("energy", self.energy(part), torch.Size([number])))
-        energy = torch.cat(rows) if rows else pytree.tree_leaves(self.x)[0].new_empty(0)
-        size = energy.abs().to(pytree.tree_leaves(self.x)[0].dtype)
-        size = torch.where(torch.isfinite(size), size, 1.0).clamp(min=1.0)
-        return _LOSS * size
-
-    def __call__(self, g: Tensor) -> Float[Tensor, "b *chains"]:
-        """Energies of elements ``[b, *chains, *element_shape]``.
-
-        Raises:
-            ShapeError: the elements are not for this batch, or the energy returns no number per datum.
-        """
-        self.check(g)
-        return self.evaluate(g, self.data)
-
-    def in_blocks(self, g: Tensor, bound: int | None, signed: bool = False) -> Float[Tensor, "b *chains"]:
-        """Return the posterior energies of elements, ``[b, *chains]``, computed in blocks to bound memory.
-
-        Args:
-            g: elements ``[b, *chains, *element_shape]``.
-            bound: largest number of elements evaluated at once; ``None`` for no bound.
-            signed: keep minus infinity, see `Evaluation.signed`.
-        """
-        check_bound(bound)
-        self.check(g)
-        evaluate = self.evaluate.signed if signed else self.evaluate
-        return in_blocks(evaluate, self.action.group, g, self.data, bound)
-
-    @property
-    def data(self) -> tuple[Any, Any, Any]:
-        """The data as they are, as the energy reads them, and what may be lost: an `Evaluation` takes the same rows."""
-        return self.x, self.prepared, (self.content, self.loss_weight)
-
-    def check(self, g: Tensor) -> None:
-        """Check that g has the shape of elements for the data, ``[b, *chains, *element_shape]``.
-
-        Raises:
-            ShapeError: another shape, or another first dimension.
-        """
-        self.action.group.check_elements(g)
-        shape = self.action.group.batch_shape(g)
-        if len(shape) < 1 or shape[0] != self.batch:
-            raise ShapeError(f"g: expected elements for a batch of {self.batch} data, got batch shape {list(shape)}")
 
 
 def check_action(action: Action, name: str = "action") -> Action:
@@ -467,18 +283,6 @@ def check_action(action: Action, name: str = "action") -> Action:
     if not isinstance(action, Action):
         raise ConfigurationError(f"{name}: expected an Action (such as group.action()), got {type(action).__name__}")
     return action
-
-
-def _check_gradient(x: Any, energy: Tensor) -> None:
-    """Raise if the data take part in a gradient and their energy does not: a search would follow zeros.
-
-    Raises:
-        ConfigurationError: so it is.
-    """
-    wanted = any(leaf.requires_grad for leaf in pytree.tree_leaves(x))
-    if wanted and not energy.requires_grad:
-        kind = "detached or computed under no_grad" if energy.is_floating_point() else f"of {energy.dtype}"
-        raise ConfigurationError(f"energy: expected one with a gradient for its data, got one without: {kind}")
 
 
 def check_batch(action: Action, x: Any, minimum: int = 1) -> tuple[Any, int]:
@@ -538,21 +342,52 @@ def automatic_bound(x: Any) -> int | None:
         return None
     if leaves[0].is_cuda:
         free, _ = torch.cuda.mem_get_info(leaves[0].device)
-        return max(1, int(_DEVICE_SHARE * free / (_BYTES_FOR_EACH * size)))
+        return max(1, int(_GPU_MEMORY_SHARE * free / (_GPU_BYTES_PER_DATA_BYTE * size)))
     return max(1, _CPU_BYTES // size)
 
 
-class Posterior(nn.Module):
-    """Posteriors of transformations for an action and an energy, for any data.
+def _check_gradient(x: Any, energy: Tensor) -> None:
+    """Raise if the data take part in a gradient and their energy does not: a search would follow zeros.
+
+    Raises:
+        ConfigurationError: so it is.
+    """
+    wanted = any(leaf.requires_grad for leaf in pytree.tree_leaves(x))
+    if wanted and not energy.requires_grad:
+        kind = "detached or computed under no_grad" if energy.is_floating_point() else f"of {energy.dtype}"
+        raise ConfigurationError(f"energy: expected one with a gradient for its data, got one without: {kind}")
+
+
+class InverseProblem(nn.Module):
+    r"""Find g in data :math:`\tilde x = g.x` of unknown g and x: an action, and an energy that is low for clean data x.
+
+    Given data it is the `Posterior` :math:`e^{-E(g)}` of the transformation, with
+
+    .. math:: E(g) = E_x(g^{-1} \tilde x) - \log|\det J_{g^{-1}}(\tilde x)|
+
+    (Kim et al. 2026, eq. 3). E is infinite where :math:`g^{-1} \tilde x` is not defined.
+
+    Where the action has a `trivgeo.groups.action.ContentGuard`, what :math:`g^{-1} \tilde x` no longer shows of
+    :math:`\tilde x` costs three times the energy of an empty datum, in absolute value and at least one, for each unit
+    of the guard. It is zero where all is shown.
 
     Args:
         action: the action on data.
-        energy: function or module from a batch of data to energies ``[batch]``, see `PosteriorEnergy`.
-        log_det: keep the action's log-determinant.
-        compiled: evaluate energies and gradients by a `CompiledGradient`.
+        energy: :math:`E_x`, a `DataEnergy`, or a function from a batch of data to ``[batch]``; ``None`` for zero
+            wherever the inverse transformation is defined.
+        log_det: keep the log-determinant (the published experiments drop it).
+        compiled: evaluate energies with gradients by a `CompiledGradient`.
 
     Attributes:
-        gradient: that evaluates these, ``None`` for eager evaluation.
+        compiled_gradient: that evaluates these, ``None`` for eager evaluation.
+
+    Raises:
+        ConfigurationError: the action or the energy is not one.
+
+    Example:
+        >>> problem = InverseProblem(Translation(2).action(), lambda x: x.square().sum((-2, -1)))
+        >>> problem.given(torch.ones(1, 1, 2)).energies(torch.tensor([[[0.0, 0.0], [1.0, 1.0]]]))
+        tensor([[2., 0.]])
     """
 
     def __init__(
@@ -567,108 +402,218 @@ class Posterior(nn.Module):
         self.action = check_action(action)
         self.energy = None if energy is None else as_energy(energy)
         self.log_det = log_det
-        wanted = compiled and self.energy is not None
-        self.gradient = CompiledGradient(Evaluation(self.action, self.energy, log_det)) if wanted else None
+        self.compiled_gradient = CompiledGradient(self) if compiled and self.energy is not None else None
+
+    def __repr__(self) -> str:
+        """The action and the energy in one line."""
+        return described(self, {"action": self.action, "energy": self.energy, "log_det": self.log_det})
 
     @property
     def group(self) -> LieGroup:
         """The group of the action."""
         return self.action.group
 
-    def given(
-        self, x: Any, *, max_evaluations: Bound = None, on_step: Callable[[], None] | None = None
-    ) -> ConditionalPosterior:
-        """Return the posteriors of a batch of data.
+    def given(self, x: Any, *, max_evaluations: Bound = None, on_step: Callable[[], None] | None = None) -> Posterior:
+        """Return the posteriors of a batch of data, see `Posterior`.
 
         Args:
-            x: data, one batch dimension.
-            max_evaluations: most energies evaluated at once; None for no bound.
+            x: transformed data, one batch dimension.
+            max_evaluations: the largest number of energies evaluated at once; None for no bound.
             on_step: called after each step of a stage, for progress bars.
         """
-        return ConditionalPosterior(self, x, max_evaluations, on_step)
+        return Posterior(self, x, max_evaluations, on_step)
+
+    def forward(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
+        """Energies of elements for some rows of the data, unchecked; infinite where they are not finite.
+
+        Args:
+            g: elements ``[b, *chains, *element_shape]``.
+            data: rows of `Posterior.data`, b of them.
+        """
+        energy = self.signed_energies(g, data)
+        return torch.where(torch.isfinite(energy), energy, torch.inf)
+
+    def signed_energies(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
+        """Energies like those of a call, in which minus infinity stays.
+
+        Args:
+            g: elements ``[b, *chains, *element_shape]``.
+            data: some rows, see `Posterior.data`.
+        """
+        shape = self.group.batch_shape(g)
+        inverse = self.group.inverse(g)
+        original, prepared, (content, weight) = (lift(part, len(shape) - 1) for part in data)
+        if self.energy is None:
+            valid = self.action.is_valid(inverse, original)
+            valid = valid.unsqueeze(-1).flatten(len(shape)).all(-1)
+            energy = torch.where(valid, g.new_zeros(()), torch.inf)
+        else:
+            energy = self._restored_energies(self.energy, inverse, prepared)
+            if self.action.guard is not None:
+                energy = energy + weight * self.action.guard.departure(inverse, content)
+        if self.log_det:
+            energy = energy - self.action.log_abs_det_jacobian(inverse, original)
+        return torch.where(energy.isnan(), torch.inf, energy)
+
+    def _restored_energies(self, data_energy: DataEnergy, inverse: Tensor, x: Any) -> Tensor:
+        shape = self.group.batch_shape(inverse)
+        transformation_energy = data_energy.transformation_energy(self.action, inverse, x)
+        with torch.no_grad():
+            x = data_energy.select(self.action, inverse, x)
+        y = flat_rows(self.action(inverse, x), len(shape))
+        energy = one_per_datum("energy", data_energy(y), shape)
+        _check_gradient(y, energy)
+        energy = energy.to(inverse.dtype)  # one that computes in a wider dtype, or counts
+        return energy if transformation_energy is None else energy + transformation_energy
 
 
-class ConditionalPosterior(Described):
-    """The posteriors of a batch of data, as a `Stage` receives them; counts every evaluation of the energy.
+class Posterior(Described):
+    r"""The transformation posteriors :math:`p_0(g)\, e^{-E(g) / T}` of a batch of data, as a `Stage` receives them.
+
+    Every evaluation of the energy E of the `InverseProblem` is counted. The temperature T is one and the prior p_0 left
+    Haar measure unless `tempered` says otherwise; both enter log-densities alone.
 
     Args:
-        posterior: of which.
+        problem: action and energy.
         x: transformed data, one batch dimension.
-        max_evaluations: largest number of energies at once, see `Inverter`.
+        max_evaluations: the largest number of energies evaluated at once, see `trivgeo.inversion.Inverter`.
         on_step: called by `step`.
-        loss_weight: see `PosteriorEnergy`.
+        loss_weight: energy of one unit of what a guard measures, ``[b]``, where it is known from the same data and
+            energy; by default it is evaluated here.
 
     Attributes:
+        problem: action and energy.
         action: the action on data.
         group: its group.
-        x: the data.
+        x: the data as tensors.
         batch: their number b.
         reference: a tensor in the dtype and on the device of the data.
+        data: the data as they are, as the energy reads them, and what of them must not be lost with its weight: rows of
+            these are what `InverseProblem.forward` takes.
         max_evaluations: the bound as a number, or ``None``.
-        energy_evaluations: energies evaluated without a gradient so far, for each datum.
-        gradient_evaluations: energies evaluated with their gradient, for each datum.
-        network_evaluations: other functions of restored data, for each datum.
+        temperature: T.
+        log_prior: elements ``[b, m, *element_shape]`` to :math:`\log p_0`; ``None`` for zero.
+        unbounded: whether log-densities have met an energy of minus infinity, ``[b]``; it counts as undefined.
+        without_prior: whether they have met a log-density of the prior that is NaN or plus infinity, ``[b]``; these
+            count as undefined.
+
+    Raises:
+        ShapeError: the data do not have exactly one batch dimension, or do not fit the action.
+        NonFiniteError: the data hold NaN or infinity.
+        ConfigurationError: the data are not of floating-point numbers, or the bound is below one.
     """
 
     def __init__(
         self,
-        posterior: Posterior,
+        problem: InverseProblem,
         x: Any,
         max_evaluations: Bound = None,
         on_step: Callable[[], None] | None = None,
         loss_weight: Float[Tensor, " b"] | None = None,
     ) -> None:
-        self._energy = PosteriorEnergy(
-            posterior.action,
-            posterior.energy,
-            x,
-            log_det=posterior.log_det,
-            max_evaluations=max_evaluations,
-            loss_weight=loss_weight,
-        )
-        self._gradient = posterior.gradient
-        self._on_step = on_step
-        self.action = posterior.action
-        self.group = posterior.group
-        self.x = self._energy.x
-        self.batch = self._energy.batch
+        self.problem = problem
+        self.action = problem.action
+        self.group = problem.group
+        self.x, self.batch = check_batch(problem.action, x, 0)
         self.reference: Tensor = pytree.tree_leaves(self.x)[0]
-        self.max_evaluations = self._energy.max_evaluations
-        weighted = self._energy.guard is not None and self._energy.energy is not None
-        self.energy_evaluations = int(weighted and loss_weight is None)  # of a datum that shows nothing
-        self.gradient_evaluations = 0
-        self.network_evaluations = 0
+        prepared = self.x if problem.energy is None else problem.energy.prepare(self.action, self.x)
+        bound = check_bound(max_evaluations)
+        self.max_evaluations = automatic_bound(prepared) if bound == "auto" else bound
+        self._on_step = on_step
+        self._counts = Counter[str]()  # shared with `tempered` copies
+        guard = self.action.guard
+        content = () if guard is None else guard.content(self.x)
+        self._loss_weight = loss_weight
+        if guard is not None and problem.energy is not None and loss_weight is None:
+            self._loss_weight = self._empty_energy(guard, problem.energy)
+            self.count(energies=1)
+        self.data: tuple[Any, Any, Any] = (
+            self.x,
+            prepared,
+            (content, () if self._loss_weight is None else self._loss_weight),
+        )
+        self.temperature = 1.0
+        self.log_prior: Callable[[Tensor], Tensor] | None = None
+        self.unbounded = torch.zeros(self.batch, dtype=torch.bool, device=self.reference.device)
+        self.without_prior = torch.zeros_like(self.unbounded)
 
-    def under(self, energy: DataEnergy) -> ConditionalPosterior:
+    def _empty_energy(self, guard: ContentGuard, energy: DataEnergy) -> Float[Tensor, " b"]:
+        """The energy of one unit of what the guard measures, from that of an empty datum."""
+        empty = energy.prepare(self.action, guard.empty(self.x))
+        together = max(1, self.batch) if self.max_evaluations is None else self.max_evaluations
+        rows = [self.reference.new_empty(0)]
+        with torch.no_grad():
+            for i in range(0, self.batch, together):
+                part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], empty)
+                number = min(together, self.batch - i)
+                rows.append(one_per_datum("energy", energy(part), torch.Size([number])))
+        size = torch.cat(rows).abs().to(self.reference.dtype)
+        return _LOSS_WEIGHT * torch.where(torch.isfinite(size), size, 1.0).clamp(min=1.0)
+
+    @property
+    def energy_evaluations(self) -> int:
+        """Energies evaluated without a gradient so far, for each datum."""
+        return self._counts["energies"]
+
+    @property
+    def gradient_evaluations(self) -> int:
+        """Energies evaluated with their gradient so far, for each datum."""
+        return self._counts["gradients"]
+
+    @property
+    def network_evaluations(self) -> int:
+        """Other functions of restored data so far, for each datum."""
+        return self._counts["networks"]
+
+    def count(self, energies: int = 0, gradients: int = 0, networks: int = 0) -> None:
+        """Add evaluations for each datum that a stage makes itself: of ``energies``, ``gradients`` and ``networks``."""
+        self._counts.update(energies=energies, gradients=gradients, networks=networks)
+
+    def under(self, energy: DataEnergy) -> Posterior:
         """Return the posteriors of another energy for the same data, with counts of their own."""
-        posterior = Posterior(self.action, energy, log_det=self._energy.log_det)
-        return ConditionalPosterior(posterior, self.x, self.max_evaluations, self._on_step)
+        problem = InverseProblem(self.action, energy, log_det=self.problem.log_det)
+        return Posterior(problem, self.x, self.max_evaluations, self._on_step)
 
-    def in_double(self) -> ConditionalPosterior:
+    def in_double(self) -> Posterior:
         """Return the posteriors of the same data and energy in double precision, with own counts."""
-        posterior = Posterior(self.action, self._energy.energy, log_det=self._energy.log_det)
-        if next(posterior.parameters(), None) is not None:
-            posterior = copy.deepcopy(posterior).double()
+        problem = InverseProblem(self.action, self.problem.energy, log_det=self.problem.log_det)
+        if next(problem.parameters(), None) is not None:
+            problem = copy.deepcopy(problem).double()
         x = pytree.tree_map(lambda leaf: leaf.double(), self.x)
-        weight = self._energy.loss_weight
-        known = weight.double() if isinstance(weight, Tensor) else None
-        return ConditionalPosterior(posterior, x, self.max_evaluations, self._on_step, known)
+        weight = None if self._loss_weight is None else self._loss_weight.double()
+        return Posterior(problem, x, self.max_evaluations, self._on_step, weight)
+
+    def tempered(self, temperature: float, log_prior: Callable[[Tensor], Tensor] | None = None) -> Posterior:
+        r"""Return the posteriors :math:`p_0 e^{-E / T}` of the same data, whose evaluations are counted here, too.
+
+        Args:
+            temperature: T, of the energy alone.
+            log_prior: :math:`\log p_0` of elements ``[b, m, *element_shape]``, which `torch.func` can differentiate;
+                ``None`` for zero.
+        """
+        other = copy.copy(self)
+        other.temperature, other.log_prior = temperature, log_prior
+        other.unbounded, other.without_prior = torch.zeros_like(self.unbounded), torch.zeros_like(self.unbounded)
+        return other
 
     def energies(self, g: Tensor, signed: bool = False) -> Float[Tensor, "b *chains"]:
         """Return the energies of elements g, ``[b, *chains]``; infinite where undefined.
 
+        They can be differentiated, any number of times, where gradients are on: during a call of an inverter they are
+        not. Stages ask for `gradient`.
+
         Args:
             g: elements ``[b, *chains, *element_shape]``.
             signed: keep an energy of minus infinity, which else becomes infinite too.
-        """
-        if self._energy.energy is not None:
-            self.energy_evaluations += self._chains(g)
-        with torch.no_grad():
-            return self._energy.in_blocks(g, self.max_evaluations, signed)
 
-    def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
-        """Return the share of each datum that elements g restore, see `PosteriorEnergy.kept`."""
-        return self._energy.kept(g)
+        Raises:
+            ShapeError: the elements are not for this batch, or the energy returns no number per datum.
+        """
+        self._check(g)
+        if self.problem.energy is not None:
+            self.count(energies=self._chains(g))
+        evaluate = self.problem.signed_energies if signed else self.problem
+        return in_blocks(evaluate, self.group, g, self.data, self.max_evaluations)
 
     def differentiable(self, g: Tensor) -> Float[Tensor, "b *chains"]:
         """Return `energies` of elements g that can be differentiated once; NaN, with NaN gradients, where undefined.
@@ -676,19 +621,19 @@ class ConditionalPosterior(Described):
         Raises:
             ConfigurationError: there is no energy.
         """
-        if self._energy.energy is None:
+        problem, bound = self.problem, self.max_evaluations
+        if problem.energy is None:
             raise ConfigurationError("energy: expected one, for a stage that follows its gradient, got None")
-        self.gradient_evaluations += self._chains(g)
-        bound, gradient = self.max_evaluations, self._gradient
-        if gradient is None and (bound is None or self.group.batch_shape(g).numel() <= bound):
-            return nan_where_infinite(self._energy(g), g)
-        self._energy.check(g)
-        if gradient is not None:
-            of_blocks: Gradient = partial(gradient, bound=bound)
+        self._check(g)
+        self.count(gradients=self._chains(g))
+        if problem.compiled_gradient is not None:
+            gradient: Gradient = partial(problem.compiled_gradient, bound=bound)
+        elif bound is None or self.group.batch_shape(g).numel() <= bound:
+            return nan_where_infinite(problem(g, self.data), g)
         else:
-            eager = partial(value_and_gradient, self._energy.evaluate)
-            of_blocks = lambda g, data: in_blocks(eager, self.group, g, data, bound)  # noqa: E731
-        return BoundedEnergy.apply(g, of_blocks, self._energy.data)[0]
+            eager = partial(value_and_gradient, problem)
+            gradient = lambda g, data: in_blocks(eager, self.group, g, data, bound)  # noqa: E731
+        return BoundedEnergy.apply(g, gradient, self.data)[0]
 
     def gradient(
         self, elements: Callable[[Tensor], Tensor], v: Float[Tensor, "b k n"]
@@ -714,7 +659,7 @@ class ConditionalPosterior(Described):
         Raises:
             ConfigurationError: the energy has none.
         """
-        energy = self._energy.energy
+        energy = self.problem.energy
         if not isinstance(energy, CurvedEnergy):
             raise ConfigurationError(
                 f"energy: expected a LeastSquares, for a stage that follows its curvature, got {energy!r}"
@@ -732,10 +677,59 @@ class ConditionalPosterior(Described):
                 return flat_rows(action(group.inverse(group.perturb(g, v)), x), len(shape))
 
             curvature = energy.curvature(restored, g.new_zeros(*shape, group.dim)).unflatten(0, shape)
-            return curvature.to(g.dtype)  # as of energies
+            return curvature.to(g.dtype)  # as energies are
 
         with torch.no_grad():
-            return in_blocks(values, group, g, self._energy.data, self.max_evaluations)
+            return in_blocks(values, group, g, self.data, self.max_evaluations)
+
+    def log_prob_and_energy(
+        self, g: Tensor, counted: Bool[Tensor, "b m"] | None = None
+    ) -> tuple[Float[Tensor, "b m"], Float[Tensor, "b m"]]:
+        r"""Return :math:`\log p_0 - E / T`, unnormalised and minus infinity where undefined, and energies.
+
+        Args:
+            g: elements ``[b, m, *element_shape]``.
+            counted: which of them are meant; the log-density of others is minus infinity.
+        """
+        energy, prior = self.energies(g, signed=True), self._log_prior(g)
+        counts = torch.ones_like(energy, dtype=torch.bool) if counted is None else counted
+        self.unbounded = self.unbounded | (counts & (energy == -torch.inf)).any(-1)
+        self._note_prior(prior, counts)
+        energy = torch.where(torch.isfinite(energy), energy, torch.inf)
+        value = prior - energy / self.temperature
+        return torch.where(counts & torch.isfinite(value), value, -torch.inf), energy
+
+    def log_prob_and_gradient(self, g: Tensor) -> tuple[Float[Tensor, "b m"], Float[Tensor, "b m n"]]:
+        """Return log-densities as of `log_prob_and_energy`, and their derivatives by v in ``g exp(v)``.
+
+        Where the posterior is not defined, the log-density is minus infinity and the derivatives are zero.
+
+        Args:
+            g: elements ``[b, m, *element_shape]``.
+        """
+        v = g.new_zeros(*self.group.batch_shape(g), self.group.dim)
+        slope, energy = self.gradient(lambda v: self.group.perturb(g, v), v)
+        prior_slope, prior = trivialized_grad_and_value(self.group, self._log_prior, g)
+        self._note_prior(prior, torch.ones_like(prior, dtype=torch.bool))
+        return where_defined(prior - energy / self.temperature, prior_slope - slope / self.temperature)
+
+    def _log_prior(self, g: Tensor) -> Tensor:
+        return g.new_zeros(self.group.batch_shape(g)) if self.log_prior is None else self.log_prior(g)
+
+    def _note_prior(self, prior: Tensor, counts: Tensor) -> None:
+        """Keep in mind for which data the prior has no density; minus infinity is the density zero."""
+        none = prior.isnan() | (prior == torch.inf)
+        self.without_prior = self.without_prior | (counts & none).any(-1)
+
+    def kept(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
+        """Return the share of each datum that elements g restore, ``[b, *chains]``; ``None`` without a guard."""
+        guard = self.action.guard
+        if guard is None:
+            return None
+        self._check(g)
+        chains = len(self.group.batch_shape(g)) - 1
+        with torch.no_grad():
+            return guard.kept(self.group.inverse(g), lift(self.data[2][0], chains))
 
     def of_transformed(self, f: Callable[[Any], Tensor], g: Tensor) -> Tensor:
         """Return the values of a function at restored data, ``[b, *chains]``, without gradients.
@@ -757,12 +751,6 @@ class ConditionalPosterior(Described):
         with torch.no_grad():
             return in_blocks(values, self.group, g, self.x, self.max_evaluations)
 
-    def count(self, energies: int = 0, gradients: int = 0, networks: int = 0) -> None:
-        """Add evaluations for each datum that a stage makes itself: of ``energies``, ``gradients`` and ``networks``."""
-        self.energy_evaluations += energies
-        self.gradient_evaluations += gradients
-        self.network_evaluations += networks
-
     def normal(self, *shape: int, generator: torch.Generator | None) -> Tensor:
         """Draw standard normal numbers of this ``shape`` by ``generator``, with dtype and device of the data."""
         return normal(shape, self.reference, generator)
@@ -772,5 +760,21 @@ class ConditionalPosterior(Described):
         if self._on_step is not None:
             self._on_step()
 
+    def _check(self, g: Tensor) -> None:
+        """Raise `ShapeError` unless g are elements ``[b, *chains, *element_shape]`` for the b data."""
+        self.group.check_elements(g)
+        shape = self.group.batch_shape(g)
+        if len(shape) < 1 or shape[0] != self.batch:
+            raise ShapeError(f"g: expected elements for a batch of {self.batch} data, got batch shape {list(shape)}")
+
     def _chains(self, g: Tensor) -> int:
         return self.group.batch_shape(g)[1:].numel()
+
+
+def where_defined(value: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log-densities ``[b, m]`` and slopes ``[b, m, n]``; minus infinity and zero where they are not finite.
+
+    Slopes whose fourth powers overflow count as not finite: they have no covariance in their dtype.
+    """
+    defined = torch.isfinite(value) & torch.isfinite(slope.square().sum(-1).square())
+    return torch.where(defined, value, -torch.inf), torch.where(defined.unsqueeze(-1), slope, 0.0)

@@ -17,10 +17,13 @@ from trivgeo.checks import check_count, check_positive, with_tensors
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.rows import where_rows
+from trivgeo.verdict import Verdict, trusted_mask
 
 __all__ = [
+    "CheckedResult",
     "InversionResult",
     "PosteriorModes",
+    "PosteriorSample",
     "modes_of",
 ]
 
@@ -310,3 +313,83 @@ class InversionResult:
     def _ranked(self) -> Float[Tensor, "b k"]:
         """The energies, with what is not usable last."""
         return torch.where(self.usable, self.energies, torch.inf)
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class CheckedResult(InversionResult):
+    """Result of an inversion, see `InversionResult`, with a verdict for each datum: whether its elements are to be
+    trusted.
+
+    Attributes:
+        verdicts: one for each datum. All other attributes (``action``, ``elements``, ``energies``,
+            ``num_masked_steps``, ``energy_evaluations``, ``gradient_evaluations``, ``network_evaluations``, ``kept``)
+            are those of `InversionResult`.
+    """
+
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the result of a datum is not to be trusted; empty texts where it is."""
+        return tuple("; ".join(verdict.reasons) for verdict in self.verdicts)
+
+    @property
+    def trusted(self) -> Bool[Tensor, " b"]:
+        """Mask of the data whose result passes its own checks; `reasons` says which failed."""
+        return trusted_mask(self.verdicts, self.energies.device)
+
+    def __repr__(self) -> str:
+        """Sizes, counts and trust."""
+        return super().__repr__().replace("CheckedResult(", f"CheckedResult({int(self.trusted.sum())} trusted; ")
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PosteriorSample(CheckedResult):
+    r"""Weighted sample of the posteriors :math:`p_0(g)\, e^{-E(g) / T}` of a batch of data.
+
+    Averages over the sample with its `weights` estimate averages over the posterior; for any function f of elements
+
+    .. math:: \sum_k w_k f(g_k) \approx \int f \, p \, d\mu
+
+    Attributes:
+        weights: of the elements, ``[b, K]``, with sum one.
+        effective_sample_size: number of independent draws of the posterior that would be as good, ``[b]``: of the draws
+            weighted, at most K.
+        log_evidence: logarithm of the integral of :math:`p_0 e^{-E / T}`, ``[b]``, for the measure of base
+            distributions. That is left Haar measure of total mass one on compact groups, else the one that is Lebesgue
+            measure of the algebra at the identity; see `trivgeo.generative.base_distributions.BaseDistribution`.
+            All other attributes are those of `CheckedResult`.
+    """
+
+    weights: Float[Tensor, "b k"]
+    effective_sample_size: Float[Tensor, " b"]
+    log_evidence: Float[Tensor, " b"]
+
+    @property
+    def is_sample(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        """Sizes, counts and trust."""
+        data, size = self.energies.shape
+        ess = self.effective_sample_size
+        sizes = f"{float(ess.min()):.3g} to {float(ess.max()):.3g}" if data else "none"
+        return (
+            f"PosteriorSample({data} data, {size} weighted elements each, of {self.group!r}; "
+            f"effective sample size {sizes}; "
+            f"{int(self.trusted.sum())} trusted; "
+            f"for each {self.energy_evaluations} energies, {self.gradient_evaluations} gradients, "
+            f"{self.network_evaluations} networks)"
+        )
+
+    def modes(self, radius: float = 0.3) -> PosteriorModes:
+        r"""Return the modes of the posterior, with their weights and the standard errors of the weights.
+
+        The standard errors are those of importance sampling, :math:`(\sum_k w_k^2 (1_m(k) - \pi_m)^2)^{1/2}`. They do
+        not account for modes that were not found.
+        """
+        used, size = self.weights > 0.0, self.effective_sample_size
+        return modes_of(self.group, self.elements, used, radius, weights=self.weights, effective_size=size)
+
+    def averaging_weights(self) -> Float[Tensor, "b k"]:
+        return self.weights

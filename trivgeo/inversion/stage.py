@@ -7,20 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from trivgeo._text import Described
 from trivgeo.errors import ConfigurationError
-from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.result import InversionResult
-from trivgeo.inversion.rows import lower_rows, rows_like
+from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.result import CheckedResult, InversionResult, PosteriorSample
+from trivgeo.inversion.rows import lower_rows
+from trivgeo.sde.resampling import take_rows
+from trivgeo.verdict import Verdict
 
 __all__ = [
+    "CheckedPopulation",
     "EvaluatedPopulation",
     "Population",
     "Stage",
+    "WeightedPopulation",
 ]
 
 
@@ -45,7 +48,7 @@ class Population(Described):
         """Number K of chains of each datum."""
         return self.num_masked_steps.shape[1]
 
-    def evaluated(self, posterior: ConditionalPosterior) -> EvaluatedPopulation:
+    def evaluated(self, posterior: Posterior) -> EvaluatedPopulation:
         """Return the population with its energies; ``posterior`` evaluates them if they are not known."""
         energies = posterior.energies(self.elements) if self.energies is None else self.energies
         return EvaluatedPopulation(self.elements, self.num_masked_steps, energies, self.time)
@@ -67,19 +70,15 @@ class Population(Described):
         """Return the chains with numbers ``index``, ``[b, m]``, with their energies and counts."""
         return replace(
             self,
-            elements=torch.take_along_dim(self.elements, rows_like(index, self.elements), 1),
+            elements=take_rows(self.elements, index),
             num_masked_steps=self.num_masked_steps.gather(1, index),
             energies=None if self.energies is None else self.energies.gather(1, index),
         )
 
-    def copies(self, number: int) -> Population:
-        """Return a population with every chain ``number`` times, the copies of a chain side by side."""
-        return replace(
-            self,
-            elements=repeat(self.elements, "b k ... -> b (k m) ...", m=number),
-            num_masked_steps=repeat(self.num_masked_steps, "b k -> b (k m)", m=number),
-            energies=None if self.energies is None else repeat(self.energies, "b k -> b (k m)", m=number),
-        )
+    def copies(self, num_copies: int) -> Population:
+        """Return a population with every chain ``num_copies`` times, the copies of a chain side by side."""
+        index = torch.arange(self.size, device=self.elements.device).repeat_interleave(num_copies)
+        return self.take(index.expand(self.elements.shape[0], -1))
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,7 +102,7 @@ class EvaluatedPopulation(Population):
         elements, energies = lower_rows(self.elements, self.energies, elements, energies)
         return replace(self, elements=elements, energies=energies)
 
-    def result(self, posterior: ConditionalPosterior) -> InversionResult:
+    def result(self, posterior: Posterior) -> InversionResult:
         """Return what an inverter returns that ends with this population.
 
         Args:
@@ -118,6 +117,59 @@ class EvaluatedPopulation(Population):
             posterior.gradient_evaluations,
             posterior.network_evaluations,
             posterior.kept(self.elements),
+        )
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class CheckedPopulation(EvaluatedPopulation):
+    """Population whose data were checked; an inverter that ends with one returns a `CheckedResult`.
+
+    Elements that a later stage moves or chooses were not checked: they are a `Population` without verdicts.
+
+    Attributes:
+        verdicts: one for each datum. All other attributes (``elements``, ``num_masked_steps``, ``energies``, ``time``)
+            are those of `Population`.
+    """
+
+    verdicts: tuple[Verdict, ...]
+
+    def evaluated(self, posterior: Posterior) -> EvaluatedPopulation:
+        return self
+
+    def take(self, index: Int[Tensor, "b m"]) -> Population:
+        return self.unchecked().take(index)
+
+    def unchecked(self) -> EvaluatedPopulation:
+        """Return the elements with their energies alone."""
+        return EvaluatedPopulation(self.elements, self.num_masked_steps, self.energies, self.time)
+
+    def result(self, posterior: Posterior) -> CheckedResult:
+        return CheckedResult(**vars(super().result(posterior)), verdicts=self.verdicts)
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class WeightedPopulation(CheckedPopulation):
+    """Population that is a weighted sample of the posterior; an inverter that ends with one returns a
+    `PosteriorSample`.
+
+    Elements that a later stage moves or chooses are no longer such a sample: they are a `Population` without weights.
+
+    Attributes:
+        weights: of the elements, ``[b, K]``, with sum one.
+        effective_sample_size: see `PosteriorSample`, ``[b]``.
+        log_evidence: see `PosteriorSample`, ``[b]``. All other attributes are those of `CheckedPopulation`.
+    """
+
+    weights: Float[Tensor, "b k"]
+    effective_sample_size: Float[Tensor, " b"]
+    log_evidence: Float[Tensor, " b"]
+
+    def result(self, posterior: Posterior) -> PosteriorSample:
+        return PosteriorSample(
+            **vars(super().result(posterior)),
+            weights=self.weights,
+            effective_sample_size=self.effective_sample_size,
+            log_evidence=self.log_evidence,
         )
 
 
@@ -138,12 +190,10 @@ class Stage(Described, ABC):
     """
 
     steps: int = 0
-    """Number of calls of `ConditionalPosterior.step` by the stage, for progress bars."""
+    """Number of calls of `Posterior.step` by the stage, for progress bars."""
 
     @abstractmethod
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """The next population.
 
         Args:
@@ -153,7 +203,7 @@ class Stage(Described, ABC):
         """
 
 
-StageLike = Stage | Callable[[ConditionalPosterior, Population, torch.Generator | None], Population]
+StageLike = Stage | Callable[[Posterior, Population, torch.Generator | None], Population]
 
 
 def check_stage(stage: StageLike) -> StageLike:
@@ -167,7 +217,7 @@ def check_stage(stage: StageLike) -> StageLike:
 
 def run_stages(
     stages: Sequence[StageLike],
-    posterior: ConditionalPosterior,
+    posterior: Posterior,
     population: Population,
     generator: torch.Generator | None,
 ) -> Population:

@@ -15,7 +15,7 @@ from trivgeo._text import Described
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.energies.least_squares import LeastSquares
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.result import PosteriorModes, modes_of
 from trivgeo.inversion.stage import Population
 from trivgeo.inversion.stages.laplace import Laplace
@@ -133,7 +133,7 @@ def fit_of(
     around = None if smooth is None else lambda psi: smooth(psi, y)
     variance, agreement, rms = _variance(unit, r, mask, group.dim, around)
     variance = max(variance, (_ROUNDING * (torch.finfo(r.dtype).eps if digits is None else digits)) ** 2)
-    given = Posterior(action, energy(math.sqrt(variance))).given(x, max_evaluations=1)
+    given = InverseProblem(action, energy(math.sqrt(variance))).given(x, max_evaluations=1)
     curvature = given.curvature(h.unsqueeze(1))[0, 0]
     slope = given.gradient(lambda v: group.perturb(h.unsqueeze(1), v), h.new_zeros(1, 1, group.dim))[0][0, 0]
     inverse = _inverse(curvature)

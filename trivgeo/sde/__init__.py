@@ -1,7 +1,7 @@
 """Trivialized stochastic differential equations: forward noise, scores, reverse diffusion, Langevin dynamics.
 
 The names below are those that the guides use. The rest is public by room: `trivgeo.sde.noise`, `trivgeo.sde.scores`,
-`trivgeo.sde.processes`, `trivgeo.sde.solvers`, `trivgeo.sde.likelihood`, `trivgeo.sde.diagnostics`. Models that are
+`trivgeo.sde.processes`, `trivgeo.sde.solvers`, `trivgeo.sde.likelihood`, `trivgeo.sde.resampling`. Models that are
 fitted to samples are in `trivgeo.generative`.
 """
 
@@ -18,10 +18,10 @@ from trivgeo.sde.noise import (
     heat_kernel,
 )
 from trivgeo.sde.processes import TrivializedSDE, probability_flow
+from trivgeo.sde.resampling import effective_sample_size
 from trivgeo.sde.sampling import forward_noising, probability_flow_sample, reverse_diffusion
 from trivgeo.sde.scores import EnergyScore, Score, trivialized_grad
 from trivgeo.sde.solvers import Stepper, solve
-from trivgeo.sde.solvers.resampling import effective_sample_size
 
 __all__ = [
     "ConstantSchedule",

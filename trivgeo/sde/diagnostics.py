@@ -17,9 +17,9 @@ from trivgeo.checks import check_tensor, check_type
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.processes.base import StepState
+from trivgeo.sde.resampling import effective_sample_size
 from trivgeo.sde.scores.base import EnergySamples
 from trivgeo.sde.scores.gradient import trivialized_grad, trivialized_grad_and_value
-from trivgeo.sde.solvers.resampling import effective_sample_size
 from trivgeo.sde.solvers.time_loop import Accumulator
 
 __all__ = ["EnergyTrace", "ScoreMonitor", "ScoreTrace", "maximum_mean_discrepancy", "stein_z_scores"]

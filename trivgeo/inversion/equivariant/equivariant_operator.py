@@ -22,7 +22,7 @@ from trivgeo.groups import Action, from_generators
 from trivgeo.inversion.energies import DataEnergy, FieldBox, FieldComponents, FieldSpectrum
 from trivgeo.inversion.equivariant.equivariant_model import EquivarianceError
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.inversion.stages import AddNoise, Newton, Replicate
 from trivgeo.inversion.transformations import Transformations, moving_elements
@@ -367,9 +367,7 @@ class _OnBox(Stage):
     def __init__(self, frame: TrainingFrame) -> None:
         self.frame = frame
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         action, k = posterior.action, population.size
         assert isinstance(action, FieldAction)
         grid = Grid(*(leaf.repeat_interleave(k, 0) for leaf in posterior.x.grid))

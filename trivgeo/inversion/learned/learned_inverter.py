@@ -28,7 +28,7 @@ from trivgeo.inversion.learned.learned_stages import CalibratedDraws, CleanGate,
 from trivgeo.inversion.learned.posterior_density import mixture_of_draws
 from trivgeo.inversion.learned.score import LearnedScore
 from trivgeo.inversion.learned.score_files import calibration_of, describe, score_of
-from trivgeo.inversion.posterior import Posterior, check_action, check_batch
+from trivgeo.inversion.posterior import InverseProblem, check_action, check_batch
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import StageLike
 from trivgeo.inversion.stages.chains import AddNoise, Replicate
@@ -253,9 +253,9 @@ class LearnedInverter(Inverter):
         return self.make_backbone.template if self.score is None else self.score.backbone
 
     @property
-    def posterior(self) -> Posterior:
-        given = self._posterior
-        return given if self.score is None else Posterior(self.score.action, given.energy, log_det=given.log_det)
+    def problem(self) -> InverseProblem:
+        given = self._problem
+        return given if self.score is None else InverseProblem(self.score.action, given.energy, log_det=given.log_det)
 
     @property
     def stages(self) -> tuple[StageLike, ...]:
@@ -305,7 +305,7 @@ class LearnedInverter(Inverter):
             ConfigurationError: the inverter was not trained.
             ShapeError: the elements do not fit the data.
         """
-        group = self._posterior.action.group
+        group = self._problem.action.group
         mixture, _ = self.proposal(x, generator)
         shape = group.batch_shape(group.check_elements(g))
         if len(shape) < 1 or shape[0] != len(mixture.log_shares):

@@ -11,15 +11,15 @@ from torch import Tensor
 from trivgeo._numerics import is_traced
 from trivgeo.checks import check_count, check_type
 from trivgeo.errors import ConfigurationError
-from trivgeo.inversion.checked import CheckedPopulation, Checks
 from trivgeo.inversion.learned.calibration import Calibration
 from trivgeo.inversion.learned.score import LearnedScore
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
-from trivgeo.inversion.stage import Population, Stage
+from trivgeo.inversion.stage import CheckedPopulation, Population, Stage
 from trivgeo.sde import Stepper, TrivializedSDE, solve, uniform_grid
 from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.solvers import AncestralStep
+from trivgeo.verdict import Verdict
 
 __all__ = [
     "CalibratedDraws",
@@ -56,9 +56,7 @@ class CalibratedDraws(_CalibratedStage):
         super().__init__(score, calibration)
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         density = self.calibration.density(self.score, population.elements)
         elements = density.sample_principal(self.num_hypotheses, generator)
         masked = torch.zeros(elements.shape[:2], dtype=torch.int64, device=elements.device)
@@ -77,9 +75,7 @@ class CleanGate(_CalibratedStage):
         calibration: calibration of the score.
     """
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         posterior.count(networks=1)
         clean = self.calibration.looks_clean(self.score, self.score.prepared(posterior.x), population.elements[:, 0])
         g = population.elements
@@ -99,18 +95,15 @@ class OutlierCheck(_CalibratedStage):
         calibration: calibration of the score.
     """
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         if is_traced():
             return population
         posterior.count(networks=_LOOKS)
         known = population.evaluated(posterior)
         best = _best(known.elements, known.energies)
         reasons = self.calibration.reasons(self.score, self.score.prepared(posterior.x), best)
-        return CheckedPopulation(
-            known.elements, known.num_masked_steps, known.energies, known.time, checks=Checks(reasons=reasons)
-        )
+        verdicts = tuple(Verdict((reason,)) if reason else Verdict() for reason in reasons)
+        return CheckedPopulation(known.elements, known.num_masked_steps, known.energies, known.time, verdicts=verdicts)
 
 
 def _best(elements: Tensor, energies: Tensor) -> Tensor:
@@ -159,9 +152,7 @@ class LearnedReverseDiffusion(Stage):
         self.times = grid
         self.steps = len(grid) - 1
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """The hypotheses that the chains reach.
 
         Raises:

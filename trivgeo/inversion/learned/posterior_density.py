@@ -216,10 +216,10 @@ class _Mass:
         group = mixture.group
         unit = group.identity(dtype=mixture.factors.dtype, device=mixture.factors.device)
         wide = replace(mixture, centres=unit.expand_as(mixture.centres), scales=_MASS_SCALES, degrees=min(_DEGREES))
-        draws = wide.sample(_MASS_DRAWS, keyed(0, device=unit.device))
-        v = group.log(draws.elements).unsqueeze(2).expand(-1, -1, mixture.log_shares.shape[1], -1)
+        elements, principal = wide.sample(_MASS_DRAWS, keyed(0, device=unit.device))
+        v = group.log(elements).unsqueeze(2).expand(-1, -1, mixture.log_shares.shape[1], -1)
         charts = Charts(v, v.new_zeros(v.shape[:-1]))
-        return _Mass(charts, draws.principal, wide.log_densities(charts).logsumexp(-1))
+        return _Mass(charts, principal, wide.log_densities(charts).logsumexp(-1))
 
     def __call__(self, mixture: StudentMixture) -> Float[Tensor, " b"]:
         """The log-mass of a mixture."""

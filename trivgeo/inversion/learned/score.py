@@ -49,7 +49,7 @@ class LearnedScore(nn.Module):
     units of its size, has mean zero and about unit variance at every level.
 
     The prior of g_0 that makes this so is Haar measure: the right one if all noise counts the same, since then g_t is
-    independent of w_t; the left one, which `PosteriorEnergy` stands for, if it is weighted by
+    independent of w_t; the left one, which `Posterior` stands for, if it is weighted by
     :math:`\lambda(w_t)^{-1}`. On unimodular groups they are one.
 
     Args:

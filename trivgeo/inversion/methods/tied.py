@@ -16,7 +16,7 @@ from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.energies.wrapped import PriorEnergy
 from trivgeo.inversion.energy_measurement import EnergyProfile, measure_energy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import ConditionalPosterior, check_action
+from trivgeo.inversion.posterior import Posterior, check_action
 from trivgeo.inversion.stage import Population, Stage, StageLike, run_stages
 from trivgeo.inversion.stages.chains import AddNoise, Replicate, Select
 from trivgeo.inversion.stages.descend import Adam, Descend
@@ -192,7 +192,5 @@ class TimedSearch(Stage):
             Descend(_LAST_STEPS, Adam(_LAST_LEARNING_RATE)),
         ]
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         return run_stages(self.stages(posterior.batch), posterior, population, generator)

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo._autocast import einsum, matmul
-from trivgeo._numerics import eigh
-from trivgeo._random import keyed, uniform
-from trivgeo._text import Described
+from trivgeo._autocast import matmul
+from trivgeo._random import keyed
 from trivgeo.checks import check_arguments, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.base_distributions import group_mean
@@ -22,34 +20,32 @@ from trivgeo.generative.measure import sum_over_compact
 from trivgeo.generative.model import ConditionalLaw, ModelDistribution
 from trivgeo.groups import LieGroup
 from trivgeo.groups.harmonic import log_haar_volume
-from trivgeo.inversion.posterior import ConditionalPosterior
-from trivgeo.inversion.rows import rows_like
-from trivgeo.inversion.sampling.annealing import Annealed, LogPosterior, anneal, effective_size, starting_draws
-from trivgeo.inversion.sampling.mixture import StudentMixture, reach_of_normal
-from trivgeo.inversion.sampling.weighted import ImportanceWeights, WeightedPopulation
-from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage
+from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.rows import where_rows
+from trivgeo.inversion.sampling.exploration import (
+    WeightedDraws,
+    anneal,
+    ascend,
+    choose_starts,
+    mixture_of_particles,
+    weighted_draws,
+    with_maxima,
+)
+from trivgeo.inversion.sampling.mixture import StudentMixture
+from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage, WeightedPopulation
 from trivgeo.inversion.stages.chains import WarmStart
+from trivgeo.sde.resampling import effective_sample_size, normalized_weights, take_rows, thinned_indices
+from trivgeo.verdict import Verdict
 
-__all__ = [
-    "LARGEST_SHAPE",
-    "Ascents",
-    "ImportanceSampling",
-    "Prior",
-    "WeightedDraws",
-    "adaptive_importance_sampling",
-    "ascend",
-    "mixture_of_particles",
-    "pareto_shape",
-    "thinned",
-    "with_wells",
-]
+__all__ = ["LARGEST_SHAPE", "ImportanceSampling", "Prior", "adaptive_importance_sampling", "pareto_shape"]
 
 LARGEST_SHAPE = 0.7
 """Pareto shape above which averages with weights are not reliable (Vehtari et al. 2024, section 3.2)."""
-_FEWEST = 5
+_MIN_TAIL = 5
 """Number of weights in a tail below which nothing is said of it."""
 _PRIOR_WEIGHT, _PRIOR_SHAPE = 10.0, 0.5
-_SPREAD_OF_RATES = 3.0
+"""Number of weights as which the prior of the shape counts, and its mean."""
+_RATES_IN_QUARTILES = 3.0
 """Quartiles of the tail that candidates of the rate reach (Zhang and Stephens 2009, section 3)."""
 
 
@@ -67,20 +63,20 @@ def pareto_shape(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
     Returns:
         Shapes; minus infinity where the largest weights are equal, or less than five of a tail are positive.
     """
-    weights = torch.softmax(log_weights.double(), -1).nan_to_num(0.0)
+    weights = normalized_weights(log_weights.double())
     number = log_weights.shape[-1]
     size = min(number // 5, math.ceil(3.0 * math.sqrt(number)))
-    if size < _FEWEST:
+    if size < _MIN_TAIL:
         return log_weights.new_full(log_weights.shape[:-1], -torch.inf)
     falling = weights.sort(-1, descending=True).values
     excess = (falling[..., :size] - falling[..., size : size + 1]).flip(-1)  # rising
     largest = excess[..., -1:]
-    known = (falling[..., _FEWEST - 1] > 0.0) & (largest.squeeze(-1) > 1e-9 * falling[..., 0])
+    known = (falling[..., _MIN_TAIL - 1] > 0.0) & (largest.squeeze(-1) > 1e-9 * falling[..., 0])
     x = excess / torch.where(known.unsqueeze(-1), largest, 1.0)
     quartile = x[..., int(size / 4 + 0.5) - 1].clamp(min=1e-6).unsqueeze(-1)
     count = 30 + int(math.sqrt(size))
     place = torch.arange(1, count + 1, dtype=x.dtype, device=x.device) - 0.5
-    rates = 1.0 + (1.0 - (count / place).sqrt()) / (_SPREAD_OF_RATES * quartile)  # [b, c]
+    rates = 1.0 + (1.0 - (count / place).sqrt()) / (_RATES_IN_QUARTILES * quartile)  # [b, c]
     rates = torch.where(rates.abs() < 1e-12, 1e-12, rates).clamp(max=1.0 - 1e-12)
     shapes = torch.log1p(-rates.unsqueeze(-1) * x.unsqueeze(-2)).mean(-1)
     heights = size * ((-rates / shapes).log() - shapes - 1.0)
@@ -90,94 +86,12 @@ def pareto_shape(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
     return torch.where(known, shape, -torch.inf).to(log_weights)
 
 
-_NUM_COMPONENTS = 8
-"""Components of a proposal, beside the broad one."""
-_BROAD_SHARE = 0.05
-"""Share of the draws from the broad component, which finds what the particles have missed."""
 _LEAST_SHARE = 0.005
-
-
-@dataclass(frozen=True, repr=False)
-class WeightedDraws(Described):
-    """Elements and their importance weights.
-
-    Attributes:
-        elements: ``[b, m, *element_shape]``.
-        energies: posterior energies, ``[b, m]``.
-        log_weights: logarithms of density over proposal, ``[b, m]``; their mean is the evidence.
-        labels: the component of the last proposal that is the most probable origin of each element, ``[b, m]``.
-    """
-
-    elements: Tensor
-    energies: Float[Tensor, "b m"]
-    log_weights: Float[Tensor, "b m"]
-    labels: Int[Tensor, "b m"]
-
-
-def mixture_of_particles(particles: Annealed, broad: StudentMixture) -> tuple[StudentMixture, Float[Tensor, "b j"]]:
-    """Return a mixture that covers particles, from the one of highest density on, and numbers of them by component.
-
-    A component has the particles within the reach of a normal distribution of the particles' precision about the
-    highest one that no other has; the last one takes what is left, and the nearest component every other.
-
-    Args:
-        particles: ends of `anneal`.
-        broad: whose first component becomes the last one, with a small share.
-    """
-    group, g = broad.group, particles.elements
-    root = torch.linalg.cholesky(particles.precisions)
-    centre, member = _clusters(group, particles, root)
-    v = group.log(group.compose(group.inverse(centre).unsqueeze(1), g.unsqueeze(2)))
-    v = torch.where((member > 0.0).unsqueeze(-1), v, 0.0).nan_to_num(0.0)
-    number = member.sum(1)
-    mean = einsum("bpj,bpji->bji", member, v) / number.clamp(min=1.0).unsqueeze(-1)
-    off = torch.where((member > 0.0).unsqueeze(-1), v - mean.unsqueeze(1), 0.0)
-    spread = einsum("bpj,bpjk,bpjl->bjkl", member, off, off) / number.clamp(min=1.0)[..., None, None]
-    trust = (number / (number + group.dim + 1.0))[..., None, None]
-    narrow = torch.linalg.inv(root).mT.unsqueeze(1)  # a factor of the inverse of the precision
-    factors, fault = torch.linalg.cholesky_ex(trust * spread + (1.0 - trust) * matmul(narrow, narrow.mT))
-    usable = (fault == 0) & torch.isfinite(factors).flatten(2).all(-1)
-    triangle = torch.linalg.qr(narrow.mT).R.mT
-    triangle = triangle * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    factors = torch.where(usable[..., None, None], factors, triangle)
-    weight = torch.softmax(particles.log_weights, -1).nan_to_num(0.0)
-    shares = torch.where(number > 0, einsum("bp,bpj->bj", weight, member) + 0.2 / _NUM_COMPONENTS, 0.0)
-    total = shares.sum(-1, keepdim=True)
-    shares = (1.0 - _BROAD_SHARE) * shares / total.clamp(min=1e-12)
-    rest = torch.where(total > 0.0, _BROAD_SHARE, 1.0).to(shares)  # all of it where there are no particles
-    mixture = StudentMixture(
-        group,
-        torch.cat([group.retract(centre, mean), broad.centres[:, :1]], 1),
-        torch.cat([factors, broad.factors[:, :1]], 1),
-        torch.cat([shares, rest], 1).log(),
-    )
-    return mixture, torch.cat([number, torch.zeros_like(rest)], 1)
-
-
-def _clusters(group: LieGroup, particles: Annealed, root: Tensor) -> tuple[Tensor, Float[Tensor, "b p j"]]:
-    """Centres of components, ``[b, j, *element_shape]``, and one for the component of each particle, else zero."""
-    g, height = particles.elements, particles.log_densities
-    rows = torch.arange(len(g), device=g.device)
-    free = torch.isfinite(height)
-    centres, distances = [], []
-    for _ in range(_NUM_COMPONENTS):
-        index = torch.where(free, height, -torch.inf).argmax(-1)
-        centre = g[rows, index]
-        v = group.log(group.compose(group.inverse(centre).unsqueeze(1), g))
-        distance = matmul(v, root).square().sum(-1)
-        distance = torch.where(torch.isfinite(distance) & free.any(-1, keepdim=True), distance, torch.inf)
-        distance[rows, index] = torch.where(free.any(-1), 0.0, torch.inf).to(distance)
-        centres.append(centre)
-        distances.append(distance)
-        free = free & (distance > reach_of_normal(group.dim))
-    away = torch.stack(distances, -1)
-    member = torch.nn.functional.one_hot(away.argmin(-1), _NUM_COMPONENTS).to(g.dtype)
-    known = torch.isfinite(height) & torch.isfinite(away).any(-1)
-    return torch.stack(centres, 1), torch.where(known.unsqueeze(-1), member, 0.0)
+"""Share that a component of a refitted mixture keeps."""
 
 
 def adaptive_importance_sampling(
-    target: LogPosterior, proposal: StudentMixture, numbers: Sequence[int], generator: torch.Generator | None
+    target: Posterior, proposal: StudentMixture, num_draws: Sequence[int], generator: torch.Generator | None
 ) -> WeightedDraws:
     """Draw in rounds from mixtures, each refitted to the weighted draws of the round before (Cappe et al. 2008).
 
@@ -187,225 +101,40 @@ def adaptive_importance_sampling(
     Args:
         target: the posterior.
         proposal: the first mixture.
-        numbers: draws of each round.
+        num_draws: number of draws of each round.
         generator: the source of noise.
     """
-    for place, number in enumerate(numbers):
-        draws = proposal.sample(number, generator)
-        value, energy = target(draws.elements, draws.principal)
-        charts = proposal.charts(draws.elements)
-        densities = proposal.log_densities(charts)
-        height = densities.logsumexp(-1)
-        log_weights = torch.where(torch.isfinite(value) & torch.isfinite(height), value - height, -torch.inf)
-        if place < len(numbers) - 1:
-            proposal = proposal.refitted(charts, densities, log_weights, _LEAST_SHARE)
-        target.posterior.step()
-    return WeightedDraws(draws.elements, energy, log_weights, densities.argmax(-1))
+    draws = weighted_draws(target, proposal, num_draws[0], generator)
+    target.step()
+    for number in num_draws[1:]:
+        proposal = proposal.refitted(draws.charts, draws.component_log_densities, draws.log_weights, _LEAST_SHARE)
+        draws = weighted_draws(target, proposal, number, generator)
+        target.step()
+    return draws
 
 
-def thinned(
-    draws: WeightedDraws, number: int, generator: torch.Generator | None
-) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k"]]:
-    """Draw indices of ``number`` draws, each once, and their weights, which sum to about one and are right on average.
-
-    Weights above a bound c stay. A draw of weight w below c is taken with probability w / c, and has then the weight c
-    (Fearnhead and Clifford 2003). Draws are taken along the components, so that each component keeps its share.
-
-    Args:
-        draws: weighted elements.
-        number: how many are kept.
-        generator: random numbers; None is torch's.
-
-    Returns:
-        Indices ``[b, number]``, and weights ``[b, number]``.
-    """
-    weights = torch.softmax(draws.log_weights.double(), -1).nan_to_num(0.0)
-    order = draws.labels.argsort(dim=-1, stable=True)
-    weights = weights.gather(1, order)
-    raised = weights + 1e-12 / weights.shape[-1]  # so that enough are positive
-    probability = (raised / _bound(raised, number)).clamp(max=1.0)
-    cumulative = probability.cumsum(-1)
-    cumulative = cumulative * (number / cumulative[:, -1:])
-    shift = uniform((len(weights), 1), cumulative, generator)
-    position = torch.arange(number, dtype=torch.float64, device=weights.device) + shift
-    index = torch.searchsorted(cumulative, position, right=True).clamp(max=weights.shape[-1] - 1)
-    kept = weights.gather(1, index) / probability.gather(1, index)
-    return order.gather(1, index), kept
-
-
-def _bound(weights: Tensor, number: int) -> Tensor:
-    """The c for which the weights, each over c but one at most, sum to ``number``, ``[b, 1]``."""
-    falling = weights.sort(-1, descending=True).values
-    rest = falling.flip(-1).cumsum(-1).flip(-1)  # of each and all smaller ones
-    kept = torch.arange(weights.shape[-1], dtype=weights.dtype, device=weights.device)
-    c = rest / (number - kept).clamp(min=1.0)
-    possible = (falling <= c) & (kept < number)
-    first = possible.to(torch.int64).argmax(-1, keepdim=True)
-    return c.gather(1, first)
-
-
-_FIRST_STEP, _LONGEST_STEP = 0.2, 0.7
-"""Of an ascent, in units of the basis."""
-_DIFFERENCE = 0.1
-"""Step of a difference of slopes, in estimated widths of the well."""
-_SHORTEST_STEP = 0.02
-"""Step that measures the width of a well, in such widths."""
-_LEAST_CURVATURE = 0.01
-"""Least curvature of a component, as a share of the largest."""
-_PARTICLES_OF_A_SHAPE = 5.0
-"""Number of particles, for each dimension, of which the shape of a well is known."""
-_COVERING = 3.0
-"""Size of a component that covers a well, in widths of the well, at most; its centre is within about one width."""
-_SHARE = 0.3
-"""Share of the first draws that the further components get."""
-_SMALLEST_WIDTH, _LARGEST_WIDTH = 1e-4, 1.0
-"""In units of the basis."""
-
-
-@dataclass(frozen=True, repr=False)
-class Ascents(Described):
-    """End points of ascents of a log-density.
-
-    Attributes:
-        elements: ``[b, d, *element_shape]``.
-        log_densities: ``[b, d]``.
-        slopes: ``[b, d, n]``.
-        widths: of the wells along the last steps, in units of the basis, ``[b, d]``.
-    """
-
-    elements: Tensor
-    log_densities: Float[Tensor, "b d"]
-    slopes: Float[Tensor, "b d n"]
-    widths: Float[Tensor, "b d"]
-
-
-def ascend(target: LogPosterior, elements: Tensor, steps: int) -> Ascents:
-    """Climb from each of ``[b, d, *element_shape]`` by steps of the length of Barzilai and Borwein (1988).
-
-    A step that goes down is taken back, and the next one is shorter.
-
-    Args:
-        target: the posterior.
-        elements: where to begin.
-        steps: gradients of each.
-    """
-    group = target.group
-    g = elements
-    value, slope = target.with_gradient(g)
-    size = (_FIRST_STEP / slope.norm(dim=-1).clamp(min=1e-12)).clamp(max=1.0)
-    width = torch.full_like(size, _FIRST_STEP)
-    for _ in range(steps - 1):
-        v = size.unsqueeze(-1) * slope
-        v = v * (_LONGEST_STEP / v.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
-        moved = group.retract(g, v)
-        finite = torch.isfinite(moved).flatten(2).all(-1)
-        moved = torch.where(rows_like(finite, moved), moved, g)
-        new_value, new_slope = target.with_gradient(moved)
-        higher = finite & (new_value >= value)
-        bend = (v * (slope - new_slope)).sum(-1)
-        concave = bend > 0.0
-        exact = concave & (v.norm(dim=-1) > _SHORTEST_STEP * width)  # shorter ones measure rounding
-        length = v.square().sum(-1) / bend.clamp(min=1e-30)
-        width = torch.where(exact, length.sqrt().clamp(_SMALLEST_WIDTH, _LARGEST_WIDTH), width)
-        size = torch.where(concave, length, torch.where(higher, 2.0, 0.25) * size)
-        g = torch.where(rows_like(higher, g), moved, g)
-        slope = torch.where(higher.unsqueeze(-1), new_slope, slope)
-        value = torch.where(higher, new_value, value)
-    return Ascents(g, value, slope, width)
-
-
-def with_wells(
-    target: LogPosterior, proposal: StudentMixture, particles: Float[Tensor, "b j"], ends: Ascents, number: int
-) -> StudentMixture:
-    """Return a mixture with further components about the ends of ascents that it does not cover.
-
-    Such a component has the inverse of the second derivative of the log-density as its covariance, by differences of
-    slopes; all of them share a fixed part of the draws.
-
-    Args:
-        target: the posterior.
-        proposal: the mixture, whose last component is broad and covers nothing.
-        particles: of which each of its components was made; few of them tell no shape.
-        ends: of ascents.
-        number: the largest number of further components.
-    """
-    index, usable = _uncovered(proposal, particles, ends, number)
-    centre = torch.take_along_dim(ends.elements, rows_like(index, ends.elements), 1)
-    width = ends.widths.gather(1, index)
-    slope = torch.take_along_dim(ends.slopes, index.unsqueeze(-1), 1)
-    covariance = _curvature(target, centre, slope, width).inverse()
-    factors, fault = torch.linalg.cholesky_ex(covariance)
-    usable = usable & (fault == 0)
-    factors = torch.where(usable[..., None, None], factors, torch.eye(target.group.dim).to(factors))
-    newton = matmul(covariance, slope.unsqueeze(-1)).squeeze(-1)
-    newton = newton * (width.unsqueeze(-1) / newton.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
-    share = torch.where(usable, _SHARE / number, 0.0).to(factors.dtype)
-    return StudentMixture(
-        target.group,
-        torch.cat([target.group.retract(centre, newton.nan_to_num(0.0)), proposal.centres], 1),
-        torch.cat([factors, proposal.factors], 1),
-        torch.cat([share.log(), proposal.log_shares + torch.log1p(-share.sum(-1, keepdim=True))], 1),
-    )
-
-
-def _uncovered(
-    proposal: StudentMixture, particles: Float[Tensor, "b j"], ends: Ascents, number: int
-) -> tuple[Tensor, Tensor]:
-    """Indices of the highest ends apart from each other and from a mixture, and whether there are so many."""
-    group, n, g = proposal.group, proposal.group.dim, ends.elements
-    rows = torch.arange(len(g), device=g.device)
-    reach = reach_of_normal(n)
-    sizes = proposal.factors.diagonal(dim1=-2, dim2=-1).log().mean(-1).exp()  # [b, j]
-    charts = proposal.charts(g)
-    away = torch.where(torch.isfinite(charts.log_volumes), charts.vectors.square().sum(-1), torch.inf)  # [b, d, j]
-    width = ends.widths.unsqueeze(-1)
-    covers = (away < (n + 1) * width.square()) & (sizes.unsqueeze(1) < _COVERING * width)
-    shaped = torch.isfinite(proposal.log_shares) & (particles > _PARTICLES_OF_A_SHAPE * n)
-    covers = covers & shaped.unsqueeze(1)
-    free = torch.isfinite(ends.log_densities) & ~covers[..., :-1].any(-1)
-    log_mass = ends.log_densities + n * ends.widths.log()
-    chosen, used = [], []
-    for _ in range(number):
-        best = torch.where(free, log_mass, -torch.inf).argmax(-1)
-        used.append(free.any(-1))
-        chosen.append(best)
-        away = group.log(group.compose(group.inverse(g[rows, best]).unsqueeze(1), g)).square().sum(-1)
-        free = free & ~(away < reach * ends.widths[rows, best].square().unsqueeze(-1))
-        free[rows, best] = False
-    return torch.stack(chosen, 1), torch.stack(used, 1)
-
-
-def _curvature(target: LogPosterior, centre: Tensor, slope: Tensor, width: Tensor) -> Float[Tensor, "b k n n"]:
-    """Minus the second derivative of the log-density, made positive definite; by the width where it is undefined."""
-    n = slope.shape[-1]
-    unit = torch.eye(n).to(slope)
-    h = (_DIFFERENCE * width)[..., None, None]
-    _, slopes = target.with_gradient(target.group.retract(centre.unsqueeze(2), h * unit).flatten(1, 2))
-    bend = (slope.unsqueeze(2) - slopes.unflatten(1, (-1, n))) / h
-    bend = 0.5 * (bend + bend.mT)
-    defined = torch.isfinite(bend).flatten(2).all(-1)[..., None, None]
-    values, vectors = eigh(torch.where(defined, bend, unit / width[..., None, None].square()))
-    largest = values.abs().amax(-1, keepdim=True)
-    values = torch.maximum(values.abs(), _LEAST_CURVATURE * largest).clamp(min=1.0)
-    return matmul(vectors, values.unsqueeze(-1) * vectors.mT)
-
-
-_ASCENT_STEPS, _MOVES = 6, 6
-_ROUNDS = (0.2, 0.2)
+_ASCENT_STEPS, _NUM_MOVES = 6, 6
+"""Gradients of each ascent, and Langevin moves of each particle."""
+_ADAPTING_SHARES = (0.2, 0.2)
 """Shares of the draws in rounds that adapt the proposal; the rest are the sample."""
-_LEAST_EFFICIENCY = 0.05
+_MIN_EFFICIENCY = 0.05
 """Effective share of the draws below which a sample is not trusted."""
-_LEAST_SIZE = 10.0
+_MIN_SIZE = 10.0
 """Effective number of draws below which a sample is not trusted."""
-_ROUGHEST = 0.05
+_MAX_LOG_WEIGHT_ERROR = 0.05
 """Error of the logarithm of a weight, by the rounding of the energy, above which a sample is not trusted."""
-_FEWEST_DRAWS, _EVEN = 100, 0.9
-"""Number of draws below which the tail of their weights is not looked at; effective share above which it is small."""
+_MIN_DRAWS_OF_TAIL = 100
+"""Number of draws below which the tail of their weights is not looked at."""
+_EVEN_EFFICIENCY = 0.9
+"""Effective share of the draws above which the tail of their weights is small."""
 _NUM_PRIOR_DRAWS = 512
+"""Draws of a prior that say where it is."""
 _STARTING_SCALES = (1.0, 2.0, 0.4)
 """Spreads of the first proposal, in units of the basis, or of the prior."""
-_HYPOTHESIS_SPREAD = 0.3
-_MOST_HYPOTHESES = 8
+_HYPOTHESIS_SCALE = 0.3
+"""Spread about a hypothesis, in units of the first proposal."""
+_MAX_HYPOTHESES = 8
+"""Hypotheses of proposals that get a component."""
 _PROPOSED_SHARE = 0.8
 """Share of the first proposal that hypotheses or a density of theirs get."""
 
@@ -434,22 +163,22 @@ class _Budget:
     Attributes:
         draws: elements of the first proposal.
         ascents: their number, of `_ASCENT_STEPS` gradients each.
-        particles: their number, of `_MOVES` and one gradients each.
-        wells: components about ends of ascents.
+        particles: their number, of `_NUM_MOVES` and one gradients each.
+        maxima: components about ends of ascents.
     """
 
     draws: int
     ascents: int
     particles: int
-    wells: int
+    maxima: int
 
     @staticmethod
     def of(total: int, num_samples: int, dim: int) -> _Budget:
         """Return the parts of a budget that leave enough draws for the sample."""
-        exploration = min(0.62 * total, total - 1.0 * num_samples / (1.0 - sum(_ROUNDS)))
+        exploration = min(0.62 * total, total - 1.0 * num_samples / (1.0 - sum(_ADAPTING_SHARES)))
         draws = int(0.3 * exploration)
         ascents = int(0.2 * exploration / _ASCENT_STEPS)
-        particles = int(0.45 * exploration / (_MOVES + 1))
+        particles = int(0.45 * exploration / (_NUM_MOVES + 1))
         return _Budget(draws, ascents, particles, min(4, int(0.05 * exploration / dim)))
 
 
@@ -493,10 +222,10 @@ class ImportanceSampling(Stage):
         self.temperature = check_positive("temperature", temperature)
         self.prior = check_prior(prior)
         self.proposals = proposals
-        self.steps = _MOVES + len(_ROUNDS) + 1
+        self.steps = _NUM_MOVES + len(_ADAPTING_SHARES) + 1
 
     def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
+        self, posterior: Posterior, population: Population, generator: torch.Generator | None
     ) -> WeightedPopulation:
         """The sample.
 
@@ -511,7 +240,7 @@ class ImportanceSampling(Stage):
                 f"{posterior.reference.dtype}"
             )
         start = self._start(group, population.elements)
-        target = LogPosterior(posterior, self.temperature, self._log_prior(group))
+        target = posterior.tempered(self.temperature, self._log_prior(group))
         known = self.proposals.proposal(posterior, generator) if isinstance(self.proposals, WarmStart) else None
         if known is not None:
             start = _with_density(start, known)
@@ -525,16 +254,16 @@ class ImportanceSampling(Stage):
                 f"proposals, got {self.budget}"
             )
         parts = _Budget.of(self.budget - spent, self.num_samples, group.dim)
-        first = starting_draws(target, start, parts.draws, generator)
-        particles = anneal(target, start, first, parts.particles, _MOVES, generator)
+        first = weighted_draws(target, start, parts.draws, generator)
+        particles = anneal(target, start, first, parts.particles, _NUM_MOVES, generator)
         proposal, numbers = mixture_of_particles(particles, start)
-        if parts.wells and parts.ascents:
-            ends = ascend(target, first.spread(parts.ascents, generator), _ASCENT_STEPS)
-            proposal = with_wells(target, proposal, numbers, ends, parts.wells)
+        if parts.maxima and parts.ascents:
+            ends = ascend(target, choose_starts(first, parts.ascents, generator), _ASCENT_STEPS)
+            proposal = with_maxima(target, proposal, numbers, ends, parts.maxima)
         left = self.budget - posterior.energy_evaluations - posterior.gradient_evaluations
-        rounds = [int(share * left) for share in _ROUNDS]
+        rounds = [int(share * left) for share in _ADAPTING_SHARES]
         draws = adaptive_importance_sampling(target, proposal, [*rounds, left - sum(rounds)], generator)
-        return self._sample(group, draws, target, generator)
+        return self._sample(draws, target, generator)
 
     def _start(self, group: LieGroup, elements: Tensor) -> StudentMixture:
         """The first proposal: broad about what the stage is given, or about the mean of the prior."""
@@ -578,27 +307,21 @@ class ImportanceSampling(Stage):
 
         return log_prior
 
-    def _sample(
-        self, group: LieGroup, draws: WeightedDraws, target: LogPosterior, generator: torch.Generator | None
-    ) -> WeightedPopulation:
+    def _sample(self, draws: WeightedDraws, target: Posterior, generator: torch.Generator | None) -> WeightedPopulation:
         """The draws, thinned to the number of samples, and what they say of themselves."""
-        number = draws.log_weights.shape[1]
-        size = effective_size(draws.log_weights)
-        index, weights = thinned(draws, self.num_samples, generator)
+        size = effective_sample_size(normalized_weights(draws.log_weights))
+        index, weights = thinned_indices(draws.log_weights, self.num_samples, generator, labels=draws.labels)
         total = weights.sum(-1, keepdim=True)
         weights = torch.where(total > 0.0, weights / total, 1.0 / self.num_samples).to(draws.energies.dtype)
-        evidence = draws.log_weights.logsumexp(-1) - math.log(number)
         effective = torch.minimum(1.0 / weights.square().sum(-1), size)
         return WeightedPopulation(
-            elements=torch.take_along_dim(draws.elements, rows_like(index, draws.elements), 1),
+            elements=take_rows(draws.elements, index),
             num_masked_steps=torch.zeros_like(index),
             energies=draws.energies.gather(1, index),
-            checks=ImportanceWeights(
-                weights=weights,
-                effective_sample_size=effective,
-                log_evidence=evidence,
-                reasons=_reasons(draws, target, size, effective, self.num_samples),
-            ),
+            verdicts=_verdicts(draws, target, size, effective, self.num_samples),
+            weights=weights,
+            effective_sample_size=effective,
+            log_evidence=draws.log_weights.logsumexp(-1) - math.log(draws.log_weights.shape[1]),
         )
 
 
@@ -650,84 +373,79 @@ def _log_measure(prior: Any, group: LieGroup) -> float:
 
 def _with_hypotheses(start: StudentMixture, found: EvaluatedPopulation) -> StudentMixture:
     """The first proposal with components about the hypotheses of lowest energy."""
-    number = min(_MOST_HYPOTHESES, found.size)
+    number = min(_MAX_HYPOTHESES, found.size)
     lowest = found.energies.topk(number, dim=1, largest=False)
-    centres = torch.take_along_dim(found.elements, rows_like(lowest.indices, found.elements), 1)
+    centres = take_rows(found.elements, lowest.indices)
     usable = torch.isfinite(lowest.values) & torch.isfinite(centres).flatten(2).all(-1)
     unit = start.group.identity(dtype=centres.dtype, device=centres.device)
-    centres = torch.where(rows_like(usable, centres), centres, unit)
-    factors = _HYPOTHESIS_SPREAD * start.factors[:, :1].expand(-1, number, -1, -1)
-    return _joined(start, centres, factors, torch.where(usable, 1.0 / number, 0.0).to(start.log_shares))
+    factors = _HYPOTHESIS_SCALE * start.factors[:, :1].expand(-1, number, -1, -1)
+    shares = torch.where(usable, _PROPOSED_SHARE / number, 0.0).to(start.log_shares)
+    return start.with_components(where_rows(usable, centres, unit), factors, shares)
 
 
 def _with_density(start: StudentMixture, known: StudentMixture) -> StudentMixture:
     """The first proposal with the components of a mixture that is near the posterior, of its narrower width."""
     reference = start.factors
-    return _joined(
-        start,
-        known.centres.to(reference),
-        known.scales[0] * known.factors.to(reference),
-        known.log_shares.exp().to(reference),
-    )
+    factors, shares = known.scales[0] * known.factors, _PROPOSED_SHARE * known.log_shares.exp()
+    return start.with_components(*(part.to(reference) for part in (known.centres, factors, shares)))
 
 
-def _joined(start: StudentMixture, centres: Tensor, factors: Tensor, shares: Tensor) -> StudentMixture:
-    """The first proposal with further components, which get four fifths of it."""
-    shares = _PROPOSED_SHARE * shares
-    rest = start.log_shares + torch.log1p(-shares.sum(-1, keepdim=True))
-    return StudentMixture(
-        start.group,
-        torch.cat([start.centres, centres], 1),
-        torch.cat([start.factors, factors], 1),
-        torch.cat([rest, shares.log()], 1),
-        start.scales,
-    )
-
-
-def _reasons(
+def _verdicts(
     draws: WeightedDraws,
-    target: LogPosterior,
+    target: Posterior,
     sizes: Float[Tensor, " b"],
     effective: Float[Tensor, " b"],
-    kept: int,
-) -> tuple[str, ...]:
-    """Why the samples are not to be trusted; empty for those that are."""
-    said = []
+    num_kept: int,
+) -> tuple[Verdict, ...]:
+    """Whether the samples are to be trusted; the first reason against each that is not."""
     log_weights, energies, temperature = draws.log_weights, draws.energies, target.temperature
-    number, shapes = log_weights.shape[1], pareto_shape(log_weights)
     heaviest = energies.gather(1, log_weights.argmax(-1, keepdim=True)).squeeze(1).abs()
     rounding = heaviest.nan_to_num(0.0) * (torch.finfo(energies.dtype).eps / temperature)
-    least = _LEAST_EFFICIENCY * number
-    rows = (target.unbounded, target.without_prior, sizes, effective, shapes, rounding)
-    for is_unbounded, has_no_prior, size, sample, shape, error in zip(*(row.tolist() for row in rows), strict=True):
-        if is_unbounded:
-            said.append(
-                "an energy of minus infinity was met, which has no weight: expected one that is bounded from below"
-            )
-        elif has_no_prior:
-            said.append(
-                "a log-density of the prior was NaN or plus infinity at elements that were met, which got no weight: "
-                "expected a finite one, or minus infinity outside of the support"
-            )
-        elif size == 0.0:
-            said.append(f"none of {number} draws has a finite energy")
-        elif error > _ROUGHEST:
-            said.append(
-                f"energies that are rounded by {error * temperature:.2g}, at temperature {temperature:.3g}: a smaller "
-                "constant in the energy, or double precision, may help"
-            )
-        elif size < max(least, _LEAST_SIZE) or sample < _LEAST_EFFICIENCY * kept:
-            below = f"{_LEAST_EFFICIENCY:.0%}" if size < least or size >= _LEAST_SIZE else f"{_LEAST_SIZE:.0f} draws"
-            said.append(
-                f"effective sample size {size:.3g} of {number} draws: less than {below}; a larger "
-                "budget, proposals or a prior may help"
-            )
-        elif shape > LARGEST_SHAPE and number >= _FEWEST_DRAWS and size < _EVEN * number:
-            said.append(
-                f"weights with a tail of Pareto shape {shape:.2f}, above {LARGEST_SHAPE}: draws that are rare and "
-                "weigh much are missing, or the posterior has no finite mass; a prior, proposals or a larger budget "
-                "may help"
-            )
-        else:
-            said.append("")
-    return tuple(said)
+    rows = (target.unbounded, target.without_prior, sizes, effective, pareto_shape(log_weights), rounding)
+    number = log_weights.shape[1]
+    data = zip(*(row.tolist() for row in rows), strict=True)
+    reasons = [_reason(*values, number=number, num_kept=num_kept, temperature=temperature) for values in data]
+    return tuple(Verdict((reason,)) if reason else Verdict() for reason in reasons)
+
+
+def _reason(
+    is_unbounded: bool,
+    has_no_prior: bool,
+    size: float,
+    effective: float,
+    shape: float,
+    error: float,
+    *,
+    number: int,
+    num_kept: int,
+    temperature: float,
+) -> str:
+    """The first reason against a sample of one datum; empty where there is none."""
+    least = _MIN_EFFICIENCY * number
+    if is_unbounded:
+        return "an energy of minus infinity was met, which has no weight: expected one that is bounded from below"
+    if has_no_prior:
+        return (
+            "a log-density of the prior was NaN or plus infinity at elements that were met, which got no weight: "
+            "expected a finite one, or minus infinity outside of the support"
+        )
+    if size == 0.0:
+        return f"none of {number} draws has a finite energy"
+    if error > _MAX_LOG_WEIGHT_ERROR:
+        return (
+            f"energies that are rounded by {error * temperature:.2g}, at temperature {temperature:.3g}: a smaller "
+            "constant in the energy, or double precision, may help"
+        )
+    if size < max(least, _MIN_SIZE) or effective < _MIN_EFFICIENCY * num_kept:
+        below = f"{_MIN_EFFICIENCY:.0%}" if size < least or size >= _MIN_SIZE else f"{_MIN_SIZE:.0f} draws"
+        return (
+            f"effective sample size {size:.3g} of {number} draws: less than {below}; a larger "
+            "budget, proposals or a prior may help"
+        )
+    if shape > LARGEST_SHAPE and number >= _MIN_DRAWS_OF_TAIL and size < _EVEN_EFFICIENCY * number:
+        return (
+            f"weights with a tail of Pareto shape {shape:.2f}, above {LARGEST_SHAPE}: draws that are rare and "
+            "weigh much are missing, or the posterior has no finite mass; a prior, proposals or a larger budget "
+            "may help"
+        )
+    return ""

@@ -15,30 +15,18 @@ from trivgeo._autocast import einsum, matmul
 from trivgeo._random import keyed, normal, uniform
 from trivgeo._text import Described
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.rows import rows_like
+from trivgeo.inversion.curvature import safe_cholesky
+from trivgeo.inversion.rows import where_rows
 from trivgeo.sde.noise.kernel import is_principal, log_about
-from trivgeo.sde.solvers import systematic_indices
+from trivgeo.sde.resampling import normalized_weights, systematic_indices, take_rows
 
-__all__ = ["Charts", "Draws", "StudentMixture", "reach_of_normal"]
+__all__ = ["Charts", "StudentMixture", "reach_of_normal"]
 
 _DEGREES_OF_FREEDOM = 6
-"""Of the Student distributions: no posterior with Gaussian wells has heavier tails; costs a tenth of the draws."""
-_SPARE = 2
-"""Draws for each that is to be principal."""
-
-
-@dataclass(frozen=True, repr=False)
-class Draws(Described):
-    """Elements that were drawn from a mixture.
-
-    Attributes:
-        elements: ``[b, m, *element_shape]``.
-        principal: whether the vector drawn is the logarithm of its exponential, ``[b, m]``; a draw that is not counts
-            as one of density zero.
-    """
-
-    elements: Tensor
-    principal: Bool[Tensor, "b m"]
+"""Student distributions of so many degrees have tails heavier than any posterior with Gaussian wells, and cost a tenth
+of the draws."""
+_DRAWS_PER_PRINCIPAL = 2
+"""Number of draws for each one that is to be principal."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,38 +68,45 @@ class StudentMixture(Described):
     scales: tuple[float, ...] = (1.0,)
     degrees: int = _DEGREES_OF_FREEDOM
 
-    def sample(self, number: int, generator: torch.Generator | None) -> Draws:
-        """Draw ``number`` elements for each datum by ``generator``; components have their shares, up to rounding."""
+    def sample(self, num_samples: int, generator: torch.Generator | None) -> tuple[Tensor, Bool[Tensor, "b m"]]:
+        """Draw elements for each datum; components have their shares, up to rounding.
+
+        Args:
+            num_samples: number m of elements for each datum.
+            generator: random numbers; None is torch's.
+
+        Returns:
+            Elements ``[b, m, *element_shape]``, and whether they are principal: whether the vector drawn is the
+            logarithm of its exponential. A draw that is not counts as one of density zero.
+        """
         n, batch = self.group.dim, len(self.log_shares)
-        label = systematic_indices(self.log_shares, generator, number)
-        parts = normal((batch, number, n + self.degrees), self.factors, generator)
+        label = systematic_indices(self.log_shares, generator, num_samples)
+        parts = normal((batch, num_samples, n + self.degrees), self.factors, generator)
         length = parts[..., n:].square().mean(-1, keepdim=True).sqrt()  # root of chi squared over its degrees
         factor = self.factors.gather(1, repeat(label, "b m -> b m n k", n=n, k=n))
-        scale = self.factors.new_tensor(self.scales).repeat(-(-number // len(self.scales)))[:number]
+        scale = self.factors.new_tensor(self.scales).repeat(-(-num_samples // len(self.scales)))[:num_samples]
         v = matmul(factor, (scale.unsqueeze(-1) * parts[..., :n] / length).unsqueeze(-1)).squeeze(-1)
         moved = self.group.exp(v)
-        centre = torch.take_along_dim(self.centres, rows_like(label, self.centres), 1)
-        elements = self.group.compose(centre, moved)
+        elements = self.group.compose(take_rows(self.centres, label), moved)
         finite = torch.isfinite(elements).flatten(2).all(-1)
         kept = finite & is_principal(v, self.group.log(moved))
         unit = self.group.identity(dtype=v.dtype, device=v.device)
-        return Draws(torch.where(rows_like(kept, elements), elements, unit), kept)
+        return where_rows(kept, elements, unit), kept
 
-    def sample_principal(self, number: int, generator: torch.Generator | None) -> Tensor:
-        """Draw ``number`` elements of the mixture over its mass, ``[b, number, *element_shape]``: principal draws.
+    def sample_principal(self, num_samples: int, generator: torch.Generator | None) -> Tensor:
+        """Draw elements of the mixture over its mass, ``[b, num_samples, *element_shape]``: principal draws.
 
         Where fewer than half of all draws are principal, some may return twice.
 
         Args:
-            number: of elements for each datum.
+            num_samples: number of elements for each datum.
             generator: random numbers; None is torch's.
         """
-        draws = self.sample(_SPARE * number, generator)
-        place = uniform(draws.principal.shape, self.factors, generator)  # draws come in the order of the components
-        order = torch.where(draws.principal, place, torch.inf).argsort(-1)
-        count = draws.principal.sum(-1, keepdim=True).clamp(min=1)
-        index = order.gather(1, torch.arange(number, device=order.device) % count)
-        return torch.take_along_dim(draws.elements, rows_like(index, draws.elements), 1)
+        elements, principal = self.sample(_DRAWS_PER_PRINCIPAL * num_samples, generator)
+        place = uniform(principal.shape, self.factors, generator)  # draws come in the order of the components
+        order = torch.where(principal, place, torch.inf).argsort(-1)
+        count = principal.sum(-1, keepdim=True).clamp(min=1)
+        return take_rows(elements, order.gather(1, torch.arange(num_samples, device=order.device) % count))
 
     def charts(self, g: Tensor) -> Charts:
         """Return the coordinates of elements g, ``[b, m, *element_shape]``, about every centre."""
@@ -133,14 +128,37 @@ class StudentMixture(Described):
         """Return the log-density at elements g, ``[b, m]``."""
         return self.log_densities(self.charts(g)).logsumexp(-1)
 
-    def log_mass(self, number: int = 1024) -> Float[Tensor, " b"]:
+    def log_mass(self, num_samples: int = 1024) -> Float[Tensor, " b"]:
         """Logarithm of the total mass: of the share of draws that are principal, the same draws at every call.
 
         Args:
-            number: of these draws; where all are principal the mass is one.
+            num_samples: number of these draws; where all are principal the mass is one.
         """
-        draws = self.sample(number, keyed(0, device=self.factors.device))
-        return draws.principal.to(self.log_shares).mean(-1).clamp(min=1.0 / number).log()
+        _, principal = self.sample(num_samples, keyed(0, device=self.factors.device))
+        return principal.to(self.log_shares).mean(-1).clamp(min=1.0 / num_samples).log()
+
+    def with_components(
+        self, centres: Tensor, factors: Tensor, shares: Float[Tensor, "b k"], *, first: bool = False
+    ) -> StudentMixture:
+        """Return the mixture with further components; those of this one share what is left.
+
+        Args:
+            centres: ``[b, k, *element_shape]``.
+            factors: ``[b, k, n, n]``.
+            shares: of the whole, with a sum below one.
+            first: put them before those of this mixture, not behind.
+        """
+        rest = self.log_shares + torch.log1p(-shares.sum(-1, keepdim=True))
+
+        def joined(mine: Tensor, further: Tensor) -> Tensor:
+            return torch.cat([further, mine] if first else [mine, further], 1)
+
+        return replace(
+            self,
+            centres=joined(self.centres, centres),
+            factors=joined(self.factors, factors),
+            log_shares=joined(rest, shares.log()),
+        )
 
     def in_basis_of(self, group: LieGroup) -> StudentMixture:
         """Return the same mixture in the coordinates of another basis of the group."""
@@ -169,8 +187,8 @@ class StudentMixture(Described):
             floor: the least share of a component that is in use.
         """
         n, dof = self.group.dim, self.degrees
-        share = torch.softmax(densities, -1).nan_to_num(0.0)  # of each component in each element
-        weight = torch.softmax(log_weights, -1).nan_to_num(0.0).unsqueeze(-1) * share
+        share = normalized_weights(densities)  # of each component in each element
+        weight = normalized_weights(log_weights).unsqueeze(-1) * share
         tail = (dof + n) / (dof + self._squares(charts))  # weight of an element in a Student distribution
         mass, soft = weight.sum(1), weight * tail
         mean = einsum("bmj,bmjk->bjk", soft, charts.vectors) / soft.sum(1).clamp(min=1e-30).unsqueeze(-1)
@@ -179,17 +197,15 @@ class StudentMixture(Described):
         spread = einsum("bmj,bmjk,bmjl->bjkl", soft, off, off) / mass.clamp(min=1e-30)[..., None, None]
         covariance = matmul(self.factors, self.factors.mT)
         trust = (number / (number + 2.0 * n + 2.0))[..., None, None]
-        factors, fault = torch.linalg.cholesky_ex(trust * spread + (1.0 - trust) * covariance)
-        usable = (fault == 0) & torch.isfinite(factors).flatten(2).all(-1) & torch.isfinite(mean).all(-1)
+        factors, positive = safe_cholesky(trust * spread + (1.0 - trust) * covariance)
+        usable = positive & torch.isfinite(mean).all(-1)
         used = torch.isfinite(self.log_shares)
         mass = torch.where(used, mass.clamp(min=floor), 0.0)
-        return StudentMixture(
-            self.group,
-            self.group.retract(self.centres, torch.where(usable.unsqueeze(-1), mean, 0.0)),
-            torch.where(usable[..., None, None], factors, self.factors),
-            (mass / mass.sum(-1, keepdim=True)).log(),
-            self.scales,
-            self.degrees,
+        return replace(
+            self,
+            centres=self.group.retract(self.centres, where_rows(usable, mean, 0.0)),
+            factors=where_rows(usable, factors, self.factors),
+            log_shares=(mass / mass.sum(-1, keepdim=True)).log(),
         )
 
 

@@ -11,7 +11,7 @@ from trivgeo._random import choice as draw_choice
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde import GeometricSchedule, NoiseKernel, Schedule
@@ -52,9 +52,7 @@ class AddNoise(Stage):
         self.time = time
         self.side = check_choice("side", side, ("restored", "given"))
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         group, g = posterior.group, population.elements
         kernel = NoiseKernel(group, self.schedule, self.noise_steps)
         w, _ = kernel.sample(*g.shape[:2], t=self.time, generator=generator, dtype=g.dtype, device=g.device)
@@ -75,9 +73,7 @@ class Replicate(Stage):
     def __init__(self, num_hypotheses: int) -> None:
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         return population.copies(self.num_hypotheses)
 
 
@@ -107,9 +103,7 @@ class Select(Stage):
         self.choice = check_choice("choice", choice, ("lowest", "resample"))
         self.temperature = check_positive("temperature", temperature)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """The chains that were chosen."""
         evaluated = population.evaluated(posterior)
         energies, number = evaluated.energies, self.num_hypotheses
@@ -136,16 +130,14 @@ class WarmStart(Stage):
     def __init__(self, inverter: Inverter) -> None:
         self.inverter = check_type("inverter", inverter, Inverter)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """Return the hypotheses of the inverter, without energies: those of this posterior may differ."""
         self._check_group(posterior)
         result = self.inverter(posterior.x, generator=generator)
         posterior.count(result.energy_evaluations, result.gradient_evaluations, result.network_evaluations)
         return Population(result.elements, result.num_masked_steps)
 
-    def proposal(self, posterior: ConditionalPosterior, generator: torch.Generator | None) -> StudentMixture | None:
+    def proposal(self, posterior: Posterior, generator: torch.Generator | None) -> StudentMixture | None:
         """Return the density of the inverter for the data, in the basis of the posterior's group; ``None`` without one.
 
         Args:
@@ -168,7 +160,7 @@ class WarmStart(Stage):
         posterior.count(networks=evaluations)
         return mixture.in_basis_of(posterior.group)
 
-    def _check_group(self, posterior: ConditionalPosterior) -> None:
+    def _check_group(self, posterior: Posterior) -> None:
         if not self.inverter.action.group.is_same_group(posterior.group):
             raise ConfigurationError(
                 f"inverter: expected one of {posterior.group!r}, got one of {self.inverter.action.group!r}"

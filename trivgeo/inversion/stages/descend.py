@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo._text import Described
 from trivgeo.checks import check_count, check_fraction, check_positive, check_type
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import lower_rows, where_rows
 from trivgeo.inversion.stage import Population, Stage
 
@@ -261,9 +261,7 @@ class Descend(Stage):
         self.start_std = start_std if start_std == 0 else check_positive("start_std", start_std)
         self.keep_best = keep_best
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         group, base, space = posterior.group, population.elements, self.space
         shape = base.shape[:2]
         zero = base.new_zeros(*shape, group.dim)

@@ -11,7 +11,7 @@ from trivgeo._random import keyed
 from trivgeo.checks import check_fraction, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import ConditionalPosterior, check_batch
+from trivgeo.inversion.posterior import Posterior, check_batch
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
 
@@ -68,9 +68,7 @@ class EnergyGate(Stage):
         gains = torch.where(torch.isfinite(gains), gains, 0.0).clamp(min=0.0)
         return cls(float(gains.sort().values[math.ceil(share * batch) - 1]))
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         known = population.evaluated(posterior)
         g = known.elements
         unit = posterior.group.identity(dtype=g.dtype, device=g.device)

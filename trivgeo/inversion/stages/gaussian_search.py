@@ -6,7 +6,7 @@ import torch
 
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.stage import Population, Stage
 
@@ -38,9 +38,7 @@ class GaussianSearch(Stage):
         self.std = check_positive("std", std)
         self.steps = -(-num_samples // DRAWN_TOGETHER)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """The best of all that were drawn."""
         group, center = posterior.group, population.elements[:, :1]
         elements = population.elements[:, :0]

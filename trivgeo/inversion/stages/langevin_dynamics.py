@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trivgeo.checks import check_count, check_positive
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde import solve, uniform_grid
 from trivgeo.sde.processes import KineticLangevinSDE
@@ -38,9 +38,7 @@ class Langevin(Stage):
         self.temperature = check_positive("temperature", temperature)
         self.coadjoint = coadjoint
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         process = KineticLangevinSDE(
             posterior.group, posterior.differentiable, self.friction, self.temperature, self.coadjoint
         )

@@ -9,9 +9,9 @@ from trivgeo._autocast import matmul
 from trivgeo.checks import check_count, check_positive
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.curvature import safe_cholesky
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stage import Population, Stage
-from trivgeo.sde.solvers import systematic_indices
+from trivgeo.sde.resampling import systematic_indices
 
 __all__ = ["Laplace"]
 
@@ -41,9 +41,7 @@ class Laplace(Stage):
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
         self.temperature = check_positive("temperature", temperature)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """The draws of the approximation; a chain without finite energy and positive curvature counts for nothing."""
         group, at = posterior.group, population.evaluated(posterior)
         curvature = posterior.curvature(at.elements) / self.temperature

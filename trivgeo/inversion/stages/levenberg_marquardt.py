@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trivgeo.checks import check_count, check_positive
 from trivgeo.inversion.curvature import safe_cholesky
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
 
@@ -47,9 +47,7 @@ class LevenbergMarquardt(Stage):
         self.steps = check_count("steps", steps)
         self.damping = check_positive("damping", damping)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         group = posterior.group
         start = population.evaluated(posterior)
         g, energy = start.elements, start.energies

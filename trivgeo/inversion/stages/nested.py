@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stage import Population, Stage, StageLike, check_stage, run_stages, steps_of
 
 __all__ = ["InDoublePrecision", "KeepLower", "NestedStages", "WithEnergy"]
@@ -33,8 +33,8 @@ class NestedStages(Stage):
 
     def run_under(
         self,
-        other: ConditionalPosterior,
-        posterior: ConditionalPosterior,
+        other: Posterior,
+        posterior: Posterior,
         population: Population,
         generator: torch.Generator | None,
     ) -> Population:
@@ -61,9 +61,7 @@ class KeepLower(NestedStages):
         ConfigurationError: an argument is not a stage; or (when run) the number of chains changes.
     """
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         before = population.evaluated(posterior)
         after = run_stages(self.stages, posterior, before, generator).evaluated(posterior)
         if after.size != before.size:
@@ -90,9 +88,7 @@ class InDoublePrecision(NestedStages):
         ConfigurationError: an argument is not a stage.
     """
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         wide = population.moved(population.elements.double())
         found = self.run_under(posterior.in_double(), posterior, wide, generator)
         return found.moved(found.elements.to(population.elements.dtype))
@@ -118,7 +114,5 @@ class WithEnergy(NestedStages):
         super().__init__(*stages)
         self.energy = as_energy(energy)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         return self.run_under(posterior.under(self.energy), posterior, population, generator)

@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo.checks import check_count
 from trivgeo.inversion.curvature import absolute_eigh
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage
 
@@ -40,9 +40,7 @@ class Newton(Stage):
     def __init__(self, steps: int = 3) -> None:
         self.steps = check_count("steps", steps)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         group, current = posterior.group, population.evaluated(posterior)
         for _ in range(self.steps):
             g = current.elements
@@ -61,9 +59,7 @@ class Newton(Stage):
         return current
 
 
-def _lowered(
-    posterior: ConditionalPosterior, before: EvaluatedPopulation, step: Float[Tensor, "b k n"]
-) -> EvaluatedPopulation:
+def _lowered(posterior: Posterior, before: EvaluatedPopulation, step: Float[Tensor, "b k n"]) -> EvaluatedPopulation:
     """The largest share of each chain's step that lowers its energy; where none does, the chain stays."""
     group, g, current = posterior.group, before.elements, before
     for share in _STEP_FRACTIONS:

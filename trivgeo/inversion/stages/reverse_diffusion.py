@@ -15,7 +15,7 @@ from torch import Tensor
 from trivgeo.checks import check_choice, check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import lower_rows, rows_like
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.inversion.stages.chains import Side
@@ -97,9 +97,7 @@ class ReverseDiffusion(Stage):
         self.published = published
         self._segments(1.0)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """The population without noise.
 
         Raises:
@@ -212,7 +210,7 @@ def _check_pruning(pruning: Sequence[tuple[float, int]]) -> tuple[tuple[float, i
 class _Chain:
     """The group on which the steps multiply from the right, and the energy there: g itself, or its inverse."""
 
-    def __init__(self, posterior: ConditionalPosterior, temperature: float, side: Side) -> None:
+    def __init__(self, posterior: Posterior, temperature: float, side: Side) -> None:
         self.group: LieGroup = posterior.group
         self._posterior = posterior
         self._temperature = temperature

@@ -18,7 +18,7 @@ from trivgeo._text import Described
 from trivgeo.checks import check_count, check_positive, check_type
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Affine, LieGroup
-from trivgeo.inversion.posterior import ConditionalPosterior
+from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.stage import Population, Stage
 
@@ -237,9 +237,7 @@ class SearchOrbits(Stage):
                 raise ConfigurationError(f"levels: expected a SearchLevel of {group.dim} numbers, got {level!r}")
         return list(levels)
 
-    def __call__(
-        self, posterior: ConditionalPosterior, population: Population, generator: torch.Generator | None
-    ) -> Population:
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         group, reference = posterior.group, posterior.reference
         at = self._evaluate(posterior, population.elements[:, :1].unsqueeze(2))
         for level in self.levels_of(group):
@@ -261,7 +259,7 @@ class SearchOrbits(Stage):
         place = torch.arange(-margin, self.num_samples + margin, dtype=torch.float64) - middle
         return (level.extent / middle) * place.unsqueeze(-1) * direction
 
-    def _evaluate(self, posterior: ConditionalPosterior, elements: Tensor) -> _Candidates:
+    def _evaluate(self, posterior: Posterior, elements: Tensor) -> _Candidates:
         """Energies and classes of elements ``[b, k, n, *element_shape]``."""
         classes = None if self.classes is None else posterior.of_transformed(self.classes, elements)
         return _Candidates(elements, posterior.energies(elements), classes)

@@ -6,7 +6,6 @@ from trivgeo.sde.processes.kinetic_diffusion import KineticAncestralStep, Splitt
 from trivgeo.sde.processes.langevin import SplittingOBABO
 from trivgeo.sde.processes.trivialized import ExponentialEuler
 from trivgeo.sde.solvers.denoising import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
-from trivgeo.sde.solvers.resampling import PopulationWeights, Resampling, systematic_indices
 from trivgeo.sde.solvers.runge_kutta import (
     AdaptiveSolution,
     DormandPrince5,
@@ -14,6 +13,7 @@ from trivgeo.sde.solvers.runge_kutta import (
     RungeKuttaMuntheKaas4,
     solve_adaptive,
 )
+from trivgeo.sde.solvers.sequential_monte_carlo import PopulationWeights, Resampling
 from trivgeo.sde.solvers.time_loop import Accumulator, Solution, solve
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "Stepper",
     "solve",
     "solve_adaptive",
-    "systematic_indices",
 ]
 
 check_calls(__name__, __all__)

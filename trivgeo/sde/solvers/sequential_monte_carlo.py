@@ -7,36 +7,23 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from trivgeo._autocast import matmul
-from trivgeo._random import normal, uniform
+from trivgeo._random import normal
 from trivgeo._text import described
-from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.sde.noise.kernel import noise_log_density
 from trivgeo.sde.processes.base import Stepper, StepState, merge_evaluated
 from trivgeo.sde.processes.trivialized import TrivializedSDE, check_reverse
+from trivgeo.sde.resampling import effective_sample_size, normalized_log_weights, systematic_indices, take_rows
 from trivgeo.sde.scores.base import Score
 
 __all__ = [
     "PopulationWeights",
     "Resampling",
-    "effective_sample_size",
-    "systematic_indices",
 ]
-
-
-def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Effective sample size of Kish, :math:`(\sum_i \omega_i)^2 / \sum_i \omega_i^2`, between 1 and n.
-
-    It is zero where all weights are zero, and NaN where one is not finite.
-    """
-    largest = nn.functional.pad(weights.abs(), (0, 1)).amax(-1, keepdim=True)  # with a zero: there may be none
-    weights = weights / torch.where(largest > 0, largest, 1.0)  # whose squares neither vanish nor overflow
-    square = (weights**2).sum(-1)
-    return weights.sum(-1) ** 2 / torch.where(square == 0, 1.0, square)
 
 
 class PopulationWeights(NamedTuple):
@@ -198,7 +185,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
     ) -> StepState:
         """Resample element and memory of the chains, in the populations whose weights are uneven."""
         alive = torch.isfinite(memory.log_weights).any(-1, keepdim=True)
-        log_weights = torch.where(alive, memory.log_weights, 0.0).log_softmax(-1)
+        log_weights = normalized_log_weights(memory.log_weights)
         number = log_weights.shape[-1]
         size = effective_sample_size(log_weights.exp())
         due = alive.squeeze(-1) & ((size < self.threshold * number) | (t == self.last))
@@ -206,39 +193,12 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         due = due.unsqueeze(-1)
         ancestors = torch.where(due, systematic_indices(log_weights, generator), torch.arange(number, device=g.device))
         chosen = _Weighed(
-            torch.take_along_dim(memory.drift, ancestors.unsqueeze(-1), -2),
+            take_rows(memory.drift, ancestors),
             torch.where(alive, memory.density, 0.0).gather(-1, ancestors),
             torch.where(due, 0.0, log_weights),
             memory.time,
         )
-        rank = len(sde.group.element_shape)
-        g = torch.take_along_dim(g, ancestors.reshape(*ancestors.shape, *[1] * rank), -1 - rank)
-        return StepState(g, chosen, merge_evaluated(evaluated, population))
-
-
-def systematic_indices(
-    log_weights: Float[Tensor, "*batch k"], generator: torch.Generator | None = None, num_samples: int | None = None
-) -> Int[Tensor, "*batch m"]:
-    """Draw the indices of m ancestors out of k chains by systematic resampling.
-
-    Chain i is drawn as often as m times its weight says, rounded down or up.
-
-    Args:
-        log_weights: logarithms of weights, up to a constant of each row.
-        generator: of one random number a row.
-        num_samples: m; default k.
-
-    Raises:
-        ConfigurationError: fewer than one ancestor.
-    """
-    number = log_weights.shape[-1] if num_samples is None else check_count("num_samples", num_samples)
-    cumulative = torch.softmax(log_weights.double(), -1).cumsum(-1)
-    cumulative = cumulative / cumulative[..., -1:]
-    shift = uniform((*log_weights.shape[:-1], 1), cumulative, generator)
-    positions = (torch.arange(number, dtype=torch.float64, device=log_weights.device) + shift) / number
-    # searchsorted from the right with positions below one never selects a chain of weight zero
-    positions = positions.clamp(max=1.0 - torch.finfo(torch.float64).eps)
-    return torch.searchsorted(cumulative, positions, right=True)
+        return StepState(take_rows(g, ancestors), chosen, merge_evaluated(evaluated, population))
 
 
 def _estimate(score: Score, g: Tensor, t: float) -> tuple[Tensor, Tensor, Any]:

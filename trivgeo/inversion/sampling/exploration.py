@@ -1,0 +1,449 @@
+"""Exploration of a posterior: particles annealed to it, ascents to its maxima, and a mixture that covers both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from trivgeo._autocast import einsum, matmul
+from trivgeo._random import normal, uniform
+from trivgeo._text import Described
+from trivgeo.groups import LieGroup
+from trivgeo.inversion.curvature import absolute_eigh, safe_cholesky
+from trivgeo.inversion.posterior import Posterior, where_defined
+from trivgeo.inversion.rows import rows_like, where_rows
+from trivgeo.inversion.sampling.mixture import Charts, StudentMixture, reach_of_normal
+from trivgeo.sde.resampling import next_inverse_temperature, normalized_weights, resample, take_rows
+from trivgeo.sde.scores.gradient import trivialized_grad_and_value
+
+__all__ = [
+    "LocalMaxima",
+    "Particles",
+    "WeightedDraws",
+    "anneal",
+    "ascend",
+    "choose_starts",
+    "mixture_of_particles",
+    "weighted_draws",
+    "with_maxima",
+]
+
+_TARGET_ACCEPTANCE = 0.6
+"""Share of Langevin moves that step sizes aim at (Roberts and Rosenthal 1998 have .574 in high dimensions)."""
+_KEPT_EFFICIENCY = 0.4
+"""Effective share of the particles after one change of the inverse temperature."""
+_RESAMPLING_POWER = 0.5
+"""Power of the weights by which particles are resampled: below one it keeps narrow wells, which weigh little until the
+last temperatures."""
+_ROUNDING_UNITS = 10.0
+"""Least eigenvalue of a precision matrix, in units of the rounding of its trace."""
+_FIRST_LOG_STEP = 0.2
+"""Logarithm of the first step of a Langevin move, in standard deviations of the particles."""
+_BROADEST_STD = 3.0
+"""Standard deviation, in units of the basis, at which slopes are taken to vanish."""
+
+_NUM_COMPONENTS = 8
+"""Components of a proposal, beside the broad one."""
+_BROAD_SHARE = 0.05
+"""Share of the draws from the broad component, which finds what the particles have missed."""
+
+_FIRST_ASCENT_LENGTH, _LONGEST_ASCENT_STEP = 0.2, 0.7
+"""Lengths of the steps of an ascent, in units of the basis."""
+_DIFFERENCE_IN_WIDTHS = 0.1
+"""Step of a difference of slopes, in estimated widths of the well."""
+_SHORTEST_STEP_IN_WIDTHS = 0.02
+"""Step that measures the width of a well, in such widths."""
+_MIN_RELATIVE_CURVATURE = 0.01
+"""Least curvature of a component, in units of the largest."""
+_PARTICLES_PER_DIMENSION = 5.0
+"""Number of particles, for each dimension, from which on they tell the shape of a well."""
+_COVERING_IN_WIDTHS = 3.0
+"""Size of a component that covers a well, in widths of the well, at most; its centre is within about one width."""
+_SHARE_OF_MAXIMA = 0.3
+"""Share of the first draws that components about maxima get."""
+_SMALLEST_WIDTH, _LARGEST_WIDTH = 1e-4, 1.0
+"""Widths of wells, in units of the basis."""
+
+
+@dataclass(frozen=True, repr=False)
+class WeightedDraws(Described):
+    """Independent draws of a mixture, and their importance weights for a posterior.
+
+    Attributes:
+        elements: ``[b, m, *element_shape]``.
+        energies: posterior energies, ``[b, m]``.
+        log_weights: logarithms of density over proposal, ``[b, m]``, minus infinity where undefined; the mean of the
+            weights is the evidence.
+        charts: the elements about the centres of the mixture.
+        component_log_densities: of the mixture there, see `StudentMixture.log_densities`, ``[b, m, j]``.
+    """
+
+    elements: Tensor
+    energies: Float[Tensor, "b m"]
+    log_weights: Float[Tensor, "b m"]
+    charts: Charts
+    component_log_densities: Float[Tensor, "b m j"]
+
+    @property
+    def labels(self) -> Int[Tensor, "b m"]:
+        """The component that is the most probable origin of each element."""
+        return self.component_log_densities.argmax(-1)
+
+
+def weighted_draws(
+    target: Posterior, proposal: StudentMixture, num_draws: int, generator: torch.Generator | None
+) -> WeightedDraws:
+    """Draw elements of a mixture, and weight them for a posterior.
+
+    Args:
+        target: the posterior.
+        proposal: the mixture.
+        num_draws: number m of elements for each datum.
+        generator: random numbers; None is torch's.
+    """
+    elements, principal = proposal.sample(num_draws, generator)
+    value, energies = target.log_prob_and_energy(elements, principal)
+    charts = proposal.charts(elements)
+    densities = proposal.log_densities(charts)
+    log_weights = value - densities.logsumexp(-1)
+    log_weights = torch.where(torch.isfinite(log_weights), log_weights, -torch.inf)
+    return WeightedDraws(elements, energies, log_weights, charts, densities)
+
+
+def choose_starts(draws: WeightedDraws, num_elements: int, generator: torch.Generator | None) -> Tensor:
+    """Choose elements to search from, half of them anywhere, half by the posterior at a high temperature.
+
+    Args:
+        draws: of a broad mixture.
+        num_elements: number k of elements.
+        generator: random numbers; None is torch's.
+
+    Returns:
+        Elements ``[b, k, *element_shape]``.
+    """
+    defined = torch.where(torch.isfinite(draws.log_weights), 0.0, -torch.inf)
+    zero = torch.zeros_like(draws.log_weights)
+    _, likely = next_inverse_temperature(draws.log_weights, zero, zero[:, 0], 0.5 * num_elements)
+    half = num_elements // 2
+    anywhere, _ = resample(defined, half, generator, power=_RESAMPLING_POWER)
+    chosen, _ = resample(likely, num_elements - half, generator, power=_RESAMPLING_POWER)
+    return take_rows(draws.elements, torch.cat([anywhere, chosen], 1))
+
+
+@dataclass(frozen=True, repr=False)
+class Particles(Described):
+    """Weighted elements between a mixture and a posterior, with all that a move reads.
+
+    Attributes:
+        elements: ``[b, p, *element_shape]``.
+        log_weights: unnormalised, ``[b, p]``.
+        log_densities: of the posterior, unnormalised, ``[b, p]``.
+        slopes: their derivatives by v in ``g exp(v)``, ``[b, p, n]``.
+        start_log_densities: of the mixture, ``[b, p]``.
+        start_slopes: derivatives of these.
+    """
+
+    elements: Tensor
+    log_weights: Float[Tensor, "b p"]
+    log_densities: Float[Tensor, "b p"]
+    slopes: Float[Tensor, "b p n"]
+    start_log_densities: Float[Tensor, "b p"]
+    start_slopes: Float[Tensor, "b p n"]
+
+    @staticmethod
+    def at(target: Posterior, start: StudentMixture, g: Tensor, log_weights: Tensor) -> Particles:
+        """Return particles at elements ``g`` with ``log_weights``, between ``start`` and ``target``."""
+        start_slope, start_value = trivialized_grad_and_value(target.group, start.log_density, g)
+        return Particles(g, log_weights, *target.log_prob_and_gradient(g), *where_defined(start_value, start_slope))
+
+    def bridge(self, beta: Float[Tensor, " b"]) -> Float[Tensor, "b p"]:
+        """Return log-densities of the mixture to the power 1 - beta times the posterior to the power ``beta``."""
+        b = beta.unsqueeze(-1)
+        value = (1.0 - b) * self.start_log_densities + b * self.log_densities
+        return torch.where(torch.isfinite(self.log_densities), value, -torch.inf)
+
+    def bridge_slopes(self, beta: Float[Tensor, " b"]) -> Float[Tensor, "b p n"]:
+        """Return the derivatives of `bridge` at ``beta``."""
+        b = beta[:, None, None]
+        return (1.0 - b) * self.start_slopes + b * self.slopes
+
+    def precision(self, beta: Float[Tensor, " b"]) -> Float[Tensor, "b n n"]:
+        """Return the average outer product of `bridge_slopes` at ``beta``: about the curvature of the wells.
+
+        It is at least the precision of a normal distribution of a spread of three.
+        """
+        slope = self.bridge_slopes(beta)
+        unit = torch.eye(slope.shape[-1]).to(slope)
+        square = einsum("bp,bpi,bpj->bij", normalized_weights(self.log_weights), slope, slope)
+        # as much as keeps a large one positive definite in its dtype
+        size = _ROUNDING_UNITS * torch.finfo(slope.dtype).eps * square.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return square + (1.0 / _BROADEST_STD**2 + size[..., None, None]) * unit
+
+    def where(self, mask: Bool[Tensor, "b p"], other: Particles) -> Particles:
+        """Return the particles of ``other`` where the mask says so."""
+        pairs = zip(vars(other).values(), vars(self).values(), strict=True)
+        return Particles(*(where_rows(mask, theirs, mine) for theirs, mine in pairs))
+
+    def resampled(self, log_weights: Float[Tensor, "b p"], generator: torch.Generator | None) -> Particles:
+        """Return as many particles drawn by ``log_weights``, with the weights that are left to them."""
+        index, left = resample(log_weights, log_weights.shape[1], generator, power=_RESAMPLING_POWER)
+        chosen = Particles(*(take_rows(x, index) for x in vars(self).values()))
+        return replace(chosen, log_weights=left)
+
+
+def anneal(
+    target: Posterior,
+    start: StudentMixture,
+    draws: WeightedDraws,
+    num_particles: int,
+    num_moves: int,
+    generator: torch.Generator | None,
+) -> Particles:
+    r"""Carry particles from a mixture to a posterior by bridges :math:`q^{1 - \beta} p^\beta` (Del Moral et al. 2006).
+
+    Each inverse temperature keeps two fifths of the effective particles; then they are resampled and moved once by a
+    Metropolis-adjusted Langevin step :math:`g \exp \xi` in the metric of their average squared slope. The reverse of
+    a move is the vector :math:`-\xi`, and a move changes left Haar measure by the modular function, so that detailed
+    balance is exact also where the exponential is not one to one.
+
+    Args:
+        target: the posterior.
+        start: the mixture.
+        draws: from it, of which particles are chosen.
+        num_particles: number p of particles.
+        num_moves: of each particle; what is left of the bridge after them is one step.
+        generator: the source of noise.
+    """
+    wanted = _KEPT_EFFICIENCY * num_particles
+    zero = torch.zeros_like(draws.log_weights)
+    beta, log_weights = next_inverse_temperature(draws.log_weights, zero, zero[:, 0], wanted)
+    index, log_weights = resample(log_weights, num_particles, generator, power=_RESAMPLING_POWER)
+    particles = Particles.at(target, start, take_rows(draws.elements, index), log_weights)
+    log_step = torch.full_like(beta, _FIRST_LOG_STEP).unsqueeze(-1)
+    for move in range(num_moves):
+        particles, accepted = _moved(target, start, particles, beta, log_step, generator)
+        log_step = (log_step + 2.0 * (accepted.unsqueeze(-1) - _TARGET_ACCEPTANCE)).clamp(-3.0, 1.0)
+        target.step()
+        if move == num_moves - 1:
+            break
+        log_ratios = particles.log_densities - particles.start_log_densities
+        beta, log_weights = next_inverse_temperature(log_ratios, particles.log_weights, beta, wanted)
+        particles = particles.resampled(log_weights, generator)
+    rest = (1.0 - beta).unsqueeze(-1) * (particles.log_densities - particles.start_log_densities)
+    return replace(particles, log_weights=torch.where(torch.isfinite(rest), particles.log_weights + rest, -torch.inf))
+
+
+def _moved(
+    target: Posterior,
+    start: StudentMixture,
+    particles: Particles,
+    beta: Tensor,
+    log_step: Tensor,
+    generator: torch.Generator | None,
+) -> tuple[Particles, Float[Tensor, " b"]]:
+    """Return the particles after one Metropolis-adjusted Langevin step, and the share of accepted ones."""
+    group, n = target.group, target.group.dim
+    step = (log_step.exp() * n ** (-1.0 / 6.0)).unsqueeze(-1)  # [b, 1, 1]
+    root = torch.linalg.cholesky(particles.precision(beta))  # of the inverse of the covariance
+    inverse = torch.linalg.inv(root)
+    z = normal((*particles.log_densities.shape, n), particles.log_densities, generator)
+
+    def drift(p: Particles) -> Tensor:
+        """In coordinates in which the noise is white."""
+        return 0.5 * step * einsum("bij,bpj->bpi", inverse, p.bridge_slopes(beta))
+
+    whitened = drift(particles) + z  # xi = step * inverse^T whitened
+    xi = step * einsum("bji,bpj->bpi", inverse, whitened)
+    turn = group.exp(xi)
+    elements = group.compose(particles.elements, turn)
+    good = torch.isfinite(elements).flatten(2).all(-1)
+    elements = torch.where(rows_like(good, elements), elements, particles.elements)
+    proposed = Particles.at(target, start, elements, particles.log_weights)
+    log_ratio = (
+        proposed.bridge(beta)
+        - particles.bridge(beta)
+        - 0.5 * (-whitened - drift(proposed)).square().sum(-1)
+        + 0.5 * z.square().sum(-1)
+        + group.log_modular(turn)
+    )
+    accepted = good & (uniform(log_ratio.shape, log_ratio, generator).log() < log_ratio)
+    return particles.where(accepted, proposed), accepted.to(z.dtype).mean(-1)
+
+
+def mixture_of_particles(particles: Particles, broad: StudentMixture) -> tuple[StudentMixture, Float[Tensor, "b j"]]:
+    """Return a mixture that covers particles, from the one of highest density on, and numbers of them by component.
+
+    A component has the particles within the reach of a normal distribution of the particles' precision about the
+    highest one that no other has; the last one takes what is left, and the nearest component every other.
+
+    Args:
+        particles: ends of `anneal`.
+        broad: whose first component becomes the last one, with a small share.
+    """
+    group, g = broad.group, particles.elements
+    root = torch.linalg.cholesky(particles.precision(torch.ones_like(particles.log_weights[:, 0])))
+    centre, member = _clusters(group, particles, root)
+    v = group.log(group.compose(group.inverse(centre).unsqueeze(1), g.unsqueeze(2)))
+    v = torch.where((member > 0.0).unsqueeze(-1), v, 0.0).nan_to_num(0.0)
+    number = member.sum(1)
+    mean = einsum("bpj,bpji->bji", member, v) / number.clamp(min=1.0).unsqueeze(-1)
+    off = torch.where((member > 0.0).unsqueeze(-1), v - mean.unsqueeze(1), 0.0)
+    spread = einsum("bpj,bpjk,bpjl->bjkl", member, off, off) / number.clamp(min=1.0)[..., None, None]
+    trust = (number / (number + group.dim + 1.0))[..., None, None]
+    narrow = torch.linalg.inv(root).mT.unsqueeze(1)  # a factor of the inverse of the precision
+    triangle = torch.linalg.qr(narrow.mT).R.mT
+    triangle = triangle * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    factors, _ = safe_cholesky(trust * spread + (1.0 - trust) * matmul(narrow, narrow.mT), triangle)
+    weight = normalized_weights(particles.log_weights)
+    shares = torch.where(number > 0, einsum("bp,bpj->bj", weight, member) + 0.2 / _NUM_COMPONENTS, 0.0)
+    total = shares.sum(-1, keepdim=True)
+    shares = (1.0 - _BROAD_SHARE) * shares / total.clamp(min=1e-12)
+    rest = torch.where(total > 0.0, _BROAD_SHARE, 1.0).to(shares)  # all of it where there are no particles
+    mixture = StudentMixture(
+        group,
+        torch.cat([group.retract(centre, mean), broad.centres[:, :1]], 1),
+        torch.cat([factors, broad.factors[:, :1]], 1),
+        torch.cat([shares, rest], 1).log(),
+    )
+    return mixture, torch.cat([number, torch.zeros_like(rest)], 1)
+
+
+def _clusters(group: LieGroup, particles: Particles, root: Tensor) -> tuple[Tensor, Float[Tensor, "b p j"]]:
+    """Centres of components, ``[b, j, *element_shape]``, and one for the component of each particle, else zero."""
+    g, height = particles.elements, particles.log_densities
+    rows = torch.arange(len(g), device=g.device)
+    free = torch.isfinite(height)
+    centres, distances = [], []
+    for _ in range(_NUM_COMPONENTS):
+        index = torch.where(free, height, -torch.inf).argmax(-1)
+        centre = g[rows, index]
+        v = group.log(group.compose(group.inverse(centre).unsqueeze(1), g))
+        distance = matmul(v, root).square().sum(-1)
+        distance = torch.where(torch.isfinite(distance) & free.any(-1, keepdim=True), distance, torch.inf)
+        distance[rows, index] = torch.where(free.any(-1), 0.0, torch.inf).to(distance)
+        centres.append(centre)
+        distances.append(distance)
+        free = free & (distance > reach_of_normal(group.dim))
+    away = torch.stack(distances, -1)
+    member = torch.nn.functional.one_hot(away.argmin(-1), _NUM_COMPONENTS).to(g.dtype)
+    known = torch.isfinite(height) & torch.isfinite(away).any(-1)
+    return torch.stack(centres, 1), torch.where(known.unsqueeze(-1), member, 0.0)
+
+
+@dataclass(frozen=True, repr=False)
+class LocalMaxima(Described):
+    """End points of ascents of a log-density.
+
+    Attributes:
+        elements: ``[b, d, *element_shape]``.
+        log_densities: ``[b, d]``.
+        slopes: ``[b, d, n]``.
+        widths: of the wells along the last steps, in units of the basis, ``[b, d]``.
+    """
+
+    elements: Tensor
+    log_densities: Float[Tensor, "b d"]
+    slopes: Float[Tensor, "b d n"]
+    widths: Float[Tensor, "b d"]
+
+
+def ascend(target: Posterior, elements: Tensor, num_steps: int) -> LocalMaxima:
+    """Climb from each of ``[b, d, *element_shape]`` by steps of the length of Barzilai and Borwein (1988).
+
+    A step that goes down is taken back, and the next one is shorter.
+
+    Args:
+        target: the posterior.
+        elements: where to begin.
+        num_steps: gradients of each.
+    """
+    group = target.group
+    g = elements
+    value, slope = target.log_prob_and_gradient(g)
+    size = (_FIRST_ASCENT_LENGTH / slope.norm(dim=-1).clamp(min=1e-12)).clamp(max=1.0)
+    width = torch.full_like(size, _FIRST_ASCENT_LENGTH)
+    for _ in range(num_steps - 1):
+        v = size.unsqueeze(-1) * slope
+        v = v * (_LONGEST_ASCENT_STEP / v.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
+        moved = group.retract(g, v)
+        finite = torch.isfinite(moved).flatten(2).all(-1)
+        moved = where_rows(finite, moved, g)
+        new_value, new_slope = target.log_prob_and_gradient(moved)
+        higher = finite & (new_value >= value)
+        bend = (v * (slope - new_slope)).sum(-1)
+        concave = bend > 0.0
+        exact = concave & (v.norm(dim=-1) > _SHORTEST_STEP_IN_WIDTHS * width)  # shorter ones measure rounding
+        length = v.square().sum(-1) / bend.clamp(min=1e-30)
+        width = torch.where(exact, length.sqrt().clamp(_SMALLEST_WIDTH, _LARGEST_WIDTH), width)
+        size = torch.where(concave, length, torch.where(higher, 2.0, 0.25) * size)
+        g, slope = where_rows(higher, moved, g), where_rows(higher, new_slope, slope)
+        value = torch.where(higher, new_value, value)
+    return LocalMaxima(g, value, slope, width)
+
+
+def with_maxima(
+    target: Posterior, proposal: StudentMixture, particles: Float[Tensor, "b j"], ends: LocalMaxima, num_further: int
+) -> StudentMixture:
+    """Return a mixture with further components about the ends of ascents that it does not cover.
+
+    Such a component has the inverse of the second derivative of the log-density as its covariance, by differences of
+    slopes; all of them share a fixed part of the draws.
+
+    Args:
+        target: the posterior.
+        proposal: the mixture, whose last component is broad and covers nothing.
+        particles: numbers of particles of which its components were made; few of them tell no shape.
+        ends: of ascents.
+        num_further: the largest number of further components.
+    """
+    index, usable = _uncovered(proposal, particles, ends, num_further)
+    centre, slope = take_rows(ends.elements, index), take_rows(ends.slopes, index)
+    width = ends.widths.gather(1, index)
+    covariance = _curvature(target, centre, slope, width).inverse()
+    factors, positive = safe_cholesky(covariance)
+    newton = matmul(covariance, slope.unsqueeze(-1)).squeeze(-1)
+    newton = newton * (width.unsqueeze(-1) / newton.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
+    share = torch.where(usable & positive, _SHARE_OF_MAXIMA / num_further, 0.0).to(factors.dtype)
+    return proposal.with_components(target.group.retract(centre, newton.nan_to_num(0.0)), factors, share, first=True)
+
+
+def _uncovered(
+    proposal: StudentMixture, particles: Float[Tensor, "b j"], ends: LocalMaxima, number: int
+) -> tuple[Tensor, Tensor]:
+    """Indices of the highest ends apart from each other and from a mixture, and whether there are so many."""
+    group, n, g = proposal.group, proposal.group.dim, ends.elements
+    rows = torch.arange(len(g), device=g.device)
+    reach = reach_of_normal(n)
+    sizes = proposal.factors.diagonal(dim1=-2, dim2=-1).log().mean(-1).exp()  # [b, j]
+    charts = proposal.charts(g)
+    away = torch.where(torch.isfinite(charts.log_volumes), charts.vectors.square().sum(-1), torch.inf)  # [b, d, j]
+    width = ends.widths.unsqueeze(-1)
+    covers = (away < (n + 1) * width.square()) & (sizes.unsqueeze(1) < _COVERING_IN_WIDTHS * width)
+    shaped = torch.isfinite(proposal.log_shares) & (particles > _PARTICLES_PER_DIMENSION * n)
+    covers = covers & shaped.unsqueeze(1)
+    free = torch.isfinite(ends.log_densities) & ~covers[..., :-1].any(-1)
+    log_mass = ends.log_densities + n * ends.widths.log()
+    chosen, used = [], []
+    for _ in range(number):
+        best = torch.where(free, log_mass, -torch.inf).argmax(-1)
+        used.append(free.any(-1))
+        chosen.append(best)
+        away = group.log(group.compose(group.inverse(g[rows, best]).unsqueeze(1), g)).square().sum(-1)
+        free = free & ~(away < reach * ends.widths[rows, best].square().unsqueeze(-1))
+        free[rows, best] = False
+    return torch.stack(chosen, 1), torch.stack(used, 1)
+
+
+def _curvature(target: Posterior, centre: Tensor, slope: Tensor, width: Tensor) -> Float[Tensor, "b k n n"]:
+    """Minus the second derivative of the log-density, made positive definite; by the width where it is undefined."""
+    n = slope.shape[-1]
+    unit = torch.eye(n).to(slope)
+    h = (_DIFFERENCE_IN_WIDTHS * width)[..., None, None]
+    _, slopes = target.log_prob_and_gradient(target.group.retract(centre.unsqueeze(2), h * unit).flatten(1, 2))
+    bend = (slope.unsqueeze(2) - slopes.unflatten(1, (-1, n))) / h
+    by_width = unit / width[..., None, None].square()
+    values, vectors = absolute_eigh(0.5 * (bend + bend.mT), _MIN_RELATIVE_CURVATURE, by_width)
+    return matmul(vectors, values.clamp(min=1.0).unsqueeze(-1) * vectors.mT)

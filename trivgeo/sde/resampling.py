@@ -1,0 +1,203 @@
+"""Weighted samples: effective sample size, ancestors drawn by weight, and steps of tempering.
+
+Weights are given by their logarithms ``[*batch, n]``, up to a constant of each row. Minus infinity is the weight zero.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+
+from trivgeo._random import uniform
+from trivgeo._signatures import check_calls
+from trivgeo.checks import check_count
+
+__all__ = [
+    "effective_sample_size",
+    "next_inverse_temperature",
+    "normalized_log_weights",
+    "normalized_weights",
+    "resample",
+    "systematic_indices",
+    "take_rows",
+    "thinned_indices",
+]
+
+_BISECTIONS = 30
+"""Number of halvings of the interval of inverse temperatures, which leave 1e-9 of it."""
+_LARGEST_LOSS = 0.3
+"""Share of the present effective sample size that a step of tempering may cost where the size is low already."""
+_TOTAL_OF_ADDED_WEIGHTS = 1e-12
+"""Sum of equal weights that make all weights of a row positive."""
+
+
+def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    r"""Effective sample size of Kish, :math:`(\sum_i \omega_i)^2 / \sum_i \omega_i^2`, between 1 and n.
+
+    It is zero where all weights are zero, and NaN where one is not finite.
+    """
+    largest = nn.functional.pad(weights.abs(), (0, 1)).amax(-1, keepdim=True)  # with a zero: there may be none
+    weights = weights / torch.where(largest > 0, largest, 1.0)  # whose squares neither vanish nor overflow
+    square = (weights**2).sum(-1)
+    return weights.sum(-1) ** 2 / torch.where(square == 0, 1.0, square)
+
+
+def normalized_weights(log_weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """Weights of sum one in each row; zero in a row without a positive weight."""
+    return torch.softmax(log_weights, -1).nan_to_num(0.0)
+
+
+def normalized_log_weights(log_weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """Logarithms of weights of sum one in each row; all weights are equal in a row without a positive weight."""
+    return _uniform_where_zero(log_weights).log_softmax(-1)
+
+
+def systematic_indices(
+    log_weights: Float[Tensor, "*batch n"], generator: torch.Generator | None = None, num_samples: int | None = None
+) -> Int[Tensor, "*batch k"]:
+    """Draw k of n indices, with repetition, by systematic resampling (Kitagawa 1996).
+
+    Index i is drawn as often as k times its normalised weight says, rounded down or up, and right on average. A row
+    without a positive weight counts as one of equal weights.
+
+    Args:
+        log_weights: logarithms of the weights.
+        generator: random numbers, one for each row; ``None`` is torch's.
+        num_samples: k; default n.
+
+    Raises:
+        ConfigurationError: fewer than one index.
+    """
+    number = log_weights.shape[-1] if num_samples is None else check_count("num_samples", num_samples)
+    cumulative = torch.softmax(_uniform_where_zero(log_weights).double(), -1).cumsum(-1)
+    cumulative = cumulative / cumulative[..., -1:]
+    shift = uniform((*log_weights.shape[:-1], 1), cumulative, generator)
+    positions = (torch.arange(number, dtype=torch.float64, device=log_weights.device) + shift) / number
+    # searchsorted from the right with positions below one never selects an index of weight zero
+    positions = positions.clamp(max=1.0 - torch.finfo(torch.float64).eps)
+    return torch.searchsorted(cumulative, positions, right=True)
+
+
+def resample(
+    log_weights: Float[Tensor, "*batch n"],
+    num_samples: int,
+    generator: torch.Generator | None = None,
+    *,
+    power: float = 1.0,
+) -> tuple[Int[Tensor, "*batch k"], Float[Tensor, "*batch k"]]:
+    """Draw indices by a power of their weights, and return the logarithms of the weights that are left to them.
+
+    With power 1 equal weights are left. A lower power keeps samples of low weight, which the rest of the weights, to
+    the power of 1 - ``power``, makes up for.
+
+    Args:
+        log_weights: logarithms of the weights.
+        num_samples: k, number of indices.
+        generator: random numbers, one for each row; ``None`` is torch's.
+        power: of the weights, in (0, 1].
+
+    Returns:
+        Indices by `systematic_indices`, and the logarithms of their weights, unnormalised.
+    """
+    log_weights = _uniform_where_zero(log_weights)
+    index = systematic_indices(power * log_weights, generator, num_samples)
+    return index, (1.0 - power) * log_weights.gather(-1, index)
+
+
+def thinned_indices(
+    log_weights: Float[Tensor, "*batch n"],
+    num_samples: int,
+    generator: torch.Generator | None = None,
+    *,
+    labels: Int[Tensor, "*batch n"] | None = None,
+) -> tuple[Int[Tensor, "*batch k"], Float[Tensor, "*batch k"]]:
+    """Draw k of n indices without repetition, and weights that are those of all on average (Fearnhead, Clifford 2003).
+
+    Indices whose weight is above a bound c stay with it. One of weight w below c is drawn with probability w / c, and
+    has the weight c from then on. No other such choice has less variance.
+
+    Args:
+        log_weights: logarithms of the weights.
+        num_samples: k, at most n.
+        generator: random numbers, one for each row; ``None`` is torch's.
+        labels: strata, each of which keeps its share of the indices, up to rounding.
+
+    Returns:
+        Indices, and their weights in double precision, which sum to about one; zero in a row without a positive weight.
+    """
+    number = check_count("num_samples", num_samples)
+    weights = normalized_weights(log_weights.double())
+    order = (torch.zeros_like(weights) if labels is None else labels).argsort(dim=-1, stable=True)
+    weights = weights.gather(-1, order)
+    raised = weights + _TOTAL_OF_ADDED_WEIGHTS / weights.shape[-1]
+    probability = (raised / _thinning_bound(raised, number)).clamp(max=1.0)
+    cumulative = probability.cumsum(-1)
+    cumulative = cumulative * (number / cumulative[..., -1:])
+    shift = uniform((*weights.shape[:-1], 1), cumulative, generator)
+    positions = torch.arange(number, dtype=torch.float64, device=weights.device) + shift
+    index = torch.searchsorted(cumulative, positions, right=True).clamp(max=weights.shape[-1] - 1)
+    return order.gather(-1, index), weights.gather(-1, index) / probability.gather(-1, index)
+
+
+def next_inverse_temperature(
+    log_ratios: Float[Tensor, "*batch n"],
+    log_weights: Float[Tensor, "*batch n"],
+    inverse_temperature: Float[Tensor, "*batch"],
+    effective_size: float,
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch n"]]:
+    r"""Return the largest inverse temperature up to 1 that leaves an effective sample size, by bisection, and weights.
+
+    Samples of :math:`q^{1 - \beta} p^\beta` with weights w get :math:`w (p / q)^{\beta' - \beta}` for the next
+    inverse temperature :math:`\beta'` (Del Moral, Doucet and Jasra 2006).
+
+    Args:
+        log_ratios: :math:`\log p / q` of the samples; where it is not finite, they get the weight zero.
+        log_weights: logarithms of the weights w.
+        inverse_temperature: :math:`\beta`.
+        effective_size: `effective_sample_size` that is left; seven tenths of the present one if that is less.
+
+    Returns:
+        The next inverse temperature, and the logarithms of the weights there, unnormalised.
+    """
+
+    def weights_at(beta: Tensor) -> Tensor:
+        step = (beta - inverse_temperature).unsqueeze(-1)
+        return torch.where(torch.isfinite(log_ratios), log_weights + step * log_ratios, -torch.inf)
+
+    def size_at(beta: Tensor) -> Tensor:
+        return effective_sample_size(normalized_weights(weights_at(beta)))
+
+    enough = ((1.0 - _LARGEST_LOSS) * size_at(inverse_temperature)).clamp(max=effective_size)
+    low, high = inverse_temperature, torch.ones_like(inverse_temperature)
+    last = torch.ones_like(inverse_temperature)
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        good = size_at(middle) >= enough
+        low, high = torch.where(good, middle, low), torch.where(good, high, middle)
+    new = torch.where(size_at(last) >= enough, last, low)
+    return new, weights_at(new)
+
+
+def take_rows(x: Shaped[Tensor, "*rows"], index: Int[Tensor, "*batch k"]) -> Shaped[Tensor, "*taken"]:
+    """Return the rows ``[*batch, k, ...]`` of x ``[*batch, n, ...]`` whose numbers are ``index``."""
+    return torch.take_along_dim(x, index.reshape(*index.shape, *[1] * (x.ndim - index.ndim)), index.ndim - 1)
+
+
+def _uniform_where_zero(log_weights: Tensor) -> Tensor:
+    """Return the logarithms of the weights, zero in rows without a positive weight."""
+    return torch.where(torch.isfinite(log_weights).any(-1, keepdim=True), log_weights, 0.0)
+
+
+def _thinning_bound(weights: Tensor, number: int) -> Tensor:
+    """Return the c for which the weights, each over c but one at most, sum to ``number``, ``[*batch, 1]``."""
+    falling = weights.sort(-1, descending=True).values
+    rest = falling.flip(-1).cumsum(-1).flip(-1)  # of each and all smaller ones
+    kept = torch.arange(weights.shape[-1], dtype=weights.dtype, device=weights.device)
+    c = rest / (number - kept).clamp(min=1.0)
+    possible = (falling <= c) & (kept < number)
+    first = possible.to(torch.int64).argmax(-1, keepdim=True)
+    return c.gather(-1, first)
+
+
+check_calls(__name__, __all__)
