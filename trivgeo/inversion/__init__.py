@@ -12,10 +12,7 @@ from trivgeo.inversion.equivariant.equivariant_operator import EquivariantOperat
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.learned.amortized import AmortizedInverter
 from trivgeo.inversion.learned.learned_inverter import LearnedInverter
-from trivgeo.inversion.methods.baselines import GradientDescent, RandomSearch
-from trivgeo.inversion.methods.its import ITS
-from trivgeo.inversion.methods.kinetic_langevin import KineticLangevin
-from trivgeo.inversion.methods.lielac import LieLAC
+from trivgeo.inversion.methods.baselines import ITS, GradientDescent, KineticLangevin, LieLAC, RandomSearch
 from trivgeo.inversion.methods.posterior_sampler import PosteriorSampler
 from trivgeo.inversion.methods.tied import TIED
 from trivgeo.inversion.posterior import InverseProblem, Posterior
