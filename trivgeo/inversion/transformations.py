@@ -49,11 +49,14 @@ Transformations = Callable[[int, torch.Generator], Tensor]
 """(count, generator) to elements ``[count, *element_shape]``."""
 
 _NUM_SAMPLES = 4096
-_ERROR = 0.05  # share of the transformations that a first guess may leave
-_NOTHING = 1e-3  # in units of the largest spread
-_FARTHEST = 0.95  # of the way to the nearest element where exp is singular
+_GUESS_ERROR = 0.05  # share of a transformation that a first guess may leave
+_MIN_RELATIVE_SPREAD = 1e-3  # of a direction in which transformations move, in units of the largest spread
+_MAX_TURN = 0.95  # of a logarithm, as a share of the way to the nearest element where exp is singular
 _MIN_FACTORS = 2
 _MAX_TURNING_VARIANCE = 2.5  # of one exponential: a full turn is four standard deviations
+_MIN_DENOMINATOR = 1e-2  # of drawn homographies on a frame, in units of the largest
+_MEMBER_TOLERANCE = 1e-6  # by which a matrix may differ from one of the group
+_DOUBLE = torch.zeros((), dtype=torch.float64)
 
 
 def sample_elements(
@@ -152,8 +155,8 @@ def spread_of(group: LieGroup, transformations: Transformations, seed: int = 0) 
         raise DomainError("transformations: expected transformations, got the identity alone")
     half = len(v) // 2
     brackets = natural.algebra.bracket(v[:half], v[half : 2 * half]) @ vectors
-    values = torch.maximum(values, _ERROR**2 * brackets.square().mean(0))
-    values = torch.where(values < _NOTHING**2 * largest, _ERROR**2 * largest, values)
+    values = torch.maximum(values, _GUESS_ERROR**2 * brackets.square().mean(0))
+    values = torch.where(values < _MIN_RELATIVE_SPREAD**2 * largest, _GUESS_ERROR**2 * largest, values)
     return vectors @ torch.diag(values.sqrt()) @ vectors.mT
 
 
@@ -170,10 +173,10 @@ def _bounded(group: LieGroup, v: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
     if not bool(far.any()):
         return v
     form, axes = torch.linalg.eigh(group.algebra.killing_form.to(v))
-    axes = axes[:, form < -_NOTHING * form.abs().max()]
+    axes = axes[:, form < -_MIN_RELATIVE_SPREAD * form.abs().max()]
     turn = v[far] @ axes @ axes.mT
     rest = v[far] - turn
-    turn = turn * (_FARTHEST * 2 * math.pi / _turning(group.algebra, turn)).clamp(max=1.0).unsqueeze(-1)
+    turn = turn * (_MAX_TURN * 2 * math.pi / _turning(group.algebra, turn)).clamp(max=1.0).unsqueeze(-1)
     v = v.clone()
     v[far] = turn + (group.right_jacobian(turn) @ rest.unsqueeze(-1)).squeeze(-1)
     return v
@@ -212,13 +215,6 @@ def noise_between(lowest: float, highest: float) -> tuple[GeometricSchedule, flo
     minimum = highest * math.sqrt(2.0 * rate / (ratio**2 - 1.0))
     time = 0.5 * math.log1p(2.0 * rate * (lowest / minimum) ** 2) / rate
     return GeometricSchedule(minimum, ratio * minimum), time
-
-
-_DOUBLE = torch.zeros((), dtype=torch.float64)
-_LEAST_DENOMINATOR = 1e-2
-"""Of homographies that are drawn: the smallest denominator on a frame, in units of the largest."""
-_MEMBER_TOLERANCE = 1e-6
-"""By how much a matrix may differ from one of the group."""
 
 
 @dataclass(frozen=True)
@@ -375,7 +371,7 @@ def _keeps(matrix: Float[Tensor, "b 3 3"], corners: Float[Tensor, "4 2"]) -> Boo
         denominator = corners @ each[:, 2, :2].unsqueeze(-1) + each[:, 2, 2:].unsqueeze(-1)
         size = denominator.abs().squeeze(-1)
         one_sign = denominator.squeeze(-1).sign().sum(-1).abs() == 4
-        kept.append(one_sign & (size.amin(-1) > _LEAST_DENOMINATOR * size.amax(-1)))
+        kept.append(one_sign & (size.amin(-1) > _MIN_DENOMINATOR * size.amax(-1)))
     return kept[0] & kept[1]
 
 

@@ -15,8 +15,7 @@ from trivgeo.sde.resampling import systematic_indices
 
 __all__ = ["Laplace"]
 
-_WELL_RADIUS_IN_DEVIATIONS = 5.0
-"""Standard deviations within which two chains are in one well."""
+_WELL_RADIUS = 5.0  # standard deviations within which two chains are in one well
 
 
 class Laplace(Stage):
@@ -62,7 +61,7 @@ class Laplace(Stage):
     def _is_double(group: LieGroup, g: Tensor, energies: Tensor, factor: Tensor) -> Tensor:
         """Return a mask ``[b, k]`` of chains that have a lower chain within reach."""
         v = group.log(group.compose(group.inverse(g).unsqueeze(1), g.unsqueeze(2)))  # of the second seen from the first
-        near = (matmul(v.unsqueeze(-2), factor.unsqueeze(1))).square().sum((-2, -1)) < _WELL_RADIUS_IN_DEVIATIONS**2
+        near = (matmul(v.unsqueeze(-2), factor.unsqueeze(1))).square().sum((-2, -1)) < _WELL_RADIUS**2
         order = torch.arange(energies.shape[1], device=energies.device)
         lower = energies.unsqueeze(1) < energies.unsqueeze(2)
         first = (energies.unsqueeze(1) == energies.unsqueeze(2)) & (order < order.unsqueeze(-1))
