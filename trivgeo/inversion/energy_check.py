@@ -24,6 +24,7 @@ from trivgeo.inversion.energy_measurement import EnergyProfile, measure_energy, 
 from trivgeo.inversion.evaluation import evaluation_mode
 from trivgeo.inversion.methods.tied import TimedSearch
 from trivgeo.inversion.posterior import InverseProblem
+from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.transformations import Transformations, sample_elements, spread_of
 from trivgeo.verdict import Verdict
 
@@ -241,9 +242,7 @@ def _try_search(
 def _network_benchmark(task: NetworkTask, x: Any, moved: Any, restored: Any, index: Tensor) -> NetworkBenchmark:
     """The losses; a datum that was not found counts as it is given."""
     found = torch.stack([torch.isfinite(leaf).flatten(1).all(1) for leaf in pytree.tree_leaves(restored)]).all(0)
-    shown = pytree.tree_map(
-        lambda leaf, given: torch.where(found.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, given), restored, moved
-    )
+    shown = pytree.tree_map(lambda leaf, given: where_rows(found, leaf, given), restored, moved)
     with torch.no_grad(), evaluation_mode(task.network):
         labels = task.labels_of(x, index)
         clean, before, after = (task.losses(data, labels) for data in (x, moved, shown))
