@@ -49,6 +49,16 @@ _ROUNDING = 100.0  # differences below this many units of rounding are none
 _MAX_BOX_ERROR = 1e-3  # relative to the edges of the box: beyond it no transformation leads there
 _LANDING_REACH = 0.15  # share of the time from the first to the last node within which a node is landed on
 
+_NUM_STARTS = 4  # of Newton's method
+_NEWTON_STEPS = 12
+_START_NOISE = GeometricSchedule(0.05, 0.3)  # by which the starts differ
+_PROBE_SIZE = 0.1  # of the elements by which volumes of values are compared
+_MIN_LOG_VOLUME = 1e-8  # smaller logarithms of volumes are rounding
+
+_MAX_TIME_BEFORE = 1e-6  # share of that time before the initial field, which is rounding
+_MAX_INTERPOLATION_ERROR = 0.1  # relative error of a solution between times of the network, as it is estimated
+_MAX_EXTRAPOLATION = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
+
 
 class TrainingFrame:
     r"""The box of a training set at its first time, and the times of a network's predictions.
@@ -215,13 +225,6 @@ def _rtol(x: Tensor) -> float:
 def _rounded(x: Tensor) -> list[object]:
     rounded: list[object] = (x.double() * 1e6).round().div(1e6).tolist()
     return rounded
-
-
-_NUM_STARTS = 4  # of Newton's method
-_NEWTON_STEPS = 12
-_START_NOISE = GeometricSchedule(0.05, 0.3)  # by which the starts differ
-_PROBE_SIZE = 0.1  # of the elements by which volumes of values are compared
-_MIN_LOG_VOLUME = 1e-8  # smaller logarithms of volumes are rounding
 
 
 class OperatorSymmetries(NamedTuple):
@@ -423,11 +426,6 @@ class FieldDensity(DataEnergy):
         else:
             jacobian = action.point_action.jacobian(g, points)[..., -unknowns:, -unknowns:]
         return log_abs_det(jacobian).mean(-1) / unknowns
-
-
-_MAX_TIME_BEFORE = 1e-6  # the same share before the initial field, which is rounding
-_MAX_INTERPOLATION_ERROR = 0.1  # relative error of a solution between times of the network, as it is estimated
-_MAX_EXTRAPOLATION = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
 
 
 class EquivariantOperator(nn.Module):
