@@ -14,7 +14,7 @@ from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SO, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, calibrated_scale, check_energy
-from trivgeo.inversion.energies import PriorEnergy
+from trivgeo.inversion.energies import FunctionEnergy, PriorEnergy, WrappedEnergy
 from trivgeo.inversion.stages import Descend
 
 ACTION = Translation(2).action()
@@ -64,6 +64,7 @@ class TestCheck:
         check = check_energy(ACTION, lambda y: -square(y), CLEAN, transformations)
         assert check.profile.share_below == 1.0
         assert not check.trusted
+        assert check.verdict.reasons == (f"the search found {check.search.share_found:.0%} of the transformations",)
         assert "NO" in str(check)
 
     def test_what_is_flat_or_undefined(self) -> None:
@@ -268,3 +269,30 @@ def test_prior() -> None:
     expected = g.square().sum(-1) + 1.5 * (g / torch.tensor([2.0, 1.0])).square().sum(-1)
     assert_relative(energy.transformation_energy(ACTION, g, CLEAN), expected, 1e-12)
     assert torch.equal(energy(CLEAN), square(CLEAN))
+
+
+class Reduced(FunctionEnergy):
+    """Says that it reads the first point alone, before and after a transformation is chosen."""
+
+    def prepare(self, action: Any, x: Tensor) -> Tensor:
+        return x[:, :1]
+
+    def select(self, action: Any, g: Tensor, x: Tensor) -> Tensor:
+        return x + 1.0
+
+
+class Constantly(WrappedEnergy):
+    def added_energy(self, action: Any, g: Tensor, x: Any) -> Tensor:
+        return torch.ones(g.shape[:-1])
+
+
+def test_wrapped_energies_ask_the_inner_one() -> None:
+    """What is added is weighted; the inner energy says what it reads, and adds its own term."""
+    x, g = randn(3, 4, 2), randn(3, 2)
+    energy = Constantly(Constantly(Reduced(square), 2.0), 0.5)
+    assert torch.equal(energy(x), square(x))
+    assert torch.equal(energy.prepare(ACTION, x), x[:, :1])
+    assert torch.equal(energy.select(ACTION, g, x), x + 1.0)
+    assert torch.equal(energy.transformation_energy(ACTION, g, x), torch.full((3,), 2.5))
+    with pytest.raises(ConfigurationError, match="weight"):
+        Constantly(square, -1.0)
