@@ -253,9 +253,6 @@ def _plane_transformations(
     return PlaneTransformations(group, draw)
 
 
-check_calls(__name__, __all__)
-
-
 def sample_elements(
     group: LieGroup, transformations: Transformations, count: int, generator: torch.Generator
 ) -> Tensor:
@@ -412,3 +409,6 @@ def noise_between(lowest: float, highest: float) -> tuple[GeometricSchedule, flo
     minimum = highest * math.sqrt(2.0 * rate / (ratio**2 - 1.0))
     time = 0.5 * math.log1p(2.0 * rate * (lowest / minimum) ** 2) / rate
     return GeometricSchedule(minimum, ratio * minimum), time
+
+
+check_calls(__name__, __all__)
