@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import environment, version_of
+from tasks.focal import FoCal
 from trivgeo.groups import Affine
-from trivgeo.inversion import FoCal, InverseProblem, Posterior
+from trivgeo.inversion import InverseProblem
 
 Row = dict[str, Any]
 

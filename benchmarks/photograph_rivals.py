@@ -11,10 +11,11 @@ import math
 import torch
 from torch import Tensor
 
+from tasks.focal import FoCal
 from trivgeo.actions import ImageWarp
 from trivgeo.features import FeatureEnergy
 from trivgeo.groups import SO, LieGroup, Projective
-from trivgeo.inversion import ITS, FoCal, Inverter
+from trivgeo.inversion import ITS, Inverter
 from trivgeo.inversion.stages import Adam, Descend, GaussianSearch, SearchLevel, basis_levels
 from trivgeo.inversion.transformations import Transformations, spread_of
 

@@ -143,7 +143,7 @@ def test_traced() -> None:
         torch.testing.assert_close(torch.func.vmap(torch.func.jacfwd(f))(v, w), derivative)
 
 
-@pytest.mark.parametrize("method", sorted(set(inverters.METHODS) - {"FoCal"}))
+@pytest.mark.parametrize("method", sorted(inverters.METHODS))
 def test_inverters(method: str, place: str) -> None:
     """All that an inverter computes beside the networks of its energy: moves, weights of samples, curvatures."""
     action, _, x = inverters.shapes(2)

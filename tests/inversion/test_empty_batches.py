@@ -12,7 +12,6 @@ from trivgeo.groups import SE
 from trivgeo.inversion import (
     ITS,
     TIED,
-    FoCal,
     GradientDescent,
     Inverter,
     KineticLangevin,
@@ -43,7 +42,6 @@ INVERTERS = [
     (TIED(ACTION, energy, steps=3, num_hypotheses=4), 4),
     (GradientDescent(ACTION, energy, steps=2), 64),
     (LieLAC(ACTION, energy), 64),
-    (FoCal(ACTION, energy), 1),
     (ITS(ACTION, energy), 3),
     (KineticLangevin(ACTION, energy, steps=3), 4),
     (PosteriorSampler(ACTION, energy, num_samples=8, budget=200), 8),

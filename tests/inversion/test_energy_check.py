@@ -14,7 +14,7 @@ from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SO, Translation
 from trivgeo.inversion import TIED, InversionResult, Inverter, calibrated_scale, check_energy
-from trivgeo.inversion.energies import PriorEnergy
+from trivgeo.inversion.energies import FunctionEnergy, PriorEnergy, WrappedEnergy
 from trivgeo.inversion.stages import Descend
 
 ACTION = Translation(2).action()
@@ -40,14 +40,14 @@ class TestCheck:
             transformations,
             num_samples=512,
         )
-        assert check.share_below == 0.0
-        assert check.share_flat == check.share_undefined == check.spread == 0.0
+        assert check.profile.share_below == 0.0
+        assert check.profile.share_flat == check.profile.share_undefined == check.profile.spread == 0.0
         assert check.trusted
-        assert abs(check.well.depth - 2 * math.log(2)) < 0.2
-        assert check.well.roundness > 0.9
-        assert abs(check.well.width - math.sqrt(check.well.depth / 4)) < 0.2
-        assert_relative(check.well.rises[:, 1], 2 * check.well.radii**2, 0.1, floor=1e-3)
-        assert_relative(check.suggested.scale.diagonal(), torch.tensor([1.0, 0.1]).double(), 0.1)
+        assert abs(check.profile.depth - 2 * math.log(2)) < 0.2
+        assert check.profile.roundness > 0.9
+        assert abs(check.profile.width - math.sqrt(check.profile.depth / 4)) < 0.2
+        assert_relative(check.profile.rises[:, 1], 2 * check.profile.radii**2, 0.1, floor=1e-3)
+        assert_relative(check.profile.scale.diagonal(), torch.tensor([1.0, 0.1]).double(), 0.1)
         assert "yes" in str(check)
         assert "0.0%" in str(check)
 
@@ -56,30 +56,31 @@ class TestCheck:
         check = check_energy(
             ACTION, lambda y: (y * torch.tensor([1.0, 1000.0])).square().sum((-2, -1)), CLEAN, transformations
         )
-        assert abs(check.well.roundness - 0.01) < 0.002
-        ratio = check.suggested.scale.diagonal()
+        assert abs(check.profile.roundness - 0.01) < 0.002
+        ratio = check.profile.scale.diagonal()
         assert abs(float(ratio[0] / ratio[1]) - 1000.0) < 100.0
 
     def test_a_hill(self) -> None:
         check = check_energy(ACTION, lambda y: -square(y), CLEAN, transformations)
-        assert check.share_below == 1.0
+        assert check.profile.share_below == 1.0
         assert not check.trusted
+        assert check.verdict.reasons == (f"the search found {check.search.share_found:.0%} of the transformations",)
         assert "NO" in str(check)
 
     def test_what_is_flat_or_undefined(self) -> None:
         flat = check_energy(ACTION, lambda y: torch.relu(y[..., 0, 0]), CLEAN, transformations)
-        assert abs(flat.share_flat - 0.5) < 0.1
+        assert abs(flat.profile.share_flat - 0.5) < 0.1
         undefined = check_energy(ACTION, lambda y: (y[..., 0, 0] + 1e-3).sqrt(), CLEAN, transformations)
-        assert abs(undefined.share_undefined - 0.5) < 0.1
+        assert abs(undefined.profile.share_undefined - 0.5) < 0.1
 
     def test_data_of_infinite_energy_count_for_nothing(self) -> None:
         energy = lambda y: torch.where(y[:, 0, 0].abs() < 50.0, square(y), torch.inf)  # noqa: E731
         far = torch.full((24, 1, 2), 100.0).double()
         alone = check_energy(ACTION, energy, CLEAN, transformations, num_samples=256)
         check = check_energy(ACTION, energy, torch.cat([far, CLEAN]), transformations, num_samples=256)
-        assert abs(check.well.width - alone.well.width) < 0.2
-        assert repr(check.suggested.schedule) == repr(alone.suggested.schedule)
-        assert check.share_undefined == 0.0
+        assert abs(check.profile.width - alone.profile.width) < 0.2
+        assert repr(check.profile.schedule) == repr(alone.profile.schedule)
+        assert check.profile.share_undefined == 0.0
 
     def test_networks_in_training_mode_are_evaluated(self) -> None:
         """Dropout is no part of an energy, here or where it is calibrated."""
@@ -95,7 +96,7 @@ class TestCheck:
         network = Dropped()
         check = check_energy(ACTION, network, CLEAN, transformations)
         assert network.part.training
-        assert_relative(check.well.rises, check_energy(ACTION, square, CLEAN, transformations).well.rises, 1e-12)
+        assert_relative(check.profile.rises, check_energy(ACTION, square, CLEAN, transformations).profile.rises, 1e-12)
         scales = [calibrated_scale(ACTION, energy, CLEAN, generator=seeded(0)) for energy in (network, square)]
         assert_relative(scales[0], scales[1], 1e-12)
 
@@ -109,11 +110,11 @@ class TestCheck:
         labels = torch.tensor([0, 1]).repeat(16)
         blind = check_energy(ACTION, lambda y: half(y - 0.4), x[1::2], wide, network=pair, labels=labels[1::2])
         assert not blind.finds_transformations
-        assert blind.trial.error > 0.25
+        assert blind.search.error > 0.25
         assert blind.network_right
-        assert blind.trial.network is not None
-        assert blind.trial.network.restored == blind.trial.network.clean == 0.0
-        assert 0.1 < blind.trial.network.moved < 0.6  # P(z < -.4) = .34
+        assert blind.search.network is not None
+        assert blind.search.network.restored == blind.search.network.clean == 0.0
+        assert 0.1 < blind.search.network.moved < 0.6  # P(z < -.4) = .34
         assert repr(blind).count("NO: ") == 1
         # of two wells .8 apart the wrong one is as good
         torn = check_energy(ACTION, energy, x, wide, network=pair, labels=labels)
@@ -125,8 +126,8 @@ class TestCheck:
         right = check_energy(ACTION, lambda y: square(y - x[1]), x[1::2], wide, **asked)
         assert right.finds_transformations
         assert right.network_right
-        assert right.trial.network is not None
-        assert right.trial.network.restored < 0.01
+        assert right.search.network is not None
+        assert right.search.network.restored < 0.01
 
     @pytest.mark.parametrize("well", [1.0, 0.02])
     def test_says_what_the_search_does(self, well: float) -> None:
@@ -138,7 +139,7 @@ class TestCheck:
         search = TIED.for_data(ACTION, energy, CLEAN, wide, seconds=10.0)
         found = search(ACTION(g, CLEAN.repeat(4, 1, 1)), generator=seeded(1)).best()
         share = float(((found - g).norm(dim=-1) < 0.25 * 2**0.5).double().mean())
-        assert abs(share - check.trial.share_found) < 0.25
+        assert abs(share - check.search.share_found) < 0.25
         assert check.finds_transformations == (well == 1.0)
 
     def test_images(self) -> None:
@@ -150,13 +151,13 @@ class TestCheck:
         energy = lambda y: (y - x[:1]).square().sum((1, 2, 3))  # noqa: E731
         check = check_energy(action, energy, x, shifts, generator=seeded(3))
         assert check.finds_transformations
-        assert check.trial.pixels is not None
+        assert check.search.pixels is not None
         # one spread in both directions is a quarter of 8 and of 6 pixels, (2^2 + 1.5^2)^(1/2) together
-        assert abs(check.trial.pixels / check.trial.error - 2.5) < 1.0
+        assert abs(check.search.pixels / check.search.error - 2.5) < 1.0
         again = check_energy(action, energy, x, shifts, generator=seeded(3))
-        assert torch.equal(again.well.rises, check.well.rises)
+        assert torch.equal(again.profile.rises, check.profile.rises)
         other = check_energy(action, energy, x, shifts, generator=seeded(4))
-        assert not torch.equal(other.well.rises, check.well.rises)
+        assert not torch.equal(other.profile.rises, check.profile.rises)
 
     @pytest.mark.parametrize(
         ("settings", "error"),
@@ -268,3 +269,30 @@ def test_prior() -> None:
     expected = g.square().sum(-1) + 1.5 * (g / torch.tensor([2.0, 1.0])).square().sum(-1)
     assert_relative(energy.transformation_energy(ACTION, g, CLEAN), expected, 1e-12)
     assert torch.equal(energy(CLEAN), square(CLEAN))
+
+
+class Reduced(FunctionEnergy):
+    """Says that it reads the first point alone, before and after a transformation is chosen."""
+
+    def prepare(self, action: Any, x: Tensor) -> Tensor:
+        return x[:, :1]
+
+    def select(self, action: Any, g: Tensor, x: Tensor) -> Tensor:
+        return x + 1.0
+
+
+class Constantly(WrappedEnergy):
+    def added_energy(self, action: Any, g: Tensor, x: Any) -> Tensor:
+        return torch.ones(g.shape[:-1])
+
+
+def test_wrapped_energies_ask_the_inner_one() -> None:
+    """What is added is weighted; the inner energy says what it reads, and adds its own term."""
+    x, g = randn(3, 4, 2), randn(3, 2)
+    energy = Constantly(Constantly(Reduced(square), 2.0), 0.5)
+    assert torch.equal(energy(x), square(x))
+    assert torch.equal(energy.prepare(ACTION, x), x[:, :1])
+    assert torch.equal(energy.select(ACTION, g, x), x + 1.0)
+    assert torch.equal(energy.transformation_energy(ACTION, g, x), torch.full((3,), 2.5))
+    with pytest.raises(ConfigurationError, match="weight"):
+        Constantly(square, -1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 import threading
 from collections.abc import Callable
@@ -23,7 +22,6 @@ from trivgeo.groups import Action, Affine
 from trivgeo.inversion import (
     ITS,
     TIED,
-    FoCal,
     GradientDescent,
     InverseProblem,
     InversionResult,
@@ -46,7 +44,6 @@ METHODS: dict[str, Make] = {
     "TIED": lambda a, e: TIED(a, e, GeometricSchedule(0.05, 0.7), 15, 2, 6, temperature=0.05),
     "LieLAC": lambda a, e: LieLAC(a, e, 20, 0.05, 6),
     "KineticLangevin": lambda a, e: KineticLangevin(a, e, 40, 0.05, 3, temperature=0.01),
-    "FoCal": lambda a, e: FoCal(a, e, 6, 3, box=0.7, num_hypotheses=2),
     "ITS": lambda a, e: ITS(a, e, 6, 8, 2),
     "RandomSearch": lambda a, e: RandomSearch(a, e, 150, 4, 0.5),
     "GradientDescent": lambda a, e: GradientDescent(a, e, 20, 0.05, 6, momentum=0.5, keep_best=True),
@@ -56,8 +53,6 @@ METHODS: dict[str, Make] = {
 
 @pytest.fixture(params=METHODS)
 def make(request: pytest.FixtureRequest) -> Make:
-    if request.param == "FoCal" and importlib.util.find_spec("botorch") is None:
-        pytest.skip("botorch is not installed")
     return METHODS[request.param]
 
 
@@ -135,7 +130,6 @@ SMALL: dict[str, Make] = {
 MORE: dict[str, Make] = {
     "published": lambda a, e: TIED(a, e, None, 2, 2, 3, published=True),
     "KineticLangevin": lambda a, e: KineticLangevin(a, e, 3, 0.05, 3, temperature=0.01),
-    "FoCal": lambda a, e: FoCal(a, e, 3, 1, 0.3, 0.7),
     "ITS": lambda a, e: ITS(a, e, 6, 3, 2),
     "GradientDescent": lambda a, e: GradientDescent(a, e, 4, 0.05, 3),
 }
@@ -146,10 +140,12 @@ MORE: dict[str, Make] = {
 )
 def test_a_datum_alone_and_in_any_batch(method: str) -> None:
     """Batch sizes 1, 7 and 64, in order or not, split or sharded, with or without a bound of memory: one result."""
-    if method == "FoCal" and importlib.util.find_spec("botorch") is None:
-        pytest.skip("botorch is not installed")
+    check_batches((SMALL | MORE)[method])
+
+
+def check_batches(make: Make) -> None:
     action, energy, x = shapes()
-    inverter = (SMALL | MORE)[method](action, energy)
+    inverter = make(action, energy)
     whole = inverter(x, generator=NoiseStreams(torch.arange(64), 7))
 
     def check(index: Tensor, found: InversionResult) -> None:

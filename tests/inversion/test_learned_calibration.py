@@ -310,7 +310,7 @@ class TestCoverage:
 class TestCalibrate:
     def test_a_score_without_one(self, trained: LearnedInverter, monkeypatch: pytest.MonkeyPatch) -> None:
         """The measured coverage is right on further data; without a calibration nothing is flagged."""
-        monkeypatch.setattr(calibration, "_MOST", 400)
+        monkeypatch.setattr(calibration, "_MAX_DATA", 400)
         assert trained.score is not None
         bare = LearnedInverter.from_score(trained.score)
         assert bare.calibrate(clean, transformations) is bare
@@ -323,7 +323,7 @@ class TestCalibrate:
 
     def test_of_a_wider_law(self, trained: LearnedInverter, monkeypatch: pytest.MonkeyPatch) -> None:
         """Elements of the wider distribution are then known ones."""
-        monkeypatch.setattr(calibration, "_MOST", 200)
+        monkeypatch.setattr(calibration, "_MAX_DATA", 200)
         assert trained.score is not None
         wide = LearnedInverter.from_score(trained.score).calibrate(
             clean, lambda n, generator: transformations(n, generator, 2.0)
@@ -366,8 +366,8 @@ class TestOutliers:
             next(lame.score.backbone.parameters()).fill_(torch.nan)
         known = lame.calibration
         assert known is not None
-        reasons = known.reasons(lame.score, clean(3, seeded(0)), GROUP.identity(3))
-        assert all(REASONS[0] in reason and REASONS[1] in reason for reason in reasons)
+        verdicts = known.verdicts(lame.score, clean(3, seeded(0)), GROUP.identity(3))
+        assert all(set(REASONS[:2]) <= set(verdict.reasons) for verdict in verdicts)
         assert not known.looks_clean(lame.score, clean(3, seeded(0)), GROUP.identity(3)).any()
 
     def test_says_why(self, trained: LearnedInverter) -> None:

@@ -81,5 +81,5 @@ def test_well() -> None:
     # steps of length r sqrt(2) in units of the spread, which is one up to what 4096 samples say
     assert_relative(rises, 2 * radii.square(), 0.1, floor=0.0)
     assert axes.get_title().startswith("0%")
-    assert math.isclose(axes.lines[2].get_ydata()[0], check.well.depth)
+    assert math.isclose(axes.lines[2].get_ydata()[0], check.profile.depth)
     plt.close(axes.figure)

@@ -30,8 +30,7 @@ __all__ = ["FeatureEnergy", "features_of"]
 
 EnergyT = TypeVar("EnergyT", bound="FeatureEnergy")
 
-_TOGETHER = 64
-"""Data whose features are computed at once."""
+_BATCH = 64  # data whose features are computed at once
 
 
 class FeatureEnergy(nn.Module, DataEnergy):
@@ -189,9 +188,9 @@ def features_of(reader: NetworkFeatures, data: Any) -> Float[Tensor, "n d"]:
     """
     data = on_device(data, module_device(reader))
     number = len(pytree.tree_leaves(data)[0])
-    starts = range(0, number, _TOGETHER)
+    starts = range(0, number, _BATCH)
     with torch.no_grad():
-        rows = [reader(pytree.tree_map(lambda leaf, i=i: leaf[i : i + _TOGETHER], data)) for i in starts]
+        rows = [reader(pytree.tree_map(lambda leaf, i=i: leaf[i : i + _BATCH], data)) for i in starts]
     if not rows:
         raise ShapeError("clean: expected at least two data, got none")
     return torch.cat(rows)

@@ -30,18 +30,12 @@ from trivgeo.inversion.transformations import PlaneTransformations, Transformati
 
 __all__ = ["LearnedEnergy"]
 
-_FAR, _NEAR = 4, 3
-"""Wrong restorations of a datum: by the identity and drawn transformations, and by ones near the right one."""
-_CLEAN = 8
-"""One datum in so many is not moved, so that clean data are known, too."""
-_NEAREST, _FARTHEST = 0.03, 1.0
-"""Distances of the near ones, in units of the spread of the transformations."""
-_FOR_EACH, _LEAST, _MOST = 32, 128, 4096
-"""Moved data for each clean one, and bounds of their number."""
-_TOGETHER = 4
-"""Moved data whose restorations are looked at together."""
-_HELD = 5
-"""One moved datum is held out for so many of the training."""
+_FAR_RESTORATIONS, _NEAR_RESTORATIONS = 4, 3  # wrong ones: identity and drawn ones, and ones near the right one
+_NEAREST, _FARTHEST = 0.03, 1.0  # distances of the near ones, in units of the spread of the transformations
+_UNMOVED_ONE_IN = 8  # data that are not moved, so that clean data are known, too
+_AUGMENTATIONS_PER_DATUM, _MIN_SET, _MAX_SET = 32, 128, 4096  # moved data
+_BATCH = 4  # moved data whose restorations are looked at together
+_TRAINING_PER_VALIDATION = 5  # moved data
 
 
 class LearnedEnergy(FeatureEnergy):
@@ -145,7 +139,12 @@ class LearnedEnergy(FeatureEnergy):
         drawing = _Restorations(action, transformations, reader, seed)
         known = checked_draw(action, known) if callable(known) else picker(known)
         end = None if seconds is None else time.monotonic() + seconds
-        held = drawing(rest, max(1, -(-number // _HELD)), 31, None if end is None else end - 0.8 * (seconds or 0.0))
+        held = drawing(
+            rest,
+            max(1, -(-number // _TRAINING_PER_VALIDATION)),
+            31,
+            None if end is None else end - 0.8 * (seconds or 0.0),
+        )
         train = drawing(known, number, 32, end)
         head = UprightHead(train.shape[-1], base=base).to(train.device)
         validation = train_head(head, train, held, steps, None if seconds is None else seconds / 4, seed)
@@ -182,9 +181,9 @@ class _Restorations:
         source, rows, done = keyed(self.seed, key), [], 0
         with torch.no_grad():
             while done < count and (end is None or done == 0 or time.monotonic() < end):
-                number = min(_TOGETHER, count - done)
+                number = min(_BATCH, count - done)
                 x = on_device(draw(number, source), module_device(self.reader))
-                moved = (done + torch.arange(number)) % _CLEAN != 0
+                moved = (done + torch.arange(number)) % _UNMOVED_ONE_IN != 0
                 rows.append(self._features(x, moved, source))
                 done += number
         return torch.cat(rows)
@@ -196,14 +195,22 @@ class _Restorations:
         right = sample_elements(group, self.transformations, number, source).cpu()
         identity = group.identity(dtype=right.dtype).expand_as(right)
         right = where_rows(moved, right, identity)
-        far = sample_elements(group, self.transformations, number * _FAR, source).cpu().unflatten(0, (number, _FAR))
+        far = (
+            sample_elements(group, self.transformations, number * _FAR_RESTORATIONS, source)
+            .cpu()
+            .unflatten(0, (number, _FAR_RESTORATIONS))
+        )
         # what is given has been warped once, a restoration twice: the head must not take less warped for right
         far[:, 0] = where_rows(moved, identity, far[:, 0])
-        shape, reference = (number, _NEAR, group.dim), torch.empty(0, dtype=right.dtype)
-        reach = _NEAREST * (math.log(_FARTHEST / _NEAREST) * uniform((number, _NEAR, 1), reference, source)).exp()
+        shape, reference = (number, _NEAR_RESTORATIONS, group.dim), torch.empty(0, dtype=right.dtype)
+        reach = (
+            _NEAREST
+            * (math.log(_FARTHEST / _NEAREST) * uniform((number, _NEAR_RESTORATIONS, 1), reference, source)).exp()
+        )
         unit = right.unsqueeze(1)
         near = group.compose(
-            unit.expand(number, _NEAR, *unit.shape[2:]), self.near.exp(reach * normal(shape, reference, source))
+            unit.expand(number, _NEAR_RESTORATIONS, *unit.shape[2:]),
+            self.near.exp(reach * normal(shape, reference, source)),
         )
         g = torch.cat([unit, far.to(right.dtype), near], 1).to(first)
         restored = action(group.inverse(g), lift(action(right.to(first), x), 1))
@@ -224,5 +231,5 @@ def _action_of(transformations: Transformations, clean: Any) -> Action:
 def _number_of(clean: Any) -> int:
     """Return the default number of moved data."""
     if callable(clean):
-        return _MOST
-    return min(_MOST, max(_LEAST, _FOR_EACH * len(pytree.tree_leaves(clean)[0])))
+        return _MAX_SET
+    return min(_MAX_SET, max(_MIN_SET, _AUGMENTATIONS_PER_DATUM * len(pytree.tree_leaves(clean)[0])))

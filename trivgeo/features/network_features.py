@@ -20,8 +20,7 @@ __all__ = ["NetworkFeatures", "classifier_of"]
 
 _CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 """Layers whose output has its channels in the last dimension, whatever its rank."""
-_MOST_NAMES = 12
-"""Names of layers that a message lists."""
+_MAX_LISTED_LAYERS = 12  # in a message
 
 
 class NetworkFeatures(nn.Module):
@@ -134,7 +133,11 @@ def _check_layer(network: nn.Module, layer: str) -> None:
     names = [name for name, _ in network.named_modules() if name]
     if layer in names:
         return
-    shown = difflib.get_close_matches(str(layer), names, _MOST_NAMES, 0.0) if len(names) > _MOST_NAMES else names
+    shown = (
+        difflib.get_close_matches(str(layer), names, _MAX_LISTED_LAYERS, 0.0)
+        if len(names) > _MAX_LISTED_LAYERS
+        else names
+    )
     rest = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     listed = ", ".join(map(repr, shown)) or "none, for it has no layers"
     raise ConfigurationError(f"layer: expected one of {listed}{rest}, got {layer!r}")

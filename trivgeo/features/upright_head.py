@@ -20,10 +20,8 @@ from trivgeo.networks import initialise
 __all__ = ["HeadValidation", "UprightHead", "train_head"]
 
 _KINDS = {kind.__name__: kind for kind in (ClassCosine, MahalanobisDistance, NeighbourDistance)}
-_BATCH = 64
-"""Problems of one step."""
-_LOOKS = 20
-"""Times that the training looks at the validation."""
+_BATCH = 64  # problems of one step
+_NUM_VALIDATIONS = 20  # in the training
 _LEARNING_RATE, _WEIGHT_DECAY, _DROPOUT = 1e-3, 0.1, 0.3
 
 
@@ -147,7 +145,7 @@ def train_head(
             loss.backward()
             optimiser.step()
             out_of_time = seconds is not None and time.monotonic() - start > seconds
-            if step % max(1, steps // _LOOKS) == 0 or step == steps or out_of_time:
+            if step % max(1, steps // _NUM_VALIDATIONS) == 0 or step == steps or out_of_time:
                 found = _validate(head, held, held_base)
                 if found.loss < best.loss:
                     best, state = found, copy.deepcopy(head.state_dict())

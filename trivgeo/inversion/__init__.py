@@ -5,18 +5,14 @@ Methods and what they return are here; their parts are in `trivgeo.inversion.sta
 """
 
 from trivgeo._signatures import check_calls
-from trivgeo.inversion.energy_check import EnergyCheck, check_energy
+from trivgeo.inversion.energy_check import EnergyReport, check_energy
 from trivgeo.inversion.energy_measurement import calibrated_scale
 from trivgeo.inversion.equivariant.equivariant_model import TestTimeEquivariant
 from trivgeo.inversion.equivariant.equivariant_operator import EquivariantOperator
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.learned.amortized import AmortizedInverter
 from trivgeo.inversion.learned.learned_inverter import LearnedInverter
-from trivgeo.inversion.methods.baselines import GradientDescent, RandomSearch
-from trivgeo.inversion.methods.focal import FoCal
-from trivgeo.inversion.methods.its import ITS
-from trivgeo.inversion.methods.kinetic_langevin import KineticLangevin
-from trivgeo.inversion.methods.lielac import LieLAC
+from trivgeo.inversion.methods.baselines import ITS, GradientDescent, KineticLangevin, LieLAC, RandomSearch
 from trivgeo.inversion.methods.posterior_sampler import PosteriorSampler
 from trivgeo.inversion.methods.tied import TIED
 from trivgeo.inversion.posterior import InverseProblem, Posterior
@@ -27,9 +23,8 @@ __all__ = [
     "ITS",
     "TIED",
     "AmortizedInverter",
-    "EnergyCheck",
+    "EnergyReport",
     "EquivariantOperator",
-    "FoCal",
     "GradientDescent",
     "InverseProblem",
     "InversionResult",

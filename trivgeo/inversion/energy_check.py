@@ -20,29 +20,26 @@ from trivgeo.checks import check_count, check_type, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy
-from trivgeo.inversion.energy_measurement import EnergyMeasurement, measure_energy, some_data
+from trivgeo.inversion.energy_measurement import EnergyProfile, measure_energy, some_data
 from trivgeo.inversion.evaluation import evaluation_mode
-from trivgeo.inversion.methods.tied import num_affordable, timed_search
+from trivgeo.inversion.methods.tied import TimedSearch
 from trivgeo.inversion.posterior import InverseProblem
+from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.transformations import Transformations, sample_elements, spread_of
+from trivgeo.verdict import Verdict
 
-__all__ = [
-    "EnergyCheck",
-    "NetworkTask",
-    "NetworkTrial",
-    "SearchTrial",
-    "check_energy",
-    "try_search",
-]
+__all__ = ["EnergyReport", "NetworkBenchmark", "SearchBenchmark", "check_energy"]
 
-_LEAST_DATA, _MOST_DATA = 4, 32
+_MIN_DATA, _MAX_DATA = 4, 32  # that are inverted
+_SEARCH_SECONDS = 10.0  # for all of them
+_LARGEST_SEED = 2**32
 _FOUND_WITHIN = 0.25
 """Error of a transformation that is found, in units of the spread of the transformations in each direction."""
 _RESTORED_WITHIN = 0.1
 """Distance from the clean datum to one that is restored, in units of that to the moved one."""
-_LEAST_FOUND = 0.75
+_MIN_SHARE_FOUND = 0.75
 """Share of the data whose transformation a search finds that finds transformations."""
-_HARM_LEFT = 0.2
+_MAX_HARM_LEFT = 0.2
 """Share of the loss that the transformations add which may be left where a network is right."""
 
 
@@ -133,7 +130,7 @@ class NetworkTask(NamedTuple):
         return output.argmax(-1)
 
 
-class NetworkTrial(NamedTuple):
+class NetworkBenchmark(NamedTuple):
     """Mean losses of a network; shares of wrong classes where no loss was given.
 
     Attributes:
@@ -154,7 +151,7 @@ class NetworkTrial(NamedTuple):
     def right(self) -> bool:
         """True if at most a fifth of the harm by transformations is left, up to one standard error."""
         harm = max(0.0, self.moved - self.clean)
-        return self.restored - self.clean <= _HARM_LEFT * harm + self.standard_error
+        return self.restored - self.clean <= _MAX_HARM_LEFT * harm + self.standard_error
 
     def __str__(self) -> str:
         """The verdict with its figures."""
@@ -166,7 +163,7 @@ class NetworkTrial(NamedTuple):
         return f"{'yes' if self.right else 'NO'}: {restored} (clean {clean}, moved {moved})"
 
 
-class SearchTrial(NamedTuple):
+class SearchBenchmark(NamedTuple):
     r"""Clean data moved by the transformations, and what `TIED.for_data` makes of them.
 
     Attributes:
@@ -176,19 +173,19 @@ class SearchTrial(NamedTuple):
         error: median length of :math:`\log(\hat g^{-1} g)` a direction, in units of the spread of the transformations.
         pixels: median distance of the corners of a restored image from where they were, in pixels; ``None`` for other
             data.
-        network: losses of the network, see `NetworkTrial`; ``None`` if no network was given.
+        network: losses of the network, see `NetworkBenchmark`; ``None`` if no network was given.
     """
 
     num_data: int
     share_found: float
     error: float
     pixels: float | None
-    network: NetworkTrial | None
+    network: NetworkBenchmark | None
 
     @property
     def finds(self) -> bool:
         """True if the transformations of three quarters of the data are found."""
-        return self.share_found >= _LEAST_FOUND
+        return self.share_found >= _MIN_SHARE_FOUND
 
     def __str__(self) -> str:
         """The verdict with its figures."""
@@ -196,28 +193,16 @@ class SearchTrial(NamedTuple):
         return f"{'yes' if self.finds else 'NO'}: {self.share_found:.0%} of {self.num_data}, {off}"
 
 
-def try_search(
+def _try_search(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],
     clean: Any,
     transformations: Transformations,
-    measured: EnergyMeasurement,
+    profile: EnergyProfile,
     task: NetworkTask | None,
-    *,
-    seconds: float,
     seed: int,
-) -> SearchTrial:
+) -> SearchBenchmark:
     """Invert a few moved clean data, and compare with the transformations.
-
-    Args:
-        action: the action on data.
-        energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
-        clean: clean data, one batch dimension.
-        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
-        seconds: time that the search may take.
-        seed: of all random numbers.
-        measured: of the energy.
-        task: of the network.
 
     Raises:
         DomainError: no transformation drawn is defined on its datum.
@@ -230,7 +215,8 @@ def try_search(
     reference: Tensor = pytree.tree_leaves(x)[0]
     g = sample_elements(group, transformations, len(index), keyed(seed, 8)).to(reference)
     usable = action.is_valid(g, x).reshape(len(index), -1).all(-1)
-    chosen = torch.nonzero(usable)[: min(_MOST_DATA, max(_LEAST_DATA, num_affordable(measured, seconds))), 0]
+    search = TimedSearch(profile, _SEARCH_SECONDS)
+    chosen = torch.nonzero(usable)[: min(_MAX_DATA, max(_MIN_DATA, search.num_affordable)), 0]
     if len(chosen) == 0:
         raise DomainError(
             f"transformations: expected elements that are defined on clean data, got none of {len(index)}"
@@ -238,34 +224,31 @@ def try_search(
     g, index = g[chosen], index[chosen]
     x = pytree.tree_map(lambda leaf: leaf[chosen], x)
     moved = action(g, x)
-    result = timed_search(action, energy, transformations, measured, seconds, seed)(
-        moved, generator=keyed(seed, 9, device=reference.device)
-    )
+    inverter = search.inverter(action, energy, spread)
+    result = inverter(moved, generator=keyed(seed, 9, device=reference.device))
     restored, best = result.restore(moved), result.best()
     left = group.compose(group.inverse(best), g)
     error = (group.log(left).square().mean(-1).sqrt()).nan_to_num(nan=math.inf)
     same = _distance(restored, x) <= _RESTORED_WITHIN * _distance(moved, x)
-    return SearchTrial(
+    return SearchBenchmark(
         len(chosen),
         float(((error <= _FOUND_WITHIN) | same).double().mean()),
         float(error.median()),
         _pixels(action, left, x),
-        None if task is None else _network_trial(task, x, moved, restored, index),
+        None if task is None else _network_benchmark(task, x, moved, restored, index),
     )
 
 
-def _network_trial(task: NetworkTask, x: Any, moved: Any, restored: Any, index: Tensor) -> NetworkTrial:
+def _network_benchmark(task: NetworkTask, x: Any, moved: Any, restored: Any, index: Tensor) -> NetworkBenchmark:
     """The losses; a datum that was not found counts as it is given."""
     found = torch.stack([torch.isfinite(leaf).flatten(1).all(1) for leaf in pytree.tree_leaves(restored)]).all(0)
-    shown = pytree.tree_map(
-        lambda leaf, given: torch.where(found.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, given), restored, moved
-    )
+    shown = pytree.tree_map(lambda leaf, given: where_rows(found, leaf, given), restored, moved)
     with torch.no_grad(), evaluation_mode(task.network):
         labels = task.labels_of(x, index)
         clean, before, after = (task.losses(data, labels) for data in (x, moved, shown))
     difference = after - clean
     error = float(difference.std() / math.sqrt(len(difference))) if len(difference) > 1 else 0.0
-    return NetworkTrial(float(clean.mean()), float(before.mean()), float(after.mean()), error, task.loss is None)
+    return NetworkBenchmark(float(clean.mean()), float(before.mean()), float(after.mean()), error, task.loss is None)
 
 
 def _distance(x: Any, y: Any) -> Float[Tensor, " b"]:
@@ -285,25 +268,22 @@ def _pixels(action: Action, left: Tensor, x: Any) -> float | None:
     return float(off.nan_to_num(nan=math.inf).median())
 
 
-_LARGEST_SEED = 2**32
-_TRIAL_SECONDS = 10.0
-"""For the inversion of up to 32 data."""
-
-
-@dataclass(frozen=True, repr=False, kw_only=True)
-class EnergyCheck(EnergyMeasurement):
-    """Measurements of `check_energy`, the settings that it suggests, and two verdicts; prints as a table.
+@dataclass(frozen=True, repr=False)
+class EnergyReport:
+    """What `check_energy` measures, the settings that it suggests, and two verdicts; prints as a table.
 
     Attributes:
-        trial: what `TIED.for_data` has made of some moved clean data.
+        profile: how the energy of clean data rises when they are moved, and the settings suggested.
+        search: what `TIED.for_data` has made of some moved clean data.
     """
 
-    trial: SearchTrial
+    profile: EnergyProfile
+    search: SearchBenchmark
 
     @property
     def finds_transformations(self) -> bool:
         """True if `TIED.for_data` has found the transformations of the trial."""
-        return self.trial.finds
+        return self.search.finds
 
     @property
     def network_right(self) -> bool | None:
@@ -311,36 +291,41 @@ class EnergyCheck(EnergyMeasurement):
 
         The network may be right although transformations are not found: many classifiers bear a small rest of them.
         """
-        return None if self.trial.network is None else self.trial.network.right
+        return None if self.search.network is None else self.search.network.right
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether transformations are found, see `finds_transformations`."""
+        found = f"the search found {self.search.share_found:.0%} of the transformations"
+        return Verdict(() if self.search.finds else (found,))
 
     @property
     def trusted(self) -> bool:
-        """True if transformations are found, see `finds_transformations`."""
-        return self.finds_transformations
+        """True if transformations are found."""
+        return self.verdict.trusted
 
     def __repr__(self) -> str:
-        """The verdicts."""
-        network = "not asked" if self.trial.network is None else str(self.trial.network)
-        return f"EnergyCheck(finds transformations: {self.trial}; network right afterwards: {network})"
+        network = "not asked" if self.search.network is None else str(self.search.network)
+        return f"EnergyReport(finds transformations: {self.search}; network right afterwards: {network})"
 
     def __str__(self) -> str:
         """Return a table."""
-        well, suggested = self.well, self.suggested
-        frame = "none" if suggested.frame_weight is None else f"{suggested.frame_weight:.3g}"
-        network = "give network=" if self.trial.network is None else str(self.trial.network)
+        profile = self.profile
+        frame = "none" if profile.frame_weight is None else f"{profile.frame_weight:.3g}"
+        network = "give network=" if self.search.network is None else str(self.search.network)
         rows = [
-            ("random transformations below the clean datum", f"{self.share_below:.1%}"),
-            ("gradients that are zero", f"{self.share_flat:.1%}"),
-            ("energies or gradients that are not finite", f"{self.share_undefined:.1%}"),
-            ("depth of the well", f"{well.depth:.3g}"),
-            ("its width, in units of the spread of the transformations", f"{well.width:.3g}"),
-            ("its roundness", f"{well.roundness:.2f}"),
-            ("spread of the energies of clean data", f"{self.spread:.3g}"),
-            ("suggested temperature", f"{suggested.temperature:.3g}"),
-            ("suggested schedule", repr(suggested.schedule)),
+            ("random transformations below the clean datum", f"{profile.share_below:.1%}"),
+            ("gradients that are zero", f"{profile.share_flat:.1%}"),
+            ("energies or gradients that are not finite", f"{profile.share_undefined:.1%}"),
+            ("depth of the well", f"{profile.depth:.3g}"),
+            ("its width, in spreads of the transformations", f"{profile.width:.3g}"),
+            ("its roundness", f"{profile.roundness:.2f}"),
+            ("spread of the energies of clean data", f"{profile.spread:.3g}"),
+            ("suggested temperature", f"{profile.temperature:.3g}"),
+            ("suggested schedule", repr(profile.schedule)),
             ("suggested frame weight", frame),
-            ("time of one energy with gradient", f"{1e3 * self.seconds:.3g} ms"),
-            ("can find transformations", str(self.trial)),
+            ("time of one energy with gradient", f"{1e3 * profile.seconds:.3g} ms"),
+            ("can find transformations", str(self.search)),
             ("network right afterwards", network),
         ]
         return "\n".join(f"{name:<46}{value:>36}" for name, value in rows)
@@ -349,7 +334,7 @@ class EnergyCheck(EnergyMeasurement):
         """The rise of the energy against the distance (needs matplotlib); returns the axes."""
         from trivgeo.inversion.plots import draw_well
 
-        return draw_well(self.well.radii, self.well.rises, self.well.depth, self.share_below, axes)
+        return draw_well(self.profile.radii, self.profile.rises, self.profile.depth, self.profile.share_below, axes)
 
 
 def check_energy(
@@ -363,7 +348,7 @@ def check_energy(
     loss: Callable[[Tensor, Any], Tensor] | None = None,
     num_samples: int = 32,
     generator: torch.Generator | None = None,
-) -> EnergyCheck:
+) -> EnergyReport:
     """Measure how the energy of clean data rises when the data are moved, and try a search; takes seconds.
 
     The check moves some clean data and inverts them by `TIED.for_data`, in about ten seconds. It answers two
@@ -399,6 +384,5 @@ def check_energy(
     seed = 0
     if generator is not None:
         seed = seed_of(torch.empty(0, device=generator.device), generator) % _LARGEST_SEED
-    measured = measure_energy(action, energy, clean, transformations, num_samples=num_samples, seed=seed)
-    trial = try_search(action, energy, clean, transformations, measured, task, seconds=_TRIAL_SECONDS, seed=seed)
-    return EnergyCheck(**vars(measured), trial=trial)
+    profile = measure_energy(action, energy, clean, transformations, num_samples=num_samples, seed=seed)
+    return EnergyReport(profile, _try_search(action, energy, clean, transformations, profile, task, seed))

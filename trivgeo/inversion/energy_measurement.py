@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +19,7 @@ from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError
-from trivgeo.groups import Action, LieGroup
+from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.evaluation import evaluation_mode, networks_in
 from trivgeo.inversion.posterior import InverseProblem, check_action
@@ -27,14 +27,27 @@ from trivgeo.inversion.transformations import Transformations, noise_between, sa
 from trivgeo.sde import GeometricSchedule, trivialized_grad
 from trivgeo.sde.scores import trivialized_grad_and_value
 
-__all__ = [
-    "EnergyMeasurement",
-    "Suggestion",
-    "Well",
-    "calibrated_scale",
-    "measure_energy",
-    "some_data",
-]
+__all__ = ["EnergyProfile", "calibrated_scale", "measure_energy", "some_data"]
+
+_MAX_DATA = 64
+_MAX_EVALUATIONS = 256  # at once
+_PROFILE_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]  # in units of the spread of the transformations
+_PROFILE_DIRECTIONS = 4  # for each datum
+_HESSIAN_DIRECTIONS = 16  # for each datum, and to both sides
+_HESSIAN_STEP = 0.02  # in units of the spread of the transformations
+_MIN_ROUNDNESS = 0.1  # of a well that is searched in the basis of the spread
+_MIN_RELATIVE_CURVATURE = 1e-7  # flatter directions, in units of the steepest, are not seen by the energy
+
+
+def _hessian(gradient: Float[Tensor, "m n"], step: float) -> tuple[Float[Tensor, " n"], Float[Tensor, "n n"]]:
+    r"""Return eigenvalues and eigenvectors of the Hessian at a minimum, from gradients at normal random steps from it.
+
+    The gradients after steps :math:`v \sim N(0, h^2)` are Hv, with second moment :math:`h^2 H^2`. At a finite distance
+    they also serve energies that have kinks at their minimum.
+    """
+    gradient = gradient.double().cpu()
+    values, vectors = torch.linalg.eigh(matmul(gradient.mT, gradient) / max(1, len(gradient)) / step**2)
+    return values.clamp(min=0.0).sqrt(), vectors
 
 
 def calibrated_scale(
@@ -51,9 +64,8 @@ def calibrated_scale(
 
     Since :math:`E(g \exp v) = E_x(\exp(-v) g^{-1} \tilde x)`, the energy looks the same around the solution g of every
     problem with the same clean datum: one left-invariant metric, measured at the identity, suits them all. With
-    small :math:`v \sim N(0, h^2)` and Hessian H the gradients are Hv, with second moment :math:`h^2 H^2`; the basis is
-    :math:`(H / \text{unit})^{-1/2}`, in which :math:`E \approx \text{unit} \cdot |v|^2 / 2`. Measuring by gradients at
-    a finite distance also serves energies that have kinks at their minimum.
+    Hessian H, from gradients at a finite distance, the basis is :math:`(H / \text{unit})^{-1/2}`, in which
+    :math:`E \approx \text{unit} \cdot |v|^2 / 2`.
 
     Args:
         action: the action on data; its group's scale is the unit of ``step``.
@@ -84,86 +96,55 @@ def calibrated_scale(
     noise = normal((posterior.batch, per_datum, group.dim), first, generator)
     noise = torch.cat([noise, -noise], 1)
     with evaluation_mode(energy):
-        gradient = trivialized_grad(group, posterior.energies, group.exp(step * noise))
-    gradient = gradient.reshape(-1, group.dim).double().cpu()
+        gradient = trivialized_grad(group, posterior.energies, group.exp(step * noise)).reshape(-1, group.dim)
     if not bool(torch.isfinite(gradient).all()):
         raise DomainError("energy: expected finite gradients near clean data; use a smaller step or scale")
-    values, vectors = torch.linalg.eigh(matmul(gradient.mT, gradient) / (gradient.shape[0] * step**2))
-    if float(values[0]) <= 1e-12 * float(values[-1]):
+    values, vectors = _hessian(gradient, step)
+    if float(values[0]) <= 1e-6 * float(values[-1]):
         raise DomainError(
             f"energy: expected one that sees every direction of the group, got a flat one {vectors[:, 0].tolist()}"
         )
-    # The Hessian is the square root of the second moment; the basis is its inverse square root.
-    whitening = unit**0.5 * (vectors @ torch.diag(values**-0.25) @ vectors.mT)
-    return whitening @ group.basis.rows
-
-
-_DATA = 64
-_TOGETHER = 256
-_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]
-_DIRECTIONS = 16
-_NEAR = 0.02
-_ROUND = 0.1
-_UNSEEN = 1e-7
-"""Curvature of a direction, in units of the largest, that counts as none."""
-
-
-class Well(NamedTuple):
-    """Rise of the energy around clean data; lengths are in units of the spread of the transformations.
-
-    Attributes:
-        depth: median rise from the clean datum to a random transformation.
-        width: distance at which half of that rise is reached; infinite if none is.
-        roundness: the shortest axis over the longest, in (0, 1].
-        radii: distances, ``[r]``.
-        rises: quarter, median and three quarters of the rises at those distances, ``[r, 3]``.
-    """
-
-    depth: float
-    width: float
-    roundness: float
-    radii: Float[Tensor, " r"]
-    rises: Float[Tensor, "r 3"]
-
-
-class Suggestion(NamedTuple):
-    """Settings for a search with the energy, see `TIED`.
-
-    Attributes:
-        scale: basis ``[n, n]``, for `trivgeo.groups.Action.with_scale`.
-        temperature: of the posterior.
-        schedule: the noise.
-        frame_weight: of a `FramedEnergy`, for images; else ``None``.
-    """
-
-    scale: Float[Tensor, "n n"]
-    temperature: float
-    schedule: GeometricSchedule
-    frame_weight: float | None
+    return unit**0.5 * (vectors @ torch.diag(values.rsqrt()) @ vectors.mT) @ group.basis.rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnergyMeasurement:
-    """Measurements of an energy by `measure_energy`.
+class EnergyProfile:
+    """Rise of an energy from clean data to moved ones, and settings of a search with it; see `measure_energy`.
+
+    Lengths are in units of the spread of the transformations.
 
     Attributes:
         share_below: share of random transformations whose energy lies below that of the clean datum: below a twentieth
             for an energy that can find them.
         share_undefined: share of them with an energy or gradient that is not finite.
         share_flat: share of them where the gradient is zero.
-        well: depth, width and roundness of the well in which clean data lie.
+        depth: median rise from the clean datum to a random transformation.
+        width: distance at which half of that rise is reached; infinite if none is.
+        roundness: the shortest axis of the well over the longest, in (0, 1].
+        radii: distances, ``[r]``.
+        rises: quarter, median and three quarters of the rises at those distances, ``[r, 3]``.
         spread: standard deviation of the energies of clean data.
         seconds: of one energy with its gradient, of one datum, on this machine.
-        suggested: basis, temperature, noise, frame weight.
+        scale: basis ``[n, n]`` suggested for `trivgeo.groups.Action.with_scale`.
+        temperature: suggested for the posterior.
+        schedule: the noise suggested.
+        frame_weight: suggested for a `FramedEnergy`, for images; else ``None``.
     """
 
     share_below: float
     share_undefined: float
     share_flat: float
-    well: Well
+    depth: float
+    width: float
+    roundness: float
+    radii: Float[Tensor, " r"]
+    rises: Float[Tensor, "r 3"]
     spread: float
     seconds: float
-    suggested: Suggestion
+    scale: Float[Tensor, "n n"]
+    temperature: float
+    schedule: GeometricSchedule
+    frame_weight: float | None
 
 
 def measure_energy(
@@ -174,7 +155,7 @@ def measure_energy(
     *,
     num_samples: int = 32,
     seed: int = 0,
-) -> EnergyMeasurement:
+) -> EnergyProfile:
     """Measure how the energy of clean data rises when they are moved.
 
     Args:
@@ -192,68 +173,84 @@ def measure_energy(
     spread = spread_of(check_action(action).group, transformations, seed)
     problem = InverseProblem(action.with_scale(spread), energy)
     with evaluation_mode(problem.energy):
-        return _measured(problem, spread, clean, transformations, num_samples, seed)
+        x, _, at_rest = some_data(problem, clean, seed)
+        probe = _Probe(problem, x, at_rest)
+        began = time.perf_counter()
+        moved = sample_elements(probe.group, transformations, len(at_rest) * num_samples, keyed(seed, 4)).to(at_rest)
+        moved = moved.unflatten(0, (len(at_rest), num_samples))
+        gradient, energies = probe.gradients(probe.group.inverse(moved))
+        seconds = (time.perf_counter() - began) / (len(at_rest) * num_samples)
+        curvatures, axes = probe.hessian(keyed(seed, 5))
+        radii, rises = probe.rises(keyed(seed, 6))
 
-
-def _measured(
-    problem: InverseProblem, spread: Tensor, clean: Any, transformations: Transformations, num_samples: int, seed: int
-) -> EnergyMeasurement:
-    group = problem.group
-    x, index, at_rest = some_data(problem, clean, seed)
-    data, reference = len(index), at_rest
-    probe = _Probe(problem, x)
-
-    began = time.perf_counter()
-    moved = (
-        sample_elements(group, transformations, data * num_samples, keyed(seed, 4))
-        .to(reference)
-        .reshape(data, num_samples, *group.element_shape)
-    )
-    gradient, there = probe.gradients(group.inverse(moved))
-    seconds = (time.perf_counter() - began) / (data * num_samples)
-    defined = torch.isfinite(there) & torch.isfinite(gradient).all(-1)
-    rise = there - at_rest
-    flat = (gradient == 0).all(-1) & defined
-    below = torch.isfinite(rise) & (rise < 0)
-    depth = float(rise[torch.isfinite(rise)].median()) if bool(torch.isfinite(rise).any()) else math.nan
-
-    metric, roundness = _metric(probe, group, reference, data, keyed(seed, 5))
-    radii, rises = _profile(probe, group, reference, at_rest, keyed(seed, 6))
+    defined = torch.isfinite(energies) & torch.isfinite(gradient).all(-1)
+    rise = energies - at_rest
+    known = torch.isfinite(rise)
+    depth = float(rise[known].median()) if bool(known.any()) else math.nan
     half = torch.nonzero(rises[:, 1] >= 0.5 * depth) if depth > 0 else rises.new_empty(0)
     width = float(radii[half[0, 0]]) if len(half) else math.inf
-    return EnergyMeasurement(
-        share_below=float(below.double().mean()),
+    roundness = math.sqrt(float(curvatures[0] / curvatures[-1])) if float(curvatures[-1]) > 0 else 1.0
+    return EnergyProfile(
+        share_below=float((known & (rise < 0)).double().mean()),
         share_undefined=float((~defined).double().mean()),
-        share_flat=float(flat.double().mean()),
-        well=Well(depth, width, roundness, radii, rises),
-        spread=float(at_rest.std()) if data > 1 else 0.0,
+        share_flat=float(((gradient == 0).all(-1) & defined).double().mean()),
+        depth=depth,
+        width=width,
+        roundness=roundness,
+        radii=radii,
+        rises=rises,
+        spread=float(at_rest.std()) if len(at_rest) > 1 else 0.0,
         seconds=seconds,
-        suggested=Suggestion(
-            spread if roundness > _ROUND else _round_scale(metric) @ spread,
-            max(abs(depth) / 50.0, 1e-12) if math.isfinite(depth) else 1.0,
-            noise_between(min(0.1, max(0.002, 0.5 * width)), 1.0)[0],
-            _frame_weight(problem.action, moved, x, depth),
-        ),
+        scale=spread if roundness > _MIN_ROUNDNESS else _round_scale(curvatures, axes) @ spread,
+        temperature=max(abs(depth) / 50.0, 1e-12) if math.isfinite(depth) else 1.0,
+        schedule=noise_between(min(0.1, max(0.002, 0.5 * width)), 1.0)[0],
+        frame_weight=_frame_weight(problem.action, moved, x, depth),
     )
 
 
 class _Probe:
-    """Energies and gradients of moved data, a few at once."""
+    """Energies and gradients of clean data that are moved, a few at once.
 
-    def __init__(self, problem: InverseProblem, x: Any) -> None:
-        self.group: LieGroup = problem.group
-        self._given = problem.given(x, max_evaluations=_TOGETHER)
+    Args:
+        problem: action and energy.
+        x: the data, n of them.
+        at_rest: their energies, ``[n, 1]``.
+    """
 
-    def energies(self, g: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._given.energies(g)
+    def __init__(self, problem: InverseProblem, x: Any, at_rest: Tensor) -> None:
+        self.group, self.at_rest = problem.group, at_rest
+        self._posterior = problem.given(x, max_evaluations=_MAX_EVALUATIONS)
 
     def gradients(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        each = max(1, _TOGETHER // len(g))
-        parts = [trivialized_grad_and_value(self.group, self._given.energies, part) for part in g.split(each, 1)]
+        """Gradients ``[n, m, dim]`` and energies ``[n, m]`` after elements ``[n, m, *element_shape]``."""
+        each = max(1, _MAX_EVALUATIONS // len(g))
+        parts = [trivialized_grad_and_value(self.group, self._posterior.energies, part) for part in g.split(each, 1)]
         # the parameters of an energy may ask for gradients, the measurement does not
         gradients, energies = (torch.cat(some, 1).detach() for some in zip(*parts, strict=True))
         return gradients, energies
+
+    def hessian(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Eigenvalues and eigenvectors of the Hessian in the well, see `_hessian`."""
+        v = _HESSIAN_STEP * self._normal(_HESSIAN_DIRECTIONS, generator)
+        gradient = self.gradients(self.group.exp(torch.cat([v, -v], 1)))[0].flatten(0, 1)
+        return _hessian(gradient[torch.isfinite(gradient).all(-1)], _HESSIAN_STEP)
+
+    def rises(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Distances, and quartiles of the rise of the energy there, in random directions."""
+        radii = torch.tensor(_PROFILE_RADII, dtype=torch.float64)
+        v = self._normal(_PROFILE_DIRECTIONS, generator)
+        v = v / v.norm(dim=-1, keepdim=True) * math.sqrt(self.group.dim)
+        steps = radii.to(v).reshape(-1, 1) * v.unsqueeze(-2)  # [n, directions, r, dim]
+        with torch.no_grad():
+            energies = self._posterior.energies(self.group.exp(steps.flatten(1, 2)))
+        rise = energies.unflatten(1, steps.shape[1:3]) - self.at_rest.unsqueeze(-1)
+        flat = rise.flatten(0, 1).double().cpu()
+        flat = torch.where(torch.isfinite(flat), flat, torch.inf).sort(0).values
+        return radii, torch.stack([flat[round(q * (len(flat) - 1))] for q in (0.25, 0.5, 0.75)], -1)
+
+    def _normal(self, num_directions: int, generator: torch.Generator) -> Tensor:
+        shape = (len(self.at_rest), num_directions, self.group.dim)
+        return normal(shape, torch.empty(0), generator).to(self.at_rest)
 
 
 def some_data(problem: InverseProblem, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
@@ -272,56 +269,27 @@ def some_data(problem: InverseProblem, clean: Any, seed: int) -> tuple[Any, Int[
     """
     clean = on_device(with_tensors("clean", clean), module_device(problem))
     first: Tensor = pytree.tree_leaves(clean)[0]
-    index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_DATA].to(first.device)
-    x = problem.given(pytree.tree_map(lambda leaf: leaf[index], clean)).x
-    reference: Tensor = pytree.tree_leaves(x)[0]
-    unit = problem.group.identity(len(reference), 1, dtype=reference.dtype, device=reference.device)
-    energies = _Probe(problem, x).energies(unit)
+    index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_MAX_DATA].to(first.device)
+    posterior = problem.given(pytree.tree_map(lambda leaf: leaf[index], clean), max_evaluations=_MAX_EVALUATIONS)
+    x, reference = posterior.x, posterior.reference
+    with torch.no_grad():
+        energies = posterior.energies(
+            problem.group.identity(posterior.batch, 1, dtype=reference.dtype, device=reference.device)
+        )
     kept = torch.isfinite(energies[:, 0])
     if not bool(kept.any()):
         raise DomainError("energy: expected finite energies of clean data, got none")
     return pytree.tree_map(lambda leaf: leaf[kept], x), index[kept], energies[kept]
 
 
-def _metric(
-    probe: _Probe, group: LieGroup, reference: Tensor, data: int, generator: torch.Generator
-) -> tuple[Tensor, float]:
-    """The Hessian of the well, as `calibrated_scale` measures it, and its roundness."""
-    v = _NEAR * normal((data, _DIRECTIONS, group.dim), torch.empty(0), generator).to(reference)
-    gradient = probe.gradients(group.exp(torch.cat([v, -v], 1)))[0].reshape(-1, group.dim).double().cpu()
-    gradient = gradient[torch.isfinite(gradient).all(-1)]
-    values, vectors = torch.linalg.eigh(matmul(gradient.mT, gradient) / max(1, len(gradient)) / _NEAR**2)
-    values = values.clamp(min=0.0).sqrt()
-    largest = float(values[-1])
-    roundness = math.sqrt(float(values[0]) / largest) if largest > 0 else 1.0
-    return vectors @ torch.diag(values) @ vectors.mT, roundness
-
-
-def _round_scale(metric: Tensor) -> Tensor:
-    """The rows, in units of the spread of the transformations, in which the well is round and the transformations are
-    nowhere wider than one.
+def _round_scale(curvatures: Tensor, axes: Tensor) -> Tensor:
+    """Rows, in units of the spread, in which the well is round and the transformations are nowhere wider than one.
 
     Along directions that the energy does not see they are as wide as the transformations.
     """
-    values, vectors = torch.linalg.eigh(metric)
-    seen = values > _UNSEEN * values[-1]
-    root = torch.where(seen, values, values[-1]).rsqrt()
-    return vectors @ torch.diag(root / root.min()) @ vectors.mT
-
-
-def _profile(
-    probe: _Probe, group: LieGroup, reference: Tensor, at_rest: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Quartiles of the rise at some distances, in random directions."""
-    radii = torch.tensor(_RADII, dtype=torch.float64)
-    v = normal((len(at_rest), 4, group.dim), torch.empty(0), generator).to(reference)
-    v = v / v.norm(dim=-1, keepdim=True) * math.sqrt(group.dim)
-    steps = radii.to(reference).reshape(-1, 1) * v.unsqueeze(-2)  # [data, 4, r, n]
-    rise = probe.energies(group.exp(steps.flatten(1, 2))).unflatten(1, steps.shape[1:3]) - at_rest.unsqueeze(-1)
-    flat = rise.flatten(0, 1).double().cpu()
-    flat = torch.where(torch.isfinite(flat), flat, torch.inf).sort(0).values
-    rows = [flat[round(q * (len(flat) - 1))] for q in (0.25, 0.5, 0.75)]
-    return radii, torch.stack(rows, -1)
+    seen = curvatures > _MIN_RELATIVE_CURVATURE * curvatures[-1]
+    root = torch.where(seen, curvatures, curvatures[-1]).rsqrt()
+    return axes @ torch.diag(root / root.min()) @ axes.mT
 
 
 def _frame_weight(action: Action, moved: Tensor, x: Any, depth: float) -> float | None:

@@ -7,7 +7,7 @@ from trivgeo.inversion.energies.field_energies import FieldBox, FieldComponents,
 from trivgeo.inversion.energies.least_squares import LeastSquares
 from trivgeo.inversion.energies.paired_images import PairedImages, with_coverage
 from trivgeo.inversion.energies.point_residuals import NearestPoints, PairedPoints, SymmetricNearestPoints, with_normals
-from trivgeo.inversion.energies.wrapped import FramedEnergy, PriorEnergy
+from trivgeo.inversion.energies.wrapped import FramedEnergy, PriorEnergy, WrappedEnergy
 
 __all__ = [
     "CurvedEnergy",
@@ -25,6 +25,7 @@ __all__ = [
     "PairedPoints",
     "PriorEnergy",
     "SymmetricNearestPoints",
+    "WrappedEnergy",
     "with_coverage",
     "with_normals",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -24,14 +23,6 @@ class DataEnergy(Described, ABC):
     An energy that reads only part of its data may say so, to spare the action on the rest. One that holds networks is
     a `torch.nn.Module` too, so that it moves with the inverter that it is given to.
     """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Take a method `transformation_energy` under its name of 0.2, ``of_transformation``."""
-        super().__init_subclass__(**options)
-        if "of_transformation" in vars(cls):
-            message = f"{cls.__qualname__}.of_transformation: is now transformation_energy, and is gone in 0.4"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            cls.transformation_energy = vars(cls)["of_transformation"]  # type: ignore[method-assign]
 
     @abstractmethod
     def __call__(self, x: Any) -> Float[Tensor, " batch"]:

@@ -77,9 +77,6 @@ class DomainDistance(DataEnergy):
     def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:
         """Keep the convex hull of the query points, and put the ends of the initial line first.
 
-        Args:
-
-
         Raises:
             ConfigurationError: the action is not one on operator inputs.
             ShapeError: the data have other coordinates than the domain.

@@ -135,9 +135,6 @@ class LeastSquares(nn.Module, CurvedEnergy):
 
         J is the Jacobian of the residuals, and W the derivative of the loss.
 
-        Args:
-
-
         Raises:
             ShapeError: ``v`` has no direction.
         """

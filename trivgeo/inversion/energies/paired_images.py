@@ -98,9 +98,6 @@ class PairedImages(nn.Module, CurvedResiduals):
         the basis, :math:`\partial_i I(s) = \nabla I(s)\, Dg(p)\, \xi_i(p)`: all channels and directions share a
         2 x 2 matrix for each pixel, and no image is differentiated along a direction.
 
-        Args:
-
-
         Raises:
             ShapeError: see `forward`.
         """

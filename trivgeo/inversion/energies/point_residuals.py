@@ -23,8 +23,7 @@ __all__ = [
     "with_normals",
 ]
 
-_NUM_NEIGHBOURS = 10
-"""Points of a reference, the point itself among them, that make its normal."""
+_NUM_NEIGHBOURS = 10  # points of a reference, the point itself among them, that make its normal
 
 
 def with_normals(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k m"]:

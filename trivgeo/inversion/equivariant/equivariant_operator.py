@@ -41,13 +41,23 @@ __all__ = [
     "symmetries_of",
 ]
 
-_STEPS = 10  # of Gauss and Newton for the box, which are quadratic near the end
-_LANDING_STEPS = 5  # that follow where times are wanted
-_SHARES = (1.0, 0.3, 0.1, 0.02)  # of a step that are tried
-_TIED_TO = 1e-8  # singular values below this share of the largest are zero
-_ROUNDING = 100.0  # differences of so many units of rounding are none
-_MAX_OFF = 1e-3  # of the box, relative to its edges: beyond it no transformation leads there
-_LANDING = 0.15  # share of the time from the first to the last node within which a node is landed on
+_BOX_STEPS = 10  # Gauss-Newton steps for the box, which converge quadratically near the end
+_TIME_STEPS = 5  # steps that follow where times are wanted
+_STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.02)  # tried in turn until the distance falls
+_MIN_SINGULAR_VALUE = 1e-8  # in units of the largest; smaller ones are zero
+_ROUNDING = 100.0  # differences below this many units of rounding are none
+_MAX_BOX_ERROR = 1e-3  # relative to the edges of the box: beyond it no transformation leads there
+_LANDING_REACH = 0.15  # share of the time from the first to the last node within which a node is landed on
+
+_NUM_STARTS = 4  # of Newton's method
+_NEWTON_STEPS = 12
+_START_NOISE = GeometricSchedule(0.05, 0.3)  # by which the starts differ
+_PROBE_SIZE = 0.1  # of the elements by which volumes of values are compared
+_MIN_LOG_VOLUME = 1e-8  # smaller logarithms of volumes are rounding
+
+_MAX_TIME_BEFORE = 1e-6  # share of that time before the initial field, which is rounding
+_MAX_INTERPOLATION_ERROR = 0.1  # relative error of a solution between times of the network, as it is estimated
+_MAX_EXTRAPOLATION = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
 
 
 class TrainingFrame:
@@ -84,7 +94,7 @@ class TrainingFrame:
         zero = torch.zeros(1, action.group.dim, dtype=torch.float64)
         jacobian = jvp_columns(lambda v: self._off(action, action.group.exp(v), corners), zero)[0]
         _, singular, right = torch.linalg.svd(jacobian)
-        return right[int((singular > _TIED_TO * singular.max()).sum()) :]
+        return right[int((singular > _MIN_SINGULAR_VALUE * singular.max()).sum()) :]
 
     def settle(self, action: FieldAction, g: Tensor, grid: Grid, last: Float[Tensor, " b"] | None = None) -> Tensor:
         """Return transformations that take boxes of fields to that of the training set.
@@ -102,12 +112,12 @@ class TrainingFrame:
         g = self.approach(action, g, grid)
         if last is not None:
             wanted = self._wanted(corners, last)
-            for _ in range(_LANDING_STEPS):
+            for _ in range(_TIME_STEPS):
                 if self._is_there(self._late(action, g, wanted)):
                     break
                 g = self._step(action, g, corners, wanted)
         off = self._off(action, g, corners).abs().amax(-1)
-        known = off <= _MAX_OFF
+        known = off <= _MAX_BOX_ERROR
         if not bool(known.all()):
             row = int((~known).nonzero()[0, 0])
             edges = (corners[row, 1:] - corners[row, :1])[:, :-1]
@@ -129,7 +139,7 @@ class TrainingFrame:
             grid: where the fields are, see `settle`.
         """
         corners = _corners(grid, self.counts).expand(len(g), -1, -1)
-        for _ in range(_STEPS):
+        for _ in range(_BOX_STEPS):
             if self._is_there(self._off(action, g, corners)):
                 break
             g = self._step(action, g, corners, None)
@@ -155,7 +165,7 @@ class TrainingFrame:
         nodes = torch.tensor(self.times, dtype=wanted.dtype, device=wanted.device)
         elapsed = (action.point_action(action.group.inverse(g), wanted) - target[:1])[..., -1]  # [b, 1]
         near = nodes[(elapsed.detach() - nodes).abs().argmin(-1)].unsqueeze(-1)
-        lands = ((elapsed - near).abs() <= _LANDING * nodes[-1]) | (elapsed > nodes[-1])
+        lands = ((elapsed - near).abs() <= _LANDING_REACH * nodes[-1]) | (elapsed > nodes[-1])
         return torch.where(lands, (elapsed - near) / nodes[-1], 0.0)
 
     def _step(self, action: FieldAction, g: Tensor, corners: Tensor, wanted: Tensor | None) -> Tensor:
@@ -173,7 +183,7 @@ class TrainingFrame:
         step = -matmul(inverse, torch.where(usable[:, None], before, 0.0).unsqueeze(-1)).squeeze(-1)
         if wanted is not None:
             step = step + self._landing(action, g, wanted, step, inverse, jacobian)
-        shares = torch.tensor(_SHARES, dtype=g.dtype, device=g.device)[:, None, None]
+        shares = torch.tensor(_STEP_FRACTIONS, dtype=g.dtype, device=g.device)[:, None, None]
         moved = group.compose(g, group.exp(shares * step))  # [shares, b, *element_shape]
         error = self._off(action, moved, corners).norm(dim=-1)
         error = torch.where(torch.isfinite(error), error, torch.inf)
@@ -196,7 +206,7 @@ class TrainingFrame:
         before, row = late(zero), jvp_columns(late, zero)
         free = row - matmul(matmul(row, inverse), jacobian)
         size = free.square().sum((-2, -1))[:, None]
-        moves = (size > _TIED_TO * row.square().sum((-2, -1))[:, None]) & torch.isfinite(size)
+        moves = (size > _MIN_SINGULAR_VALUE * row.square().sum((-2, -1))[:, None]) & torch.isfinite(size)
         ahead = before + matmul(row, step.unsqueeze(-1)).squeeze(-1)
         return torch.where(moves, -ahead * free.squeeze(-2) / torch.where(moves, size, 1.0), 0.0)
 
@@ -209,19 +219,12 @@ def _corners(grid: Grid, counts: torch.Size) -> Float[Tensor, "*batch m n"]:
 
 
 def _rtol(x: Tensor) -> float:
-    return max(_TIED_TO, 50 * torch.finfo(x.dtype).eps)
+    return max(_MIN_SINGULAR_VALUE, 50 * torch.finfo(x.dtype).eps)
 
 
 def _rounded(x: Tensor) -> list[object]:
     rounded: list[object] = (x.double() * 1e6).round().div(1e6).tolist()
     return rounded
-
-
-_STARTS = 4  # of Newton's method
-_NEWTON_STEPS = 12
-_NOISE = GeometricSchedule(0.05, 0.3)  # that starts are apart by
-_PROBE = 0.1  # size of the elements by which volumes of values are compared
-_NO_VOLUME = 1e-8  # logarithms of volumes below it are none
 
 
 class OperatorSymmetries(NamedTuple):
@@ -346,14 +349,15 @@ def search_for(found: OperatorSymmetries, clean: Field, frame: TrainingFrame) ->
     if not len(free):
         return Inverter(action, energy, []), "no search: the box of a field determines the transformation"
     words = (
-        f"search: Newton's method from {_STARTS} starts by {type(energy).__name__}, about where the box of a field goes"
+        f"search: Newton's method from {_NUM_STARTS} starts by {type(energy).__name__}, about where the box of a field "
+        "goes"
     )
     start = Field(clean.values[:1].double(), Grid(*(leaf[:1].double() for leaf in clean.grid)))
     density = FieldDensity(values, clean, found.is_affine)
-    if bool((density.log_volume(action, action.group.exp(_PROBE * free), start).abs() > _NO_VOLUME).any()):
+    if bool((density.log_volume(action, action.group.exp(_PROBE_SIZE * free), start).abs() > _MIN_LOG_VOLUME).any()):
         energy = density
         words += "; by the volume of values, too, as some transformations scale them"
-    stages = [Replicate(_STARTS), AddNoise(_NOISE, 1), _OnBox(frame), Newton(_NEWTON_STEPS)]
+    stages = [Replicate(_NUM_STARTS), AddNoise(_START_NOISE, 1), _OnBox(frame), Newton(_NEWTON_STEPS)]
     return Inverter(action, energy, stages), words
 
 
@@ -422,11 +426,6 @@ class FieldDensity(DataEnergy):
         else:
             jacobian = action.point_action.jacobian(g, points)[..., -unknowns:, -unknowns:]
         return log_abs_det(jacobian).mean(-1) / unknowns
-
-
-_MAX_BEFORE = 1e-6  # the same share before the initial field, which is rounding
-_MAX_OFF_BETWEEN = 0.1  # relative error of a solution between times of the network, as it is estimated
-_MAX_BEYOND = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
 
 
 class EquivariantOperator(nn.Module):
@@ -695,12 +694,12 @@ class EquivariantOperator(nn.Module):
             last = torch.where(last < start, torch.inf, last)
         span = last - start
         # where g has no time these are NaN, which is in no order
-        before = _MAX_BEFORE * torch.where(span.isinf(), 1.0, span)
-        outside = ((wanted < start - before) | (wanted > last + _MAX_BEYOND * span)).any(-1)
+        before = _MAX_TIME_BEFORE * torch.where(span.isinf(), 1.0, span)
+        outside = ((wanted < start - before) | (wanted > last + _MAX_EXTRAPOLATION * span)).any(-1)
         if bool(outside.any()):
             row = int(outside.nonzero()[0, 0])
             times = [round(t, 6) for t in wanted.expand(len(outside), -1)[row].tolist()]
-            later = bool((wanted > last + _MAX_BEYOND * span).any())
+            later = bool((wanted > last + _MAX_EXTRAPOLATION * span).any())
             raise DomainError(
                 f"grid: expected times from {float(start[row, 0]):.6g} to {float(last[row, 0]):.6g}, where the "
                 f"network's times {self.times} are moved, for field {row}, got {times}; {int(outside.sum())} of "
@@ -731,7 +730,7 @@ class EquivariantOperator(nn.Module):
             torch.cat([initial.values.expand(*batch, *initial.values.shape[1:]), moved.values], 2),
             Grid(torch.cat([origin, moved.grid.origin], -2), torch.cat([steps, moved.grid.steps], -3)),
         )
-        return resample(block, grid, self.action.periodic, extrapolated=_MAX_BEYOND)
+        return resample(block, grid, self.action.periodic, extrapolated=_MAX_EXTRAPOLATION)
 
     def _between(self, equation: SpectralEquation, g: Tensor, start: Field, solved: Tensor, grid: Grid) -> Field:
         """The solution at the points of a grid, from predictions in the network's frame and the equation."""
@@ -749,7 +748,7 @@ class EquivariantOperator(nn.Module):
 
     def _check_between(self, error: Tensor, times: Tensor) -> None:
         """Raise `DomainError` if a time is wanted that is too far from those that the network predicts."""
-        outside = (error > _MAX_OFF_BETWEEN).any(-1)
+        outside = (error > _MAX_INTERPOLATION_ERROR).any(-1)
         if bool(outside.any()):
             row = int(outside.nonzero()[0, 0])
             place = int(error[row].argmax())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -81,6 +82,50 @@ class NoiseNetwork(Network):
             y: noised data, see `LearnedScore`.
             level: noise levels ``[b]``.
         """
+
+
+class FeatureNetwork(NoiseNetwork):
+    """A backbone that ends with a linear layer on features, with the units of its inputs as constants.
+
+    A subclass says the features, `embed`, in the dtype of its weights, and the last layer.
+
+    Attributes:
+        mean: what is subtracted from inputs, see `register_units`.
+        std: what they are divided by.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    @property
+    @abstractmethod
+    def last_layer(self) -> nn.Module:
+        """Features ``[b, f]`` to the noise ``[b, dim]``."""
+
+    def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
+        reference: Tensor = pytree.tree_leaves(y)[0]
+        return self.last_layer(self.embed(y, level)).to(reference.dtype)
+
+    def register_units(
+        self, shapes: tuple[Sequence[int], Sequence[int]], mean: Sequence[Any] | None, std: Sequence[Any] | None
+    ) -> None:
+        """Keep what is subtracted from inputs and what they are divided by, as buffers `mean` and `std`.
+
+        Args:
+            shapes: of both.
+            mean: numbers; ``None`` for zeros.
+            std: numbers; ``None`` for ones.
+
+        Raises:
+            ConfigurationError: numbers of another shape.
+        """
+        for name, numbers, default, shape in zip(("mean", "std"), (mean, std), (0.0, 1.0), shapes, strict=True):
+            values = (
+                torch.full(tuple(shape), default) if numbers is None else torch.tensor(numbers, dtype=torch.float32)
+            )
+            if list(values.shape) != list(shape):
+                raise ConfigurationError(f"{name}: expected numbers {list(shape)}, got {list(values.shape)}")
+            self.register_buffer(name, values, persistent=False)
 
 
 @singledispatch

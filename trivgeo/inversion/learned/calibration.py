@@ -20,26 +20,20 @@ from trivgeo.inversion.learned.score import LearnedScore, apply_inverse
 from trivgeo.inversion.posterior import automatic_bound
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.transformations import Transformations, sample_elements
+from trivgeo.verdict import Verdict
 
 __all__ = ["Calibration", "CalibrationSource", "calibrate", "calibration_size"]
 
-_FEWEST, _MOST = 64, 800
-"""Bounds of the number of data of a calibration."""
-_ESTIMATES = 12
-"""Inversions of a calibration for each of its data, besides the draws of a density."""
-_PER_SAMPLE = 3
-"""Evaluations of the network that a training takes for a sample: its derivative costs two."""
-_FALSE_ALARMS = 0.04
-"""Share of clean validation data that are flagged; a twentieth is promised, of which the rest is for chance."""
-_LEFT_ALONE = 0.997
-"""Share of clean validation data that the gate leaves alone."""
-_NUM_DRAWN_ELEMENTS, _NEIGHBOUR = 8192, 8
-_SHRINKAGE = 1e-3
-"""Variance added to features in every direction, in units of their mean variance."""
-_REGIONS = (0.5, 0.9)
-_TAILS = 48
-_OUTLYING = 6.0
-"""Errors of an inversion that count for its usual error, in units of their robust standard deviation, at most."""
+_MIN_DATA, _MAX_DATA = 64, 800  # of a calibration
+_INVERSIONS_PER_DATUM = 12  # of a calibration, besides the draws of a density
+_EVALUATIONS_PER_SAMPLE = 3  # of the network in training: the derivative costs two
+_FALSE_ALARMS = 0.04  # share of clean validation data that are flagged; 0.05 is promised, the rest is for chance
+_SHARE_LEFT_ALONE = 0.997  # of clean validation data, by the gate
+_NUM_DRAWN_ELEMENTS, _NEIGHBOUR = 8192, 8  # which of the nearest drawn elements measures how unusual one is
+_SHRINKAGE = 1e-3  # variance added to features in every direction, in units of their mean variance
+_REGION_MASSES = (0.5, 0.9)
+_NUM_THRESHOLDS = 48  # that are tried
+_MAX_USUAL_ERROR = 6.0  # in robust standard deviations: errors in another mode of the posterior are larger
 
 REASONS = (
     "the restored datum is unlike clean data",
@@ -96,7 +90,7 @@ class Calibration(nn.Module):
         super().__init__()
         self.num_data = num_data
         self.fit = fit
-        self.coverage = dict(zip(_REGIONS, map(float, coverage), strict=True))
+        self.coverage = dict(zip(_REGION_MASSES, map(float, coverage), strict=True))
         self.false_alarms = false_alarms
         self.thresholds = tuple(map(float, thresholds))
         self.gate_threshold = tuple(map(float, gate_threshold))
@@ -163,11 +157,11 @@ class Calibration(nn.Module):
             restored = apply_inverse(score.action, some, part)[0]
             looks = zip(("restored", "given"), (restored, part), score.levels, strict=True)
             each = [self._unusual(name, features(score, data, level)) for name, data, level in looks]
-            rows.append(torch.stack([*each, self._off_law(score, some)], -1))
+            rows.append(torch.stack([*each, self._distance_from_drawn(score, some)], -1))
         return torch.cat(rows)
 
-    def reasons(self, score: LearnedScore, x: Any, g: Tensor) -> tuple[str, ...]:
-        """Return a text for each datum: why its element is not to be trusted; empty for trusted ones.
+    def verdicts(self, score: LearnedScore, x: Any, g: Tensor) -> tuple[Verdict, ...]:
+        """Return for each datum whether its element is to be trusted, and why not.
 
         Args:
             score: the trained score.
@@ -176,7 +170,7 @@ class Calibration(nn.Module):
         """
         above = ~(self.scores(score, x, g) <= g.new_tensor(self.thresholds))  # NaN is unlike everything
         return tuple(
-            "; ".join(text for text, is_so in zip(REASONS, row, strict=True) if is_so) for row in above.tolist()
+            Verdict(tuple(text for text, is_so in zip(REASONS, row, strict=True) if is_so)) for row in above.tolist()
         )
 
     def looks_clean(self, score: LearnedScore, x: Any, g: Tensor) -> Bool[Tensor, " b"]:
@@ -201,7 +195,7 @@ class Calibration(nn.Module):
         mean, white = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_white")
         return matmul(values.to(mean.dtype) - mean, white).square().mean(-1)
 
-    def _off_law(self, score: LearnedScore, g: Tensor) -> Float[Tensor, " b"]:
+    def _distance_from_drawn(self, score: LearnedScore, g: Tensor) -> Float[Tensor, " b"]:
         points = self.get_buffer("law_points")
         v = matmul(score.group.log(g).to(points.dtype).nan_to_num(nan=1e6), self.get_buffer("law_white"))
         number = min(_NEIGHBOUR, len(points))
@@ -227,9 +221,9 @@ def calibration_size(seen: int | None, steps: int, draws: int) -> int:
         draws: of the posterior of each datum.
     """
     if seen is None:
-        return _MOST
-    number = _PER_SAMPLE * seen // (steps * (_ESTIMATES + draws))
-    return min(max(number, _FEWEST), _MOST)
+        return _MAX_DATA
+    number = _EVALUATIONS_PER_SAMPLE * seen // (steps * (_INVERSIONS_PER_DATUM + draws))
+    return min(max(number, _MIN_DATA), _MAX_DATA)
 
 
 def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed: int) -> Calibration:
@@ -259,7 +253,7 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
         measuring.scores(score, score.prepared(x), unmoved),
     ]
     thresholds, alarms = _joint_thresholds(populations, _FALSE_ALARMS)
-    gate, _ = _joint_thresholds([measuring._cleanness(score, score.prepared(x), unmoved)], 1.0 - _LEFT_ALONE)
+    gate, _ = _joint_thresholds([measuring._cleanness(score, score.prepared(x), unmoved)], 1.0 - _SHARE_LEFT_ALONE)
     _, g, moved = _problems(score, source, number, seed, 40)
     mixture = mixture_of_draws(score.group, source.draw(moved))
     coverage = _coverage(mixture, g, seed)
@@ -285,7 +279,7 @@ def _in_parts(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]
 
 
 def _parts(x: Any, g: Tensor) -> Iterator[tuple[Any, Tensor]]:
-    """Parts of data and of their elements, of as many as a network sees at once."""
+    """Yield minibatches of (data, elements) that fit the evaluation bound."""
     number = automatic_bound(x) or max(1, len(g))
     for i in range(0, len(g), number):
         yield pytree.tree_map(lambda leaf, i=i: leaf[i : i + number], x), g[i : i + number]
@@ -301,7 +295,7 @@ def _distribution_tensors(
     v = v[torch.isfinite(v).all(-1)]
     spread = v.std(0).clamp(min=1e-6)
     usual = (errors.to(spread) / spread).nan_to_num(nan=torch.inf).abs()
-    reach = _OUTLYING * usual.median(0).values / 0.6745  # in another mode of the posterior errors are larger
+    reach = _MAX_USUAL_ERROR * usual.median(0).values / 0.6745
     # after a short training most errors may have no logarithm
     usual_errors = (errors.to(spread) / spread)[((usual <= reach) & torch.isfinite(usual)).all(-1)]
     white = _whitening(usual_errors) if len(usual_errors) > score.group.dim else torch.eye(len(spread))
@@ -332,7 +326,7 @@ def _joint_thresholds(populations: Sequence[Tensor], alarms: float) -> tuple[Flo
     Returns:
         The thresholds, and the largest share.
     """
-    for tail in torch.linspace(alarms, 0.0, _TAILS).tolist():
+    for tail in torch.linspace(alarms, 0.0, _NUM_THRESHOLDS).tolist():
         each = [scores.nan_to_num(nan=-torch.inf).sort(0).values for scores in populations]  # NaN is above all
         rows = [values[min(len(values) - 1, int((1.0 - tail) * len(values)))] for values in each]
         thresholds = torch.stack(rows).amax(0)
@@ -350,7 +344,7 @@ def _coverage(mixture: StudentMixture, g: Tensor, seed: int) -> list[float]:
         fit = fit_density(_rows_of(mixture, ~half), g[~half])
         held.append(_mass_below(fit(_rows_of(mixture, half)), g[half], seed))
     lower = torch.cat(held)
-    return [float((lower >= 1.0 - mass).double().mean()) for mass in _REGIONS]
+    return [float((lower >= 1.0 - mass).double().mean()) for mass in _REGION_MASSES]
 
 
 def _rows_of(mixture: StudentMixture, rows: Bool[Tensor, " b"]) -> StudentMixture:

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from trivgeo.actions import Field, FieldAction
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
-from trivgeo.inversion.learned.backbone import LevelFeatures, NoiseNetwork, backbone_for
+from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, backbone_for
 
 __all__ = ["FieldBackbone"]
 
-_MODES = 8
-_POOLED = 4
+_MODES = 8  # of the power spectrum, of each axis
+_POOLED_SIDE = 4  # side in cells that the convolutions are pooled to
 _CHANNELS = 32
-_EXAMPLES = 512
+_EXAMPLES = 512  # moved fields, for the units of the features
 
 
-class FieldBackbone(NoiseNetwork):
+class FieldBackbone(FeatureNetwork):
     """The noise of the transformation of a field on a grid of one or two dimensions, from what moves with it.
 
     It is told the place, the times and the edges of the grid, mean, size and power spectrum of every unknown, and what
@@ -63,11 +63,11 @@ class FieldBackbone(NoiseNetwork):
             nn.SiLU(),
             convolution(_CHANNELS, _CHANNELS, 5, stride=2, padding=2, padding_mode="circular"),
             nn.SiLU(),
-            pool(_POOLED),
+            pool(_POOLED_SIDE),
             nn.Flatten(),
         )
         self.level = LevelFeatures()
-        inputs = features.shape[-1] + _CHANNELS * _POOLED**dims + self.level.size
+        inputs = features.shape[-1] + _CHANNELS * _POOLED_SIDE**dims + self.level.size
         self.head = nn.Sequential(
             nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, dim)
         )
@@ -77,8 +77,9 @@ class FieldBackbone(NoiseNetwork):
         """Constructor arguments; what examples say of their units is among the weights."""
         return {"dim": self.dim, "examples": list(self.values_shape), "width": self.width}
 
-    def forward(self, y: Field, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        return self.head[-1](self.embed(y, level)).to(y.values.dtype)
+    @property
+    def last_layer(self) -> nn.Module:
+        return self.head[-1]
 
     def embed(self, y: Field, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
         features = (_features(y).to(self.centre.dtype) - self.centre) / self.spread

@@ -15,15 +15,15 @@ from torch.nn import functional
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_choice, check_count
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.inversion.learned.backbone import LevelFeatures, NoiseNetwork, _spread, backbone_for
+from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, _spread, backbone_for
 
 __all__ = ["ImageBackbone"]
 
 Precision = Literal["float32", "bfloat16"]
-_SMALLEST_MAP = 7
+_LARGEST_MAP = 7  # side in pixels, after the convolutions
 
 
-class ImageBackbone(NoiseNetwork):
+class ImageBackbone(FeatureNetwork):
     """The noise of the transformation of an image: convolutions of stride 2, then linear layers, all told the level.
 
     There is no pooling to a mean and no normalisation: what is asked for is where things are.
@@ -46,8 +46,6 @@ class ImageBackbone(NoiseNetwork):
     """
 
     finest = 0.1  # a pixel or so
-    mean: Tensor
-    std: Tensor
 
     def __init__(
         self,
@@ -75,11 +73,7 @@ class ImageBackbone(NoiseNetwork):
                 f"channels: expected at most {most} convolutions on images of {self.shape[1]} x {self.shape[2]} "
                 f"pixels, got {len(self.channels)}"
             )
-        for name, values, default in (("mean", mean, 0.0), ("std", std, 1.0)):
-            numbers = [default] * self.shape[0] if values is None else [float(value) for value in values]
-            if len(numbers) != self.shape[0]:
-                raise ConfigurationError(f"{name}: expected one number for each of {self.shape[0]} channels")
-            self.register_buffer(name, torch.tensor(numbers).reshape(-1, 1, 1), persistent=False)
+        self.register_units(((self.shape[0],), (self.shape[0],)), mean, std)
         self.features = LevelFeatures()
         level = 32
         self.level = nn.Sequential(nn.Linear(self.features.size, level), nn.SiLU())
@@ -101,33 +95,24 @@ class ImageBackbone(NoiseNetwork):
             "channels": self.channels,
             "width": self.width,
             "precision": self.precision,
-            "mean": self.mean.flatten().tolist(),
-            "std": self.std.flatten().tolist(),
+            "mean": self.mean.tolist(),
+            "std": self.std.tolist(),
         }
 
-    def forward(self, y: Float[Tensor, "b c h w"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        """Return the predicted noise in units of its size, ``[b, dim]``.
-
-        Args:
-
-
-        Raises:
-            ShapeError: the images have another shape than those of the training.
-        """
-        return self.last(self.embed(y, level)).to(y.dtype)
+    @property
+    def last_layer(self) -> nn.Module:
+        return self.last
 
     def embed(self, y: Float[Tensor, "b c h w"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
         """Return the inputs of the last layer, ``[b, f]``, by which unusual images are recognised.
-
-        Args:
-
 
         Raises:
             ShapeError: the images have another shape than those of the training.
         """
         if tuple(y.shape[1:]) != self.shape:
             raise ShapeError(f"x: expected images [b, {', '.join(map(str, self.shape))}], got {list(y.shape)}")
-        x, level = ((y.to(self.mean.dtype) - self.mean) / self.std), level.to(self.mean.dtype)
+        mean, std = (units.reshape(-1, 1, 1) for units in (self.mean, self.std))
+        x, level = (y.to(mean.dtype) - mean) / std, level.to(mean.dtype)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             e = self.level(self.features(level))
             h = x.contiguous(memory_format=torch.channels_last)
@@ -141,7 +126,7 @@ class ImageBackbone(NoiseNetwork):
 
 def _channels(shape: Sequence[int]) -> list[int]:
     """As many convolutions as leave a small map."""
-    number = max(1, math.ceil(math.log2(min(shape[1:]) / _SMALLEST_MAP)))
+    number = max(1, math.ceil(math.log2(min(shape[1:]) / _LARGEST_MAP)))
     return [32, *[64] * (number - 1)]
 
 

@@ -36,132 +36,14 @@ from trivgeo.inversion.transformations import Transformations, noise_between, nu
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
 
-__all__ = [
-    "BackboneFactory",
-    "Draw",
-    "LearnedInverter",
-    "checked_draw",
-    "held_out",
-    "picker",
-]
-
-_WIDER = 1.25
-"""Width of the noise, in units of the spread of the transformations."""
-
-
-@dataclass(frozen=True)
-class BackboneFactory:
-    """Makes the network of a training.
-
-    Attributes:
-        template: the network to copy; ``None`` for the one that suits action and data, see `backbone_for`.
-    """
-
-    template: nn.Module | None
-
-    @property
-    def device(self) -> torch.device | None:
-        """The device of a template that is not on the CPU."""
-        device = module_device(self.template)
-        return None if device is None or device.type == "cpu" else device
-
-    def __call__(self, action: Action, x: Any) -> nn.Module:
-        """Return an untrained network, or a copy of the template whose parameters are not constant."""
-        if self.template is None:
-            return backbone_for(action, x)
-        backbone = copy.deepcopy(self.template)
-        if not any(parameter.requires_grad for parameter in backbone.parameters()):
-            backbone.requires_grad_(True).train()  # the template is the network of another, trained inverter
-        return backbone
-
-    def score(self, action: Action, transformations: Transformations, x: Any, seed: int) -> LearnedScore:
-        """Return an untrained score, whose noise is a little wider than the transformations, on the device of the data.
-
-        Args:
-            action: on the data.
-            transformations: to be undone.
-            x: some clean data.
-            seed: of the draws.
-        """
-        action = action.with_scale(_WIDER * spread_of(action.group, transformations, seed))
-        backbone = self(action, x).to(tree_device(x))
-        network = backbone if isinstance(backbone, NoiseNetwork) else None
-        schedule, time = noise_between(NoiseNetwork.finest if network is None else network.finest, 1.0)
-        return LearnedScore(
-            action,
-            schedule,
-            backbone,
-            noise_steps=num_noise_factors(action.group),
-            lowest_time=time,
-            augmentation=transformations,
-            prepare=None if network is None else network.reduced,
-        )
-
+__all__ = ["BackboneFactory", "Draw", "LearnedInverter", "checked_draw", "held_out", "picker"]
 
 Draw = Callable[[int, torch.Generator], Any]
 """(count, generator) to clean data."""
 
-_HELD_OUT, _MOST_HELD_OUT = 6, 4096
-"""One in so many is held out, up to a number."""
-
-
-def picker(clean: Any) -> Draw:
-    """Return a function (count, generator) that draws rows of ``clean`` with repetition."""
-    first: Tensor = pytree.tree_leaves(clean)[0]
-
-    def draw(count: int, generator: torch.Generator) -> Any:
-        index = integers(leaves_length(clean), (count,), torch.empty(0), generator).to(first.device)
-        return pytree.tree_map(lambda leaf: leaf[index], clean)
-
-    return draw
-
-
-def checked_draw(action: Action, clean: Draw) -> Draw:
-    """Wrap a user's function that draws clean data, so that its results are checked.
-
-    Args:
-        action: the data must fit it.
-        clean: function (count, generator) to data.
-
-    Returns:
-        A function that returns tensors, and raises `ShapeError` for another number of data than asked for.
-    """
-
-    def draw(count: int, generator: torch.Generator) -> Any:
-        some, given = check_batch(action, clean(count, generator))
-        if given != count:
-            raise ShapeError(f"clean: expected a function that draws the {count} data asked for, got {given}")
-        return some
-
-    return draw
-
-
-def held_out(action: Action, clean: Any, seed: int) -> tuple[Any, Draw]:
-    """Separate a sixth of clean data from those of the training.
-
-    Args:
-        action: the data must fit it.
-        clean: data, or a function that draws them; a function, and less than six data, stay whole.
-        seed: of the choice.
-
-    Returns:
-        The data of the training, and a function that draws from the others.
-    """
-    if callable(clean):
-        return clean, checked_draw(action, clean)
-    clean, number = check_batch(action, clean)
-    held = min(_MOST_HELD_OUT, number // _HELD_OUT)
-    if held == 0:
-        return clean, picker(clean)
-    order = permutation((number,), torch.empty(0), keyed(seed, 11))
-    first: Tensor = pytree.tree_leaves(clean)[0]
-    order = order.to(first.device)
-    train, rest = (pytree.tree_map(lambda leaf, rows=rows: leaf[rows], clean) for rows in (order[held:], order[:held]))
-    return train, picker(rest)
-
-
-_CHAINS = 64
-"""Draws of the reverse diffusion of which a density is made."""
+_NOISE_WIDTH = 1.25  # of the largest noise, in units of the spread of the transformations
+_HELD_OUT_ONE_IN, _MAX_HELD_OUT = 6, 4096  # clean data that are kept for the calibration
+_DENSITY_DRAWS = 64  # of the reverse diffusion, of which a density is made
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
 
 
@@ -272,7 +154,7 @@ class LearnedInverter(Inverter):
         if not several or known is None or self.energy is not None:
             stages = self._reverse(self.num_hypotheses, self.stepper, several)
         else:
-            chains = max(self.num_hypotheses, _CHAINS)
+            chains = max(self.num_hypotheses, _DENSITY_DRAWS)
             stages = [
                 *self._reverse(chains, self.stepper, noise=True),
                 CalibratedDraws(score, known, self.num_hypotheses),
@@ -327,7 +209,7 @@ class LearnedInverter(Inverter):
     def _drawing_inverter(self) -> Inverter:
         """What draws from the reverse diffusion, as often as a density takes."""
         stepper = AncestralStep() if isinstance(self.stepper, RefiningStep) else self.stepper
-        stages = self._reverse(_CHAINS, stepper, noise=True)
+        stages = self._reverse(_DENSITY_DRAWS, stepper, noise=True)
         bound = self.max_evaluations
         return Inverter(self._trained_score().action, None, stages, max_evaluations=bound, progress=False)
 
@@ -423,18 +305,15 @@ class LearnedInverter(Inverter):
         """The calibration by data of the training, which saw so many if it is known, and draws of others."""
         action, bound = self._trained_score().action, self.max_evaluations
         stages = Inverter(action, self.energy, self.stages, max_evaluations=bound, progress=False)
-        source = CalibrationSource(
+        source = lambda key, x: keyed(self.seed, key, device=tree_device(x))  # noqa: E731
+        data = CalibrationSource(
             rest if callable(known) else picker(known),
             rest,
             transformations,
-            lambda x: stages(x, generator=keyed(self.seed, 12, device=pytree.tree_leaves(x)[0].device)).best(),
-            lambda x: (
-                self._drawing_inverter()(
-                    x, generator=keyed(self.seed, 13, device=pytree.tree_leaves(x)[0].device)
-                ).elements
-            ),
+            lambda x: stages(x, generator=source(12, x)).best(),
+            lambda x: self._drawing_inverter()(x, generator=source(13, x)).elements,
         )
-        return calibrate(self._trained_score(), source, calibration_size(seen, self.steps, _CHAINS), self.seed)
+        return calibrate(self._trained_score(), data, calibration_size(seen, self.steps, _DENSITY_DRAWS), self.seed)
 
     def distil(
         self,
@@ -554,6 +433,110 @@ class LearnedInverter(Inverter):
                 "LearnedInverter.load(path, action)"
             )
         return self.score
+
+
+@dataclass(frozen=True)
+class BackboneFactory:
+    """Makes the network of a training.
+
+    Attributes:
+        template: the network to copy; ``None`` for the one that suits action and data, see `backbone_for`.
+    """
+
+    template: nn.Module | None
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of a template that is not on the CPU."""
+        device = module_device(self.template)
+        return None if device is None or device.type == "cpu" else device
+
+    def __call__(self, action: Action, x: Any) -> nn.Module:
+        """Return an untrained network, or a copy of the template whose parameters are not constant."""
+        if self.template is None:
+            return backbone_for(action, x)
+        backbone = copy.deepcopy(self.template)
+        if not any(parameter.requires_grad for parameter in backbone.parameters()):
+            backbone.requires_grad_(True).train()  # the template is the network of another, trained inverter
+        return backbone
+
+    def score(self, action: Action, transformations: Transformations, x: Any, seed: int) -> LearnedScore:
+        """Return an untrained score, whose noise is a little wider than the transformations, on the device of the data.
+
+        Args:
+            action: on the data.
+            transformations: to be undone.
+            x: some clean data.
+            seed: of the draws.
+        """
+        action = action.with_scale(_NOISE_WIDTH * spread_of(action.group, transformations, seed))
+        backbone = self(action, x).to(tree_device(x))
+        network = backbone if isinstance(backbone, NoiseNetwork) else None
+        schedule, time = noise_between(NoiseNetwork.finest if network is None else network.finest, 1.0)
+        return LearnedScore(
+            action,
+            schedule,
+            backbone,
+            noise_steps=num_noise_factors(action.group),
+            lowest_time=time,
+            augmentation=transformations,
+            prepare=None if network is None else network.reduced,
+        )
+
+
+def picker(clean: Any) -> Draw:
+    """Return a function (count, generator) that draws rows of ``clean`` with repetition."""
+    first: Tensor = pytree.tree_leaves(clean)[0]
+
+    def draw(count: int, generator: torch.Generator) -> Any:
+        index = integers(leaves_length(clean), (count,), torch.empty(0), generator).to(first.device)
+        return pytree.tree_map(lambda leaf: leaf[index], clean)
+
+    return draw
+
+
+def checked_draw(action: Action, clean: Draw) -> Draw:
+    """Wrap a user's function that draws clean data, so that its results are checked.
+
+    Args:
+        action: the data must fit it.
+        clean: function (count, generator) to data.
+
+    Returns:
+        A function that returns tensors, and raises `ShapeError` for another number of data than asked for.
+    """
+
+    def draw(count: int, generator: torch.Generator) -> Any:
+        some, given = check_batch(action, clean(count, generator))
+        if given != count:
+            raise ShapeError(f"clean: expected a function that draws the {count} data asked for, got {given}")
+        return some
+
+    return draw
+
+
+def held_out(action: Action, clean: Any, seed: int) -> tuple[Any, Draw]:
+    """Separate a sixth of clean data from those of the training.
+
+    Args:
+        action: the data must fit it.
+        clean: data, or a function that draws them; a function, and less than six data, stay whole.
+        seed: of the choice.
+
+    Returns:
+        The data of the training, and a function that draws from the others.
+    """
+    if callable(clean):
+        return clean, checked_draw(action, clean)
+    clean, number = check_batch(action, clean)
+    held = min(_MAX_HELD_OUT, number // _HELD_OUT_ONE_IN)
+    if held == 0:
+        return clean, picker(clean)
+    order = permutation((number,), torch.empty(0), keyed(seed, 11))
+    first: Tensor = pytree.tree_leaves(clean)[0]
+    order = order.to(first.device)
+    train, rest = (pytree.tree_map(lambda leaf, rows=rows: leaf[rows], clean) for rows in (order[held:], order[:held]))
+    return train, picker(rest)
 
 
 def _check_length(steps: int, batch_size: int, seconds: float | None) -> None:

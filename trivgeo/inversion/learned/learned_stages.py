@@ -1,4 +1,4 @@
-"""Reverse diffusion with a learned score."""
+"""Stages of a learned score: the reverse diffusion with it, and what its calibration adds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from trivgeo.inversion.stage import CheckedPopulation, Population, Stage
 from trivgeo.sde import Stepper, TrivializedSDE, solve, uniform_grid
 from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.solvers import AncestralStep
-from trivgeo.verdict import Verdict
 
 __all__ = [
     "CalibratedDraws",
@@ -28,8 +27,7 @@ __all__ = [
     "OutlierCheck",
 ]
 
-_LOOKS = 2
-"""Evaluations of the network that a check takes."""
+_CHECK_EVALUATIONS = 2  # of the network, for a datum
 
 
 class _CalibratedStage(Stage):
@@ -97,11 +95,10 @@ class OutlierCheck(_CalibratedStage):
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         if is_traced():
             return population
-        posterior.count(networks=_LOOKS)
+        posterior.count(networks=_CHECK_EVALUATIONS)
         known = population.evaluated(posterior)
         best = _best(known.elements, known.energies)
-        reasons = self.calibration.reasons(self.score, self.score.prepared(posterior.x), best)
-        verdicts = tuple(Verdict((reason,)) if reason else Verdict() for reason in reasons)
+        verdicts = self.calibration.verdicts(self.score, self.score.prepared(posterior.x), best)
         return CheckedPopulation(known.elements, known.num_masked_steps, known.energies, known.time, verdicts=verdicts)
 
 

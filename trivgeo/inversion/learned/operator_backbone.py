@@ -15,11 +15,11 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.domain_distance import hull_points
-from trivgeo.inversion.learned.backbone import LevelFeatures, NoiseNetwork, backbone_for
+from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, backbone_for
 
 __all__ = ["OperatorBackbone", "OperatorReader"]
 
-_DIRECTIONS = 8
+_DIRECTIONS = 8  # of the support function of the query points
 _CORNERS = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0))
 
 
@@ -40,7 +40,7 @@ class OperatorReader:
         return OperatorInput(x.initial[..., chosen, :], hull_points(x.query))
 
 
-class OperatorBackbone(NoiseNetwork):
+class OperatorBackbone(FeatureNetwork):
     """The noise of the transformation of a problem with one x and one u: a perceptron on what `OperatorReader` kept.
 
     It reads how far the hull of the query points, the ends and the time of the initial line and the extremes of u
@@ -111,8 +111,9 @@ class OperatorBackbone(NoiseNetwork):
         """Return the sensors of inputs x by `OperatorReader`."""
         return OperatorReader(self.num_sensors)(x)
 
-    def forward(self, y: OperatorInput, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        return self.layers[-1](self.embed(y, level)).to(y.initial.dtype)
+    @property
+    def last_layer(self) -> nn.Module:
+        return self.layers[-1]
 
     def embed(self, y: OperatorInput, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
         dtype = self.box.dtype

@@ -1,4 +1,4 @@
-"""The backbone of a learned score for sets of points."""
+"""Backbones of learned scores for points: landmarks in a fixed order, and sets in any."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trivgeo.actions import PointCloud
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import PointAction
-from trivgeo.inversion.learned.backbone import LevelFeatures, NoiseNetwork, _spread, backbone_for
+from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, _spread, backbone_for
 
-__all__ = [
-    "LandmarksBackbone",
-    "PointsBackbone",
-]
+__all__ = ["LandmarksBackbone", "PointsBackbone"]
+
+_MIN_CLOUDS = 16  # from which an order can be told
+_MAX_LANDMARK_VARIANCE = 0.5  # about the mean landmarks, as a share of the variance of all points
 
 
-class LandmarksBackbone(NoiseNetwork):
+class LandmarksBackbone(FeatureNetwork):
     r"""The noise of the transformation of landmarks ``[b, p, n]``: of each datum the same p points in the same order.
 
     A perceptron of three hidden layers on all coordinates. What differs from the mean landmarks enters as it is and in
@@ -40,9 +40,6 @@ class LandmarksBackbone(NoiseNetwork):
         ConfigurationError: a number below one, or means and deviations of another shape.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(
         self,
         dim: int,
@@ -57,12 +54,7 @@ class LandmarksBackbone(NoiseNetwork):
         self.dim = check_count("dim", dim)
         self.shape = points, coordinates = tuple(check_count("shape", number) for number in shape)
         self.width = check_count("width", width)
-        average = torch.zeros(points, coordinates) if mean is None else torch.tensor(mean)
-        size = torch.ones(coordinates) if std is None else torch.tensor(std)
-        for name, values, expected in (("mean", average, (points, coordinates)), ("std", size, (coordinates,))):
-            if tuple(values.shape) != expected:
-                raise ConfigurationError(f"{name}: expected numbers {list(expected)}, got {list(values.shape)}")
-            self.register_buffer(name, values, persistent=False)
+        self.register_units(((points, coordinates), (coordinates,)), mean, std)
         self.features = LevelFeatures()
         inputs = 3 * points * coordinates + self.features.size
         layers: list[nn.Module] = []
@@ -80,22 +72,12 @@ class LandmarksBackbone(NoiseNetwork):
             "std": self.std.tolist(),
         }
 
-    def forward(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        """Return the predicted noise in units of its size, ``[b, dim]``.
-
-        Args:
-
-
-        Raises:
-            ShapeError: there are other numbers of points or coordinates than in the training.
-        """
-        return self.layers[-1](self.embed(y, level)).to(y.dtype)
+    @property
+    def last_layer(self) -> nn.Module:
+        return self.layers[-1]
 
     def embed(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
         """Return the inputs of the last layer, ``[b, f]``, by which unusual landmarks are recognised.
-
-        Args:
-
 
         Raises:
             ShapeError: there are other numbers of points or coordinates than in the training.
@@ -109,13 +91,7 @@ class LandmarksBackbone(NoiseNetwork):
         return self.layers[:-1](torch.cat(inputs, 1))
 
 
-_LEAST_DATA = 16
-"""Number of clouds from which an order can be told."""
-_ORDERED = 0.5
-"""Share of the variance of points that landmarks have about their means, at most."""
-
-
-class PointsBackbone(NoiseNetwork):
+class PointsBackbone(FeatureNetwork):
     r"""The noise of the transformation of a set of points ``[b, p, n]``, whatever their order and number.
 
     Two rounds of a perceptron on every point, each followed by mean and maximum over the points; the second round and
@@ -133,9 +109,6 @@ class PointsBackbone(NoiseNetwork):
         ConfigurationError: a number below one, or not one mean and deviation for each coordinate.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(
         self,
         dim: int,
@@ -148,11 +121,7 @@ class PointsBackbone(NoiseNetwork):
         self.dim = check_count("dim", dim)
         self.coordinates = n = check_count("coordinates", coordinates)
         self.width = check_count("width", width)
-        for name, values, default in (("mean", mean, 0.0), ("std", std, 1.0)):
-            numbers = [default] * n if values is None else [float(value) for value in values]
-            if len(numbers) != n:
-                raise ConfigurationError(f"{name}: expected one number for each of {n} coordinates")
-            self.register_buffer(name, torch.tensor(numbers), persistent=False)
+        self.register_units(((n,), (n,)), mean, std)
         self.features = LevelFeatures()
         moments = n + n * n
         around = 2 * moments + self.features.size
@@ -170,22 +139,12 @@ class PointsBackbone(NoiseNetwork):
             "std": self.std.tolist(),
         }
 
-    def forward(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        """Return the predicted noise in units of its size, ``[b, dim]``.
-
-        Args:
-
-
-        Raises:
-            ShapeError: the points have another number of coordinates than in the training.
-        """
-        return self.head[-1](self.embed(y, level)).to(y.dtype)
+    @property
+    def last_layer(self) -> nn.Module:
+        return self.head[-1]
 
     def embed(self, y: Float[Tensor, "b p n"], level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
         """Return the inputs of the last layer, ``[b, f]``, by which unusual points are recognised.
-
-        Args:
-
 
         Raises:
             ShapeError: the points have another number of coordinates than in the training.
@@ -224,9 +183,9 @@ def _(action: PointAction | PointCloud, x: Tensor) -> NoiseNetwork:
     action.check_data(x)
     flat = x.movedim(-1, 0).flatten(1)
     mean, std = flat.mean(1), _spread(flat)
-    if x.ndim == 3 and len(x) >= _LEAST_DATA:
+    if x.ndim == 3 and len(x) >= _MIN_CLOUDS:
         average = x.mean(0)
         within = (x - average).square().mean()
-        if float(within) < _ORDERED * float((x - mean).square().mean()):
+        if float(within) < _MAX_LANDMARK_VARIANCE * float((x - mean).square().mean()):
             return LandmarksBackbone(action.group.dim, x.shape[1:], mean=average.tolist(), std=std.tolist())
     return PointsBackbone(action.group.dim, x.shape[-1], mean=mean.tolist(), std=std.tolist())

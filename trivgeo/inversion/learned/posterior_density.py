@@ -1,4 +1,4 @@
-"""The fit of the density of a learned posterior to elements that are known: held-out maximum likelihood."""
+"""The density of a learned posterior: a mixture of its draws, fitted to held-out elements by maximum likelihood."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ __all__ = [
     "mixture_of_draws",
 ]
 
-_NUM_MODES = 4
 NUM_DEGREES_OF_FREEDOM = 24
 """Of a component before its calibration: nearly normal."""
-_LINK = 3.0
-"""Distance of draws of one mode, in units of the distance that nine tenths of the draws have to their nearest one."""
-_LEAST_SPREAD = 1e-3
-"""Standard deviation of a mode in each direction, in units of the basis, at least."""
-_LARGEST_LOGARITHM = 1e8
-"""Largest entry of the logarithm of a draw about another, in units of the basis; squares of larger ones overflow."""
+_NUM_MODES = 4
+_LINK_LENGTH = 3.0  # of draws in one mode, in units of the distance that 0.9 of the draws have to their nearest one
+_MIN_SPREAD = 1e-3  # standard deviation of a mode in each direction, in units of the basis
+_LARGEST_LOGARITHM = 1e8  # entry of the logarithm of a draw about another; squares of larger ones overflow
+
+_DEGREES = (4, 6, 12, 24)  # degrees of freedom that are tried
+_NOISE_RATIO = 0.14  # width of the noise expected before any data, in units of the typical width of a component
+_PRIOR_STD = 1.0  # of the logarithm of each width before any data; of the power it is twice as large
+_MAX_ITERATIONS = 60
+_MIN_LOG_MASS_LOSS = 1e-3  # mean of minus the log-mass below which it counts for nothing
+_MASS_DRAWS = 128
+_MASS_SCALES = (0.5, 1.0, 2.0, 4.0)  # widths of the draws for the mass, in units of a fit that knows of no mass
 
 
 def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
@@ -69,7 +74,7 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
     spread = trust * spread / number.clamp(min=1.0)[..., None, None] + (1.0 - trust) * pooled
     # beside the least spread, as much as keeps large ones positive definite in their dtype
     size = 100.0 * torch.finfo(spread.dtype).eps * spread.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    spread = spread + (_LEAST_SPREAD**2 + size) * torch.eye(n).to(spread)
+    spread = spread + (_MIN_SPREAD**2 + size) * torch.eye(n).to(spread)
     shares = torch.where(number > 0.0, number, 0.0)
     empty = (shares.sum(-1, keepdim=True) == 0.0) & (torch.arange(shares.shape[1], device=shares.device) == 0)
     shares = torch.where(empty, 1.0, shares)  # nothing was drawn: a normal distribution about the identity
@@ -87,7 +92,7 @@ def _modes(v: Float[Tensor, "b k n"], known: Tensor) -> Float[Tensor, "b k j"]:
     other = distance + torch.diag(distance.new_full((number,), torch.inf))
     nearest = other.amin(-1).sort(-1).values
     typical = nearest.gather(1, (0.9 * (known.sum(-1, keepdim=True) - 1)).long().clamp(min=0))
-    linked = (distance <= _LINK * typical.unsqueeze(-1)).to(v.dtype)
+    linked = (distance <= _LINK_LENGTH * typical.unsqueeze(-1)).to(v.dtype)
     for _ in range(max(1, (number - 1).bit_length())):
         linked = (linked @ linked > 0.5).to(v.dtype)
     first = linked.argmax(-1)  # of each draw the first one of its mode
@@ -101,20 +106,6 @@ def _away(group: LieGroup, centres: Tensor, elements: Tensor, member: Tensor) ->
     away = group.log(group.compose(group.inverse(centres).unsqueeze(1), elements.unsqueeze(2)))
     used = (member > 0.0).unsqueeze(-1) & torch.isfinite(away).all(-1, keepdim=True)
     return torch.where(used, away, 0.0)
-
-
-_DEGREES = (4, 6, 12, 24)
-"""Degrees of freedom that are tried."""
-_NOISE_RATIO = 0.14
-"""Width of the noise that is expected before any data, in units of the typical width of a component."""
-_PRIOR_STD = 1.0
-"""Standard deviation of the logarithm of each width before any data; of the power it is twice as large."""
-_MAX_ITERATIONS = 60
-_LEAST_LOSS = 1e-3
-"""Mean of minus the log-mass below which it counts for nothing."""
-_MASS_DRAWS = 128
-_MASS_SCALES = (0.5, 1.0, 2.0, 4.0)
-"""Widths of what draws for the mass are taken from, in units of a fit that knows of no mass."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +171,7 @@ def fit_density(mixture: StudentMixture, g: Float[Tensor, "b *element"]) -> Dens
             return DensityFit()
         fit, best = _best(data, data.widths.new_zeros(2 * mixture.group.dim + 1))
         widest = fit(data.mixture)
-        if float(widest.log_mass(_MASS_DRAWS).mean()) < -_LEAST_LOSS:
+        if float(widest.log_mass(_MASS_DRAWS).mean()) < -_MIN_LOG_MASS_LOSS:
             fit, _ = _best(data._replace(mass=_Mass.of(widest)), best)
         return fit
 

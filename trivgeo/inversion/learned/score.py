@@ -1,4 +1,4 @@
-"""A learned score of the transformation posterior, which sees data only through the transformation undone."""
+"""A learned score of the transformation posterior, which sees data only with a transformation undone; its losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.posterior import check_action, check_batch
-from trivgeo.inversion.rows import flat_rows, in_blocks, lift
+from trivgeo.inversion.rows import flat_rows, in_blocks, lift, where_rows
 from trivgeo.inversion.transformations import sample_elements
 from trivgeo.sde import Schedule, Score
 from trivgeo.sde.noise import noise_with_target
@@ -161,8 +161,7 @@ class LearnedScore(nn.Module):
             carrier = self._augmentations(level, generator)
             x, moved = apply_inverse(self.action, self.group.inverse(carrier), x)
             identity = self.group.identity(dtype=g.dtype, device=g.device)
-            stays = ~moved.reshape(-1, *[1] * identity.ndim)
-            g = self.group.compose(torch.where(stays, identity, carrier), g)
+            g = self.group.compose(where_rows(moved, carrier, identity), g)
         y, defined = apply_inverse(self.action, g, x)
         weight = defined.to(level.dtype)
         if self.prior == "left":
@@ -268,8 +267,7 @@ def apply_inverse(action: Action, g: Tensor, x: Any) -> tuple[Any, Bool[Tensor, 
     """
     y = action(action.group.inverse(g), x)
     defined = torch.stack([torch.isfinite(leaf).flatten(1).all(1) for leaf in pytree.tree_leaves(y)]).all(0)
-    rows = lambda leaf: defined.reshape(-1, *[1] * (leaf.ndim - 1))  # noqa: E731
-    return pytree.tree_map(lambda leaf, other: torch.where(rows(leaf), leaf, other), y, x), defined
+    return pytree.tree_map(lambda leaf, other: where_rows(defined, leaf, other), y, x), defined
 
 
 def consistency_loss(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +15,47 @@ from trivgeo.inversion.learned.score_files import describe
 from trivgeo.networks import content_hash
 from trivgeo.training import NetworkTraining, train
 
-__all__ = [
-    "DistillationTraining",
-    "ScoreTraining",
-    "train",
-]
+__all__ = ["DistillationTraining", "ScoreTraining", "train"]
 
 
-class ScoreTraining(NetworkTraining[nn.Module]):
+class _Training(NetworkTraining[nn.Module]):
+    """Training of a score on clean data, by a loss that a subclass says."""
+
+    measured: ClassVar[str]
+    """Name of the loss, divided by the dimension of the group, where it is measured."""
+
+    @property
+    @abstractmethod
+    def trained(self) -> LearnedScore:
+        """The score that is trained."""
+
+    @abstractmethod
+    def batch_loss(self, clean: Any, generator: torch.Generator) -> Tensor:
+        """Return the loss of a batch of clean data, a scalar."""
+
+    def data(self, batch: Any) -> Any:
+        """Return the clean data in a ``batch`` of the loader: the batch, or the first part of a list
+        ``[data, labels]``.
+        """
+        return batch[0] if isinstance(batch, list) else batch
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Return the loss of one ``batch`` of clean data, a scalar; Lightning calls this with ``batch_idx``."""
+        loss = self.batch_loss(self.data(batch), self.step_generator())
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
+        """Return the loss divided by the dimension of the group; 1 for the noise of predictions of zero."""
+        loss = self.batch_loss(self.data(batch), self.measure_generator(number))
+        return {self.measured: loss / self.trained.group.dim}
+
+    def export_score(self) -> dict[str, Any]:
+        """The group and the noise, without which the network means nothing."""
+        return describe(self.trained)
+
+
+class ScoreTraining(_Training):
     """Denoising score matching on clean data: `LearnedScore.loss`.
 
     The noise of a step is a function of the seed and the number of the step alone, so that a resumed run repeats it.
@@ -33,8 +67,10 @@ class ScoreTraining(NetworkTraining[nn.Module]):
 
     Args:
         score: the score; its backbone is trained.
-        options: further arguments of `trivgeo.training.NetworkTraining`.
+        learning_rate: see `trivgeo.training.NetworkTraining`, as ``weight_decay``, ``warmup``, ``seed``, ``export``.
     """
+
+    measured = "noise"
 
     def __init__(
         self,
@@ -49,35 +85,18 @@ class ScoreTraining(NetworkTraining[nn.Module]):
         self.score = score
 
     @property
+    def trained(self) -> LearnedScore:
+        return self.score
+
+    @property
     def objective(self) -> str:
         return objective_of(self.score)
 
-    def data(self, batch: Any) -> Any:
-        """Return the clean data in a ``batch`` of the loader: the batch, or the first part of a list
-        ``[data, labels]``.
-        """
-        return batch[0] if isinstance(batch, list) else batch
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return the score matching loss of one ``batch`` of clean data, a scalar; Lightning calls this with
-        ``batch_idx``.
-        """
-        loss = self.score.loss(self.data(batch), self.step_generator())
-        self.log("train/loss", loss, prog_bar=True)
-        return loss
-
-    def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
-        """Return ``{"noise": ...}``, the squared error of the noise divided by the dimension; 1 for predictions of
-        zero.
-        """
-        return {"noise": self.score.loss(self.data(batch), self.measure_generator(number)) / self.score.group.dim}
-
-    def export_score(self) -> dict[str, Any]:
-        """The group and the noise, without which the network means nothing."""
-        return describe(self.score)
+    def batch_loss(self, clean: Any, generator: torch.Generator) -> Tensor:
+        return self.score.loss(clean, generator)
 
 
-class DistillationTraining(NetworkTraining[nn.Module]):
+class DistillationTraining(_Training):
     """Distillation of a trained score into one that jumps to a draw of the learned posterior, by `consistency_loss`.
 
     Args:
@@ -88,6 +107,8 @@ class DistillationTraining(NetworkTraining[nn.Module]):
     Attributes:
         student: the score that is trained; begins as a copy of the teacher.
     """
+
+    measured = "consistency"
 
     def __init__(
         self,
@@ -110,37 +131,21 @@ class DistillationTraining(NetworkTraining[nn.Module]):
         self.teacher = copy.deepcopy(teacher).requires_grad_(False).eval()
 
     def on_fit_start(self) -> None:
-        """Lightning warns of parts that are in evaluation mode when training starts; `_loss` puts the teacher there."""
+        """Lightning warns of parts in evaluation mode when training starts; `batch_loss` puts the teacher there."""
         self.teacher.train()
+
+    @property
+    def trained(self) -> LearnedScore:
+        return self.student
 
     @property
     def objective(self) -> str:
         """The teacher, the action, the noise and how far apart the times are."""
         return f"{self._taught_by} {objective_of(self.teacher)} {self.ratio}"
 
-    def data(self, batch: Any) -> Any:
-        """Return the clean data of a batch of the loader, see `ScoreTraining.data`."""
-        return batch[0] if isinstance(batch, list) else batch
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return the distillation loss of one ``batch`` of clean data, a scalar; Lightning calls this with
-        ``batch_idx``.
-        """
-        loss = self._loss(batch, self.step_generator())
-        self.log("train/loss", loss, prog_bar=True)
-        return loss
-
-    def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
-        """Return ``{"consistency": ...}``, the distillation loss divided by the dimension of the group."""
-        return {"consistency": self._loss(batch, self.measure_generator(number)) / self.student.group.dim}
-
-    def export_score(self) -> dict[str, Any]:
-        """The group and the noise, without which the network means nothing."""
-        return describe(self.student)
-
-    def _loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+    def batch_loss(self, clean: Any, generator: torch.Generator) -> Tensor:
         teacher = self.teacher.eval()  # whatever was done to all parts
-        return consistency_loss(teacher, self.student, self.data(batch), ratio=self.ratio, generator=generator)
+        return consistency_loss(teacher, self.student, clean, ratio=self.ratio, generator=generator)
 
 
 def objective_of(score: LearnedScore) -> str:

@@ -1,8 +1,8 @@
-"""Baselines: random search, and gradient descent from random starts."""
+"""Methods of other authors, and baselines: each is a short list of stages with the settings of its paper."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,21 +12,38 @@ from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.stages.chains import Replicate
-from trivgeo.inversion.stages.descend import Descend, GroupElements, HeavyBall
+from trivgeo.inversion.stages.descend import (
+    Adam,
+    AlgebraCoordinates,
+    Descend,
+    GroupElements,
+    HeavyBall,
+    Parametrization,
+)
 from trivgeo.inversion.stages.gaussian_search import GaussianSearch
+from trivgeo.inversion.stages.langevin_dynamics import Langevin
+from trivgeo.inversion.stages.search_orbits import OrbitCriterion, SearchLevel, SearchOrbits
 
-__all__ = ["GradientDescent", "RandomSearch"]
+__all__ = ["ITS", "GradientDescent", "KineticLangevin", "LieLAC", "RandomSearch"]
 
 
-class RandomSearch(Inverter):
-    """Search for the best of random elements around the identity: the stage `GaussianSearch`, with its arguments.
+class LieLAC(Inverter):
+    r"""Minimises the posterior energy by Adam from K random starts (Shumaylov et al. 2025).
+
+    As published, over algebra coordinates: :math:`\min_v E(\exp v)`, started at :math:`v \sim N(0, \sigma^2 I)`. With
+    ``GroupElements()`` the same Adam runs on the group, by left-trivialized gradients and steps
+    :math:`g \leftarrow g \exp v`: Riemannian Adam, which does not depend on the chart and reaches elements without a
+    logarithm. Stages: `Replicate`, `Descend`.
 
     Args:
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
-        num_samples: by default as many as `LieLAC` evaluates.
-        num_hypotheses: number K of elements kept, see `GaussianSearch`.
-        std: standard deviation of the draws, in units of the group's basis.
+        steps: gradient steps of each chain.
+        learning_rate: the size of a step of `Adam`, in units of the group's basis.
+        num_hypotheses: number K of starts.
+        start_std: standard deviation of random starts about the identity; 0 for the identity itself, see `Descend`.
+        parametrization: `AlgebraCoordinates` (the default) or `GroupElements`.
+        keep_best: return the element of lowest energy that a chain has met, not its last one, see `Descend`.
 
     Raises:
         ConfigurationError: a setting is out of its range, or an argument is not an action or an energy.
@@ -36,11 +53,86 @@ class RandomSearch(Inverter):
         self,
         action: Action,
         energy: DataEnergy | Callable[[Any], Tensor],
-        num_samples: int = 6400,
+        steps: int = 100,
+        learning_rate: float = 0.01,
         num_hypotheses: int = 64,
-        std: float = 0.3,
+        start_std: float = 0.3,
+        parametrization: Parametrization | None = None,
+        keep_best: bool = False,
     ) -> None:
-        super().__init__(action, as_energy(energy), [GaussianSearch(num_samples, num_hypotheses, std)])
+        space = AlgebraCoordinates() if parametrization is None else parametrization
+        descent = Descend(steps, Adam(learning_rate), space, check_positive("start_std", start_std), keep_best)
+        super().__init__(action, as_energy(energy), [Replicate(num_hypotheses), descent])
+
+
+class ITS(Inverter):
+    """Inverse transformation search (Schmidt and Stober 2024): the stage `SearchOrbits`, with its arguments.
+
+    The method was made for affine transformations, but accepts any group.
+
+    Args:
+        action: the action on data.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
+        levels: levels of the search, or their number, see `SearchOrbits`.
+        num_samples: samples of each level.
+        num_hypotheses: number K of hypotheses.
+        classes: function from a batch of data to classes ``[batch]``; ``None`` for no diversity.
+        criterion: what a level minimises, see `SearchOrbits`.
+
+    Raises:
+        ConfigurationError: see `SearchOrbits`; or an argument is not an action or an energy.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        levels: int | Sequence[SearchLevel] | None = None,
+        num_samples: int = 16,
+        num_hypotheses: int = 3,
+        classes: Callable[[Any], Any] | None = None,
+        criterion: OrbitCriterion | None = None,
+    ) -> None:
+        stage = SearchOrbits(levels, num_samples, num_hypotheses, classes, criterion)
+        super().__init__(action, as_energy(energy), [stage])
+        stage.levels_of(self.action.group)
+
+
+class KineticLangevin(Inverter):
+    """Searches by kinetic Langevin dynamics of the transformation posterior, from the identity (Kong and Tao 2024).
+
+    The chains are draws of the posterior only once they have mixed, which nothing checks, and seldom go from one well
+    to another: the share of chains in a well is not the weight of the well. For weights use `PosteriorSampler`. Stages:
+    `Replicate`, `Langevin`. The defaults are the published ones for images; those for differential equations are 1,000
+    steps of 1e-5 to 1e-4.
+
+    Args:
+        action: the action on data.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
+        steps: number of steps of the splitting scheme, see `Langevin`.
+        step_size: time of a step.
+        num_hypotheses: number K of chains.
+        friction: decay rate of the momentum, positive.
+        temperature: T of the density :math:`e^{-E(g) / T}`, see `Langevin`.
+        coadjoint: keep the coadjoint term of the momentum, see `KineticLangevinSDE`.
+
+    Raises:
+        ConfigurationError: a setting is out of its range, or an argument is not an action or an energy.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        steps: int = 1600,
+        step_size: float = 2e-4,
+        num_hypotheses: int = 4,
+        friction: float = 1.0,
+        temperature: float = 1.0,
+        coadjoint: bool = True,
+    ) -> None:
+        stage = Langevin(steps, step_size, friction, temperature, coadjoint)
+        super().__init__(action, as_energy(energy), [Replicate(num_hypotheses), stage])
 
 
 class GradientDescent(Inverter):
@@ -79,3 +171,28 @@ class GradientDescent(Inverter):
         rule = HeavyBall(learning_rate, momentum, max_gradient_norm)
         descent = Descend(steps, rule, GroupElements(), check_positive("start_std", start_std), keep_best)
         super().__init__(action, as_energy(energy), [Replicate(num_hypotheses), descent])
+
+
+class RandomSearch(Inverter):
+    """Search for the best of random elements around the identity: the stage `GaussianSearch`, with its arguments.
+
+    Args:
+        action: the action on data.
+        energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
+        num_samples: by default as many as `LieLAC` evaluates.
+        num_hypotheses: number K of elements kept, see `GaussianSearch`.
+        std: standard deviation of the draws, in units of the group's basis.
+
+    Raises:
+        ConfigurationError: a setting is out of its range, or an argument is not an action or an energy.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        energy: DataEnergy | Callable[[Any], Tensor],
+        num_samples: int = 6400,
+        num_hypotheses: int = 64,
+        std: float = 0.3,
+    ) -> None:
+        super().__init__(action, as_energy(energy), [GaussianSearch(num_samples, num_hypotheses, std)])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.checks import check_positive
@@ -13,7 +14,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.energies.wrapped import PriorEnergy
-from trivgeo.inversion.energy_measurement import EnergyMeasurement, measure_energy
+from trivgeo.inversion.energy_measurement import EnergyProfile, measure_energy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.posterior import Posterior, check_action
 from trivgeo.inversion.stage import Population, Stage, StageLike, run_stages
@@ -24,97 +25,18 @@ from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, Reverse
 from trivgeo.inversion.transformations import Transformations, spread_of
 from trivgeo.sde import GeometricSchedule, Schedule, Stepper
 
-__all__ = [
-    "TIED",
-    "TimedSearch",
-    "num_affordable",
-    "timed_search",
-]
-
-# for each chain of the diffusion: elements drawn, and of the best of them how many descend, so many steps of a size
-_DRAWS, _TRIED = 128, ((8, 6, 0.1), (3, 10, 0.07))
-_STEPS, _NUM_MC, _REHEAT, _HALVED = 10, 2, 0.3, 0.2
-_LAST, _LAST_STEP = 30, 0.03
-_OF_CHAIN = 130  # gradients, and what its draws take, in gradients
-_MOST = 8
-_CAREFUL = 0.6  # share of the time that is planned
-_TOGETHER = 1024
-"""Energies evaluated at once."""
-
-
-def timed_search(
-    action: Action,
-    energy: DataEnergy | Callable[[Any], Tensor],
-    transformations: Transformations,
-    measured: EnergyMeasurement,
-    seconds: float,
-    seed: int,
-) -> Inverter:
-    """Return the inverter of `TIED.for_data`.
-
-    Args:
-        action: the action on data.
-        energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
-        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
-        seconds: time of one call.
-        seed: of all random numbers.
-        measured: of the energy.
-    """
-    suggested = measured.suggested
-    expected = PriorEnergy(energy, spread_of(action.group, transformations, seed), suggested.temperature)
-    return Inverter(
-        action.with_scale(suggested.scale), expected, [TimedSearch(measured, seconds)], max_evaluations=_TOGETHER
-    )
-
-
-def num_affordable(measured: EnergyMeasurement, seconds: float) -> int:
-    """Return the number of data that `timed_search` can invert in ``seconds`` by its shortest search.
-
-    Args:
-        measured: of the energy.
-        seconds: the time.
-    """
-    return int(_CAREFUL * seconds / ((_OF_CHAIN + _LAST) * measured.seconds))
-
-
-class TimedSearch(Stage):
-    """The stages of `TIED.for_data`, with the chains of each datum that a time allows.
-
-    Args:
-        measured: of the energy.
-        seconds: for all data together.
-    """
-
-    def __init__(self, measured: EnergyMeasurement, seconds: float) -> None:
-        self.measured = measured
-        self.seconds = seconds
-        self.steps = -(-_MOST * _DRAWS // DRAWN_TOGETHER) + sum(steps for _, steps, _ in _TRIED) + _STEPS + _LAST
-
-    def stages(self, batch: int) -> list[StageLike]:
-        """Return the stages of a search in ``batch`` data that takes the given time."""
-        gradients = _CAREFUL * self.seconds / (batch * self.measured.seconds)
-        chains = min(_MOST, max(1, int((gradients - _LAST) / _OF_CHAIN)))
-        temperature, schedule = self.measured.suggested.temperature, self.measured.suggested.schedule
-        pruning = [(_HALVED, chains // 2)] if chains > 1 else []
-        tried: list[StageLike] = []
-        for number, steps, step in _TRIED:
-            tried += [Select(number * chains), Descend(steps, Adam(step))]
-        return [
-            GaussianSearch(_DRAWS * chains, _TRIED[0][0] * chains, 1.0),
-            *tried,
-            Select(chains),
-            AddNoise(schedule, _STEPS, _REHEAT),
-            ReverseDiffusion(schedule, _STEPS, _NUM_MC, temperature, None, keep_best=True, pruning=pruning),
-            Select(1),
-            Descend(_LAST, Adam(_LAST_STEP)),
-        ]
-
-    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """The best that was found for each datum."""
-        return run_stages(self.stages(posterior.batch), posterior, population, generator)
-
+__all__ = ["TIED", "TimedSearch"]
 
 _SETTINGS = ("schedule", "steps", "num_mc", "num_hypotheses", "temperature", "max_score_norm")
+# a chain of the search of `TIED.for_data`: elements drawn, of the best of them how many descend, how often, how far
+_DRAWS, _DESCENTS = 128, ((8, 6, 0.1), (3, 10, 0.07))
+_DIFFUSION_STEPS, _MC_SAMPLES = 10, 2
+_REHEAT_TIME, _PRUNING_TIME = 0.3, 0.2
+_LAST_STEPS, _LAST_LEARNING_RATE = 30, 0.03
+_COST_PER_CHAIN = 130  # in gradient evaluations, draws included
+_MAX_CHAINS = 8
+_PLANNED_SHARE = 0.6  # of the time
+_MAX_EVALUATIONS = 1024  # at once
 
 
 class TIED(Inverter):
@@ -213,5 +135,62 @@ class TIED(Inverter):
             ConfigurationError: the time is not positive, or as `check_energy`, also for other errors.
         """
         check_positive("seconds", seconds)
-        measured = measure_energy(action, energy, clean, transformations, seed=seed)
-        return timed_search(action, energy, transformations, measured, seconds, seed)
+        profile = measure_energy(action, energy, clean, transformations, seed=seed)
+        return TimedSearch(profile, seconds).inverter(action, energy, spread_of(action.group, transformations, seed))
+
+
+class TimedSearch(Stage):
+    """The stages of `TIED.for_data`, with the chains of each datum that a time allows.
+
+    Args:
+        profile: of the energy.
+        seconds: for all data together.
+    """
+
+    def __init__(self, profile: EnergyProfile, seconds: float) -> None:
+        self.profile = profile
+        self.seconds = seconds
+        descents = sum(steps for _, steps, _ in _DESCENTS) + _LAST_STEPS
+        self.steps = -(-_MAX_CHAINS * _DRAWS // DRAWN_TOGETHER) + descents + _DIFFUSION_STEPS
+
+    def inverter(
+        self, action: Action, energy: DataEnergy | Callable[[Any], Tensor], spread: Float[Tensor, "n n"]
+    ) -> Inverter:
+        """Return the inverter of this stage, for the energy with a prior.
+
+        Args:
+            action: the action on data.
+            energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
+            spread: basis in which the transformations have unit spread.
+        """
+        expected = PriorEnergy(energy, spread, self.profile.temperature)
+        return Inverter(action.with_scale(self.profile.scale), expected, [self], max_evaluations=_MAX_EVALUATIONS)
+
+    @property
+    def num_affordable(self) -> int:
+        """The number of data that the shortest search can invert in the time."""
+        return int(_PLANNED_SHARE * self.seconds / ((_COST_PER_CHAIN + _LAST_STEPS) * self.profile.seconds))
+
+    def stages(self, batch: int) -> list[StageLike]:
+        """Return the stages of a search in ``batch`` data that takes the given time."""
+        gradients = _PLANNED_SHARE * self.seconds / (batch * self.profile.seconds)
+        chains = min(_MAX_CHAINS, max(1, int((gradients - _LAST_STEPS) / _COST_PER_CHAIN)))
+        temperature, schedule = self.profile.temperature, self.profile.schedule
+        pruning = [(_PRUNING_TIME, chains // 2)] if chains > 1 else []
+        descents: list[StageLike] = []
+        for number, steps, learning_rate in _DESCENTS:
+            descents += [Select(number * chains), Descend(steps, Adam(learning_rate))]
+        return [
+            GaussianSearch(_DRAWS * chains, _DESCENTS[0][0] * chains, 1.0),
+            *descents,
+            Select(chains),
+            AddNoise(schedule, _DIFFUSION_STEPS, _REHEAT_TIME),
+            ReverseDiffusion(
+                schedule, _DIFFUSION_STEPS, _MC_SAMPLES, temperature, None, keep_best=True, pruning=pruning
+            ),
+            Select(1),
+            Descend(_LAST_STEPS, Adam(_LAST_LEARNING_RATE)),
+        ]
+
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
+        return run_stages(self.stages(posterior.batch), posterior, population, generator)

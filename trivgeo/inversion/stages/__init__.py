@@ -7,7 +7,6 @@ chains or other stages is a verb (`Replicate`, `Select`, `KeepLower`).
 from trivgeo._signatures import check_calls
 from trivgeo.inversion.learned.learned_stages import CalibratedDraws, CleanGate, LearnedReverseDiffusion, OutlierCheck
 from trivgeo.inversion.sampling.importance import ImportanceSampling
-from trivgeo.inversion.stages.bayesian_optimization import BayesianOptimization
 from trivgeo.inversion.stages.chains import AddNoise, Replicate, Select, WarmStart
 from trivgeo.inversion.stages.descend import (
     Adam,
@@ -40,7 +39,6 @@ __all__ = [
     "Adam",
     "AddNoise",
     "AlgebraCoordinates",
-    "BayesianOptimization",
     "CalibratedDraws",
     "CleanGate",
     "Descend",

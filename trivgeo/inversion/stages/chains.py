@@ -1,4 +1,4 @@
-"""The stage that starts from the hypotheses of another inverter."""
+"""Stages that arrange chains: noise on them, copies, a choice of them, or the hypotheses of another inverter."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde import GeometricSchedule, NoiseKernel, Schedule
 
-__all__ = [
-    "AddNoise",
-    "Replicate",
-    "Select",
-    "Side",
-    "WarmStart",
-]
+__all__ = ["AddNoise", "Replicate", "Select", "Side", "WarmStart"]
 
 Side = Literal["restored", "given"]
 """Which datum noise moves: g exp(v) the restored one, exp(v) g the given one."""

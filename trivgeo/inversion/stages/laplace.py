@@ -8,15 +8,14 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo.checks import check_count, check_positive
 from trivgeo.groups import LieGroup
+from trivgeo.inversion.curvature import safe_cholesky
 from trivgeo.inversion.posterior import Posterior
-from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde.resampling import systematic_indices
 
 __all__ = ["Laplace"]
 
-_WELL_RADIUS_IN_DEVIATIONS = 5.0
-"""Standard deviations within which two chains are in one well."""
+_WELL_RADIUS = 5.0  # standard deviations within which two chains are in one well
 
 
 class Laplace(Stage):
@@ -45,11 +44,8 @@ class Laplace(Stage):
         """The draws of the approximation; a chain without finite energy and positive curvature counts for nothing."""
         group, at = posterior.group, population.evaluated(posterior)
         curvature = posterior.curvature(at.elements) / self.temperature
-        eye = torch.eye(group.dim, dtype=curvature.dtype, device=curvature.device)
-        finite = torch.isfinite(at.energies) & torch.isfinite(curvature).all((-2, -1))
-        factor, info = torch.linalg.cholesky_ex(where_rows(finite, curvature, eye))
-        good = finite & (info == 0)
-        factor = where_rows(good, factor, eye)
+        factor, positive = safe_cholesky(curvature)
+        good = positive & torch.isfinite(at.energies)
         alone = good & ~self._is_double(group, at.elements, torch.where(good, at.energies, torch.inf), factor)
         logits = -at.energies / self.temperature - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         logits = torch.where(alone, logits, -torch.inf)
@@ -65,7 +61,7 @@ class Laplace(Stage):
     def _is_double(group: LieGroup, g: Tensor, energies: Tensor, factor: Tensor) -> Tensor:
         """Return a mask ``[b, k]`` of chains that have a lower chain within reach."""
         v = group.log(group.compose(group.inverse(g).unsqueeze(1), g.unsqueeze(2)))  # of the second seen from the first
-        near = (matmul(v.unsqueeze(-2), factor.unsqueeze(1))).square().sum((-2, -1)) < _WELL_RADIUS_IN_DEVIATIONS**2
+        near = (matmul(v.unsqueeze(-2), factor.unsqueeze(1))).square().sum((-2, -1)) < _WELL_RADIUS**2
         order = torch.arange(energies.shape[1], device=energies.device)
         lower = energies.unsqueeze(1) < energies.unsqueeze(2)
         first = (energies.unsqueeze(1) == energies.unsqueeze(2)) & (order < order.unsqueeze(-1))

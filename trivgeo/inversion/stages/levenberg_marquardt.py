@@ -7,13 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.checks import check_count, check_positive
+from trivgeo.inversion.curvature import safe_cholesky
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
 
 __all__ = ["LevenbergMarquardt"]
 
-_DAMPING_BOUNDS = (1e-9, 1e9)
+_DAMPING_BOUNDS = (1e-9, 1e9)  # in units of the diagonal of the curvature
 
 
 class LevenbergMarquardt(Stage):
@@ -71,16 +72,12 @@ class LevenbergMarquardt(Stage):
 def _damped_step(
     curvature: Float[Tensor, "b k n n"], gradient: Float[Tensor, "b k n"], damping: Float[Tensor, "b k"]
 ) -> tuple[Float[Tensor, "b k n"], Tensor]:
-    """The step, and where there is one; zero elsewhere."""
+    """Return damped Gauss-Newton steps, zero where the system is not positive definite, and where all is finite."""
     finite = torch.isfinite(gradient).all(-1) & torch.isfinite(curvature).all((-2, -1))
-    eye = torch.eye(gradient.shape[-1], dtype=gradient.dtype, device=gradient.device)
-    curvature = where_rows(finite, curvature, eye)
     diagonal = curvature.diagonal(dim1=-2, dim2=-1)
     # directions in which nothing changes keep a little of the others' curvature
     least = diagonal.amax(-1, keepdim=True) * torch.finfo(gradient.dtype).eps
     diagonal = torch.maximum(diagonal, least + torch.finfo(gradient.dtype).tiny)
-    factor, info = torch.linalg.cholesky_ex(curvature + torch.diag_embed(damping.unsqueeze(-1) * diagonal))
-    good = finite & (info == 0)
-    factor = where_rows(good, factor, eye)
+    factor, good = safe_cholesky(curvature + torch.diag_embed(damping.unsqueeze(-1) * diagonal))
     v = -torch.cholesky_solve(torch.where(finite.unsqueeze(-1), gradient, 0.0).unsqueeze(-1), factor).squeeze(-1)
-    return torch.where(good.unsqueeze(-1), v, 0.0), finite
+    return torch.where((good & finite).unsqueeze(-1), v, 0.0), finite

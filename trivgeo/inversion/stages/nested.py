@@ -1,4 +1,4 @@
-"""Stages under another energy than the inverter's."""
+"""Stages that run other stages: as long as the energy falls, in double precision, under another energy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,44 @@ from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stage import Population, Stage, StageLike, check_stage, run_stages, steps_of
 
-__all__ = [
-    "InDoublePrecision",
-    "KeepLower",
-    "WithEnergy",
-]
+__all__ = ["InDoublePrecision", "KeepLower", "NestedStages", "WithEnergy"]
 
 
-class KeepLower(Stage):
+class NestedStages(Stage):
+    """Base class of stages that run others one after another.
+
+    Args:
+        stages: the stages that are run, see `Inverter`.
+
+    Raises:
+        ConfigurationError: an argument is not a stage.
+    """
+
+    def __init__(self, *stages: StageLike) -> None:
+        self.stages = tuple(check_stage(stage) for stage in stages)
+        self.steps = steps_of(self.stages)
+
+    def run_under(
+        self,
+        other: Posterior,
+        posterior: Posterior,
+        population: Population,
+        generator: torch.Generator | None,
+    ) -> Population:
+        """Return the population after the stages under another posterior, whose evaluations count for the first.
+
+        Args:
+            other: what the stages see.
+            posterior: what the stage was given.
+            population: before the stages; its energies are forgotten.
+            generator: the source of randomness.
+        """
+        population = run_stages(self.stages, other, population.moved(population.elements), generator)
+        posterior.count(other.energy_evaluations, other.gradient_evaluations, other.network_evaluations)
+        return population.moved(population.elements)
+
+
+class KeepLower(NestedStages):
     """Stages after which every chain that ends at a higher energy goes back to where it was.
 
     Args:
@@ -31,12 +61,7 @@ class KeepLower(Stage):
         ConfigurationError: an argument is not a stage; or (when run) the number of chains changes.
     """
 
-    def __init__(self, *stages: StageLike) -> None:
-        self.stages = tuple(check_stage(stage) for stage in stages)
-        self.steps = steps_of(self.stages)
-
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """Return each chain as the stages leave it, or as it was if its energy was lower."""
         before = population.evaluated(posterior)
         after = run_stages(self.stages, posterior, before, generator).evaluated(posterior)
         if after.size != before.size:
@@ -45,7 +70,7 @@ class KeepLower(Stage):
         return start.or_lower(after.elements, after.energies)
 
 
-class InDoublePrecision(Stage):
+class InDoublePrecision(NestedStages):
     """Stages that compute in double precision, whatever the data are in.
 
     The place of a minimum is known to the square root of the precision of the energy: in single precision descents end
@@ -63,19 +88,13 @@ class InDoublePrecision(Stage):
         ConfigurationError: an argument is not a stage.
     """
 
-    def __init__(self, *stages: StageLike) -> None:
-        self.stages = tuple(check_stage(stage) for stage in stages)
-        self.steps = steps_of(self.stages)
-
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        wide = posterior.in_double()
-        moved = replace(population, elements=population.elements.double(), energies=None)
-        moved = run_stages(self.stages, wide, moved, generator)
-        posterior.count(wide.energy_evaluations, wide.gradient_evaluations, wide.network_evaluations)
-        return replace(moved, elements=moved.elements.to(population.elements.dtype), energies=None)
+        wide = population.moved(population.elements.double())
+        found = self.run_under(posterior.in_double(), posterior, wide, generator)
+        return found.moved(found.elements.to(population.elements.dtype))
 
 
-class WithEnergy(Stage):
+class WithEnergy(NestedStages):
     """Stages that see another energy than the inverter's, such as one with wider wells.
 
     ```python
@@ -92,14 +111,8 @@ class WithEnergy(Stage):
     """
 
     def __init__(self, energy: DataEnergy | Callable[[Any], Tensor], *stages: StageLike) -> None:
+        super().__init__(*stages)
         self.energy = as_energy(energy)
-        self.stages = tuple(check_stage(stage) for stage in stages)
-        self.steps = steps_of(self.stages)
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """The population after the stages, its energies forgotten; what they evaluated counts."""
-        other = posterior.under(self.energy)
-        population = population.moved(population.elements)
-        population = run_stages(self.stages, other, population, generator)
-        posterior.count(other.energy_evaluations, other.gradient_evaluations, other.network_evaluations)
-        return population.moved(population.elements)
+        return self.run_under(posterior.under(self.energy), posterior, population, generator)

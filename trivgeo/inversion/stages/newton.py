@@ -9,16 +9,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._autocast import matmul
-from trivgeo._numerics import eigh
 from trivgeo.checks import check_count
+from trivgeo.inversion.curvature import absolute_eigh
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage
 
 __all__ = ["Newton"]
 
-_MIN_RELATIVE_CURVATURE = 1e-6  # of the largest; flatter directions are taken to be as flat
-_SHARES = (1.0, 0.3, 0.1, 0.03, 0.01)  # of a step, tried in turn until the energy falls
+_MIN_RELATIVE_CURVATURE = 1e-6  # directions that are flatter, in units of the steepest, are taken to be as steep
+_STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.03, 0.01)  # tried in turn until the energy falls
 
 
 class Newton(Stage):
@@ -41,7 +41,6 @@ class Newton(Stage):
         self.steps = check_count("steps", steps)
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """The population, no chain with a higher energy than before."""
         group, current = posterior.group, population.evaluated(posterior)
         for _ in range(self.steps):
             g = current.elements
@@ -51,15 +50,9 @@ class Newton(Stage):
                 return posterior.gradient(lambda w: group.compose(g, group.exp(w)), v)[0]
 
             slope, hessian = gradient(zero), _differences(gradient, zero)
-            found = torch.isfinite(hessian).all(-1).all(-1) & torch.isfinite(slope).all(-1)
-            unit = torch.eye(group.dim, dtype=g.dtype, device=g.device)
-            known = where_rows(found, hessian, unit)
-            decomposed = eigh(known.to(torch.promote_types(g.dtype, torch.float32)))  # none in half
-            values, vectors = (part.to(g.dtype) for part in decomposed)
-            curvature = values.abs()
-            least = _MIN_RELATIVE_CURVATURE * curvature.amax(-1, keepdim=True)
-            curvature = torch.maximum(curvature, least.clamp(min=torch.finfo(g.dtype).tiny))
-            along = matmul(where_rows(found, slope, zero).unsqueeze(-2), vectors).squeeze(-2) / curvature
+            known = torch.isfinite(hessian).all((-2, -1)) & torch.isfinite(slope).all(-1)
+            curvature, vectors = absolute_eigh(hessian, _MIN_RELATIVE_CURVATURE)
+            along = matmul(where_rows(known, slope, zero).unsqueeze(-2), vectors).squeeze(-2) / curvature
             step = -matmul(vectors, along.unsqueeze(-1)).squeeze(-1)
             current = _lowered(posterior, current, step)
             posterior.step()
@@ -69,7 +62,7 @@ class Newton(Stage):
 def _lowered(posterior: Posterior, before: EvaluatedPopulation, step: Float[Tensor, "b k n"]) -> EvaluatedPopulation:
     """The largest share of each chain's step that lowers its energy; where none does, the chain stays."""
     group, g, current = posterior.group, before.elements, before
-    for share in _SHARES:
+    for share in _STEP_FRACTIONS:
         new = before.moved(group.compose(g, group.exp(share * step))).evaluated(posterior)
         stays = current.energies >= before.energies
         lower = stays & (new.energies < before.energies)

@@ -30,8 +30,10 @@ ScoreBound = float | Literal["adaptive"] | None
 """Longest score; see `ReverseDiffusion`."""
 
 _TIME_TOLERANCE = 1e-9
-_NOISES, _REACH, _SPREADS = 3.0, 2.5, 2.0
-"""Bounds of a score, see `score_bound`: noises of a step, units of the basis in all, typical scores of one point."""
+# bounds of a score, see `score_bound`
+_MAX_STEP_IN_NOISE_STDS = 3.0
+_MAX_TOTAL_SHIFT = 2.5  # of all steps, in units of the basis of the group
+_MAX_SCORE_OF_A_POINT = 2.0  # in units of the typical score of the noise of a single point
 
 
 class ReverseDiffusion(Stage):
@@ -190,7 +192,10 @@ def score_bound(schedule: Schedule, step: float, dim: int, t: float) -> float:
     """
     gamma = float(schedule(t))
     noise = math.sqrt(float(schedule.variance(0.0, max(t, step))))
-    return math.sqrt(dim) * min(_NOISES / (gamma * math.sqrt(step)), max(_REACH / gamma**2, _SPREADS / noise))
+    return math.sqrt(dim) * min(
+        _MAX_STEP_IN_NOISE_STDS / (gamma * math.sqrt(step)),
+        max(_MAX_TOTAL_SHIFT / gamma**2, _MAX_SCORE_OF_A_POINT / noise),
+    )
 
 
 def _check_pruning(pruning: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:

@@ -93,7 +93,7 @@ class OrbitCurvature(OrbitCriterion):
         return torch.where(finite[..., 1:-1], -bend, torch.inf)
 
 
-_LEVELS = 8
+_NUM_LEVELS = 8
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class SearchLevel:
 
 
 def basis_levels(
-    group: LieGroup, num_levels: int = _LEVELS, extent: float = 1.0, shrink: float = 0.25
+    group: LieGroup, num_levels: int = _NUM_LEVELS, extent: float = 1.0, shrink: float = 0.25
 ) -> list[SearchLevel]:
     """Levels along the basis directions of a group in turn, the extent ``shrink`` times as large every round.
 
@@ -217,7 +217,7 @@ class SearchOrbits(Stage):
             check_count("levels", levels)
         self.levels = levels if levels is None or isinstance(levels, int) else tuple(levels)
         self.classes = classes
-        self.steps = levels if isinstance(levels, int) else _LEVELS if levels is None else len(levels)
+        self.steps = levels if isinstance(levels, int) else _NUM_LEVELS if levels is None else len(levels)
 
     def levels_of(self, group: LieGroup) -> list[SearchLevel]:
         """Return the levels of the search on ``group``.
@@ -229,7 +229,7 @@ class SearchOrbits(Stage):
             return affine_levels()
         levels = self.levels
         if levels is None or isinstance(levels, int):
-            return basis_levels(group, _LEVELS if levels is None else levels)
+            return basis_levels(group, _NUM_LEVELS if levels is None else levels)
         if not levels:
             raise ConfigurationError("levels: expected at least one")
         for level in levels:

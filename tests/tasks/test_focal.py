@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +16,14 @@ from torch import Tensor
 
 pytest.importorskip("botorch")
 
+from tasks import focal
+from tasks.focal import BayesianOptimization, FoCal
 from tests.helpers import assert_relative, rand, seeded
+from tests.inversion import test_every_inverter as contract
 from tests.inversion.templates import TEMPLATES, Template, wall
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, Affine, Translation
-from trivgeo.inversion import FoCal, InverseProblem, RandomSearch
-from trivgeo.inversion.stages import BayesianOptimization, gaussian_process
+from trivgeo.inversion import InverseProblem
 
 
 def test_published_settings() -> None:
@@ -54,7 +59,7 @@ class TestSurrogate:
     def test_posterior(self) -> None:
         x, y = functions(3, 6, 2)
         at = rand(3, 5, 2, seed=9)
-        model = gaussian_process._surrogate(x, y, 0.3, fit=False)
+        model = focal._surrogate(x, y, 0.3, fit=False)
         posterior = model.posterior(at)
         for i in range(3):
             mean, std, _ = closed_form(x[i], y[i], 0.3, at[i])
@@ -64,7 +69,7 @@ class TestSurrogate:
     def test_fit_is_the_best_length_scale(self) -> None:
         """All at once, and as high a likelihood as the best on a dense grid has for each."""
         x, y = functions(5, 12, 2)
-        fitted = gaussian_process._surrogate(x, y, 0.005, fit=True).covar_module.lengthscale.detach().flatten()
+        fitted = focal._surrogate(x, y, 0.005, fit=True).covar_module.lengthscale.detach().flatten()
         for i in range(5):
             reached = closed_form(x[i], y[i], float(fitted[i]), x[i])[2]
             best = max(closed_form(x[i], y[i], s, x[i])[2] for s in np.geomspace(0.005, 3.0, 100))
@@ -73,7 +78,7 @@ class TestSurrogate:
     @pytest.mark.parametrize("dim", [1, 2])
     def test_proposes_the_largest_expected_improvement(self, dim: int) -> None:
         x, y = functions(4, 5, dim)
-        proposed = gaussian_process.propose(x, y, length_scale=0.2, fit=False, generator=seeded(0))
+        proposed = focal.propose(x, y, length_scale=0.2, fit=False, generator=seeded(0))
         assert proposed.shape == (4, dim)
         assert bool(((proposed >= 0) & (proposed <= 1)).all())
         grid = torch.cartesian_prod(*[torch.linspace(0, 1, 61, dtype=torch.float64)] * dim).reshape(-1, dim)
@@ -88,10 +93,10 @@ class TestSurrogate:
 
     def test_values_of_any_size_and_constant_ones(self) -> None:
         x, y = functions(3, 6, 2)
-        plain = gaussian_process.propose(x, y, length_scale=0.2, fit=True, generator=seeded(0))
-        scaled = gaussian_process.propose(x, 1e9 * y - 1e12, length_scale=0.2, fit=True, generator=seeded(0))
+        plain = focal.propose(x, y, length_scale=0.2, fit=True, generator=seeded(0))
+        scaled = focal.propose(x, 1e9 * y - 1e12, length_scale=0.2, fit=True, generator=seeded(0))
         assert_relative(scaled, plain, 0.02)
-        constant = gaussian_process.propose(x, torch.ones_like(y), length_scale=0.2, fit=True, generator=seeded(0))
+        constant = focal.propose(x, torch.ones_like(y), length_scale=0.2, fit=True, generator=seeded(0))
         assert torch.isfinite(constant).all()
 
 
@@ -130,6 +135,23 @@ class TestKnownOptimum:
         assert bool((result.best()[:, 0] <= 0.5).all())
 
 
+class TestContract:
+    """What every inverter keeps."""
+
+    @pytest.mark.parametrize("problem", [contract.images, contract.operators])
+    def test_lowers_the_energy_and_counts(self, problem: Callable[[], Any]) -> None:
+        make = lambda action, energy: FoCal(action, energy, 6, 3, box=0.7, num_hypotheses=2)  # noqa: E731
+        contract.test_lowers_the_energy_and_counts(make, problem)
+
+    @pytest.mark.slow(reason="those of the library stay")
+    def test_a_datum_alone_and_in_any_batch(self) -> None:
+        contract.check_batches(lambda action, energy: FoCal(action, energy, 3, 1, 0.3, 0.7))
+
+    def test_no_data(self) -> None:
+        result = FoCal(SE(2).action(), wall)(torch.zeros(0, 5, 2))
+        assert (result.elements.shape, result.energies.shape) == ((0, 1, 2, 3), (0, 1))
+
+
 class TestRun:
     def test_result(self) -> None:
         problem = Template(SE(2), batch=3)
@@ -164,14 +186,12 @@ class TestRun:
 
 
 def test_without_botorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said at once, with the extra that brings it; everything else works."""
+    """Said when a configuration names it, with the extra that brings BoTorch."""
     for name in [n for n in sys.modules if n.split(".")[0] == "botorch"]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "trivgeo.inversion.stages.gaussian_process")
-    monkeypatch.delattr("trivgeo.inversion.stages.gaussian_process")
+    monkeypatch.delitem(sys.modules, "tasks.focal")
     with pytest.raises(ConfigurationError, match=r"trivgeo\[bayes\]"):
-        FoCal(SE(2).action(), wall)
-    RandomSearch(SE(2).action(), wall)
+        importlib.import_module("tasks.focal")
 
 
 @pytest.mark.parametrize(
