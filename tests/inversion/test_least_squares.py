@@ -293,7 +293,7 @@ class TestCurvature:
         given = InverseProblem(PointCloud(group), LeastSquares(PairedPoints(reference))).given(x)
 
         def energy(v: Tensor) -> Tensor:
-            return given._energy(group.retract(g, v)).sum()
+            return given.energies(group.retract(g, v)).sum()
 
         zero = torch.zeros(2, group.dim, dtype=torch.float64)
         dense = jacfwd(jacrev(energy))(zero)
