@@ -1,5 +1,7 @@
 """Everything public, called with arguments that are wrong: typed errors or none."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import pytest
@@ -8,7 +10,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from tests.fuzz import Finding, attack, targets
-from trivgeo._signatures import checked
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 
 
@@ -38,6 +40,41 @@ def test_parts_of_tuples() -> None:
             Pairs(wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="bounds"):
         Pairs([], (0.0, 1.0, 2.0))  # type: ignore[arg-type]
+
+
+@checked(but=("free",))
+class Walk:
+    """Of a class the constructor and the public methods are checked, but those that are named."""
+
+    def __init__(self, size: float) -> None:
+        self.size, self.origin = size, torch.zeros(2)
+
+    def step(self, v: Float[Tensor, " n"]) -> Tensor:
+        return v.mul(self.size)
+
+    def free(self, v: Float[Tensor, " n"]) -> Tensor:
+        return v.mul(self.size)
+
+    @classmethod
+    def of(cls, sizes: Sequence[float]) -> Walk:
+        return cls(sum(sizes))
+
+
+def test_a_class() -> None:
+    walk = Walk.of([1.0, 2])
+    assert walk.step([1.0, 2.0]).tolist() == [3.0, 6.0]  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="size: expected float"):
+        Walk("long")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="sizes: expected"):
+        Walk.of(3.0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="v: expected float tensor"):
+        walk.step("far")  # type: ignore[arg-type]
+    with pytest.raises(AttributeError):
+        walk.free("far")  # type: ignore[arg-type]
+    with torch.device("meta"):
+        assert Walk(1.0).origin.device.type == "cpu"
+    with pytest.raises(ConfigurationError, match="target: expected a function or a class"):
+        checked(3)  # type: ignore[type-var]
 
 
 @checked

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 
 __all__ = [
@@ -33,6 +34,7 @@ _FACTORS = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 _BITS = 52
 
 
+@checked
 class NoiseStreams(torch.Generator):
     r"""A source of noise with a stream of its own for each datum of a batch, in place of a generator.
 

@@ -1,18 +1,34 @@
-"""Checks of arguments that library and tasks share: each returns what it was given, or says what was expected."""
+"""Checks of arguments: by the annotations of what is called, and by functions that return what they were given, or
+say what was expected.
+
+Shapes are compared by jaxtyping. The rest is by hand, for beartype checks before every call, also in inner loops, and
+its errors are none of `trivgeo.errors`. That the library itself keeps to its annotations is tested with both
+(`tests/test_runtime_types.py`).
+"""
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
+import dataclasses
+import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+import sys
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Literal, TypeVar, Union, overload
 
+import jaxtyping
 import numpy as np
 import torch
-from torch import Tensor
+from jaxtyping import Float, jaxtyped
+from torch import Tensor, nn
 
+from trivgeo._numerics import is_traced, on_cpu
 from trivgeo._torch import pytree
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, ShapeError, TrivgeoError
 
 __all__ = [
     "check_arguments",
@@ -24,6 +40,7 @@ __all__ = [
     "check_positive",
     "check_tensor",
     "check_type",
+    "checked",
     "promoted",
     "with_tensors",
 ]
@@ -31,6 +48,121 @@ __all__ = [
 T = TypeVar("T")
 
 _LONGEST_TEXT = 120  # largest number of letters of a value in a message
+Fits = Callable[[Any], bool]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_RAW = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, RuntimeError, AssertionError)
+_SPECIAL = ("__init__", "__call__")
+_SEQUENCES = (list, tuple)  # not named tuples, which are data of several parts
+_ARRAYS = (np.ndarray, np.floating)
+
+
+@overload
+def checked(target: F) -> F: ...
+
+
+@overload
+def checked(*, but: Collection[str]) -> Callable[[F], F]: ...
+
+
+def checked(target: Any = None, *, but: Collection[str] = ()) -> Any:
+    """Decorate a public function, or a public class, so that bad arguments are explained by their annotations.
+
+    Where a call raises an error that is none of `trivgeo.errors`, its arguments are compared with the annotations, and
+    the first that does not fit is named in a `ConfigurationError` or a `ShapeError`. Arrays and lists that should be
+    tensors are made tensors before the call. Of a class all public methods are decorated, the constructor and
+    ``__call__``; constants that a constructor makes are on the CPU, whatever the default device, unless the class is a
+    network.
+
+    ```python
+    @checked(but=("step",))
+    class Walk:
+        def __init__(self, group: LieGroup, size: float) -> None: ...
+    ```
+
+    Args:
+        target: the function or the class.
+        but: methods of a class that are left as they are, since they check by other means or are called in inner loops.
+
+    Raises:
+        ConfigurationError: the target is neither.
+    """
+    if target is not None and not callable(target):
+        raise ConfigurationError(f"target: expected a function or a class, got {target!r}")
+    if target is None:
+        return functools.partial(checked, but=but)
+    if not isinstance(target, type):
+        return _explained(target)
+    for name, member in list(vars(target).items()):
+        # a record holds what it is given
+        record = name == "__init__" and dataclasses.is_dataclass(target) and "__post_init__" not in dir(target)
+        if name not in but and not record and (name in _SPECIAL or not name.startswith("_")):
+            if isinstance(member, classmethod | staticmethod):
+                setattr(target, name, type(member)(_explained(member.__func__)))
+            elif inspect.isfunction(member) and (found := _explained(member)) is not member:
+                own_device = name == "__init__" and not issubclass(target, nn.Module)  # networks follow the default
+                setattr(target, name, on_cpu(found) if own_device else found)
+    return target
+
+
+def _explained(function: F) -> F:
+    """The function, whose arguments are checked by their annotations when it raises an error that is none of ours.
+
+    What works is called at no cost, but for constructors, whose arguments are checked in any case, since what they keep
+    is used later; a typed error of its own comes first. Sizes that share a name, as n in
+    ``Float[Tensor, "n n"]``, must agree, also between arguments. Arrays and lists that should be tensors are made
+    tensors before the call. The function is called once: an error that no argument explains is raised as it is, since
+    it came from a function that was handed over, say.
+    """
+    if inspect.unwrap(function) is not function:
+        return function
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+
+    @functools.cache
+    def rules() -> dict[str, _Rule]:
+        # not what is returned, which may be of a module that is not imported yet
+        annotations = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+        holder = types.SimpleNamespace(__annotations__=annotations)
+        hints = typing.get_type_hints(holder, function.__globals__, _Names(function.__globals__))
+        unchecked = {p.name for p in parameters if p.kind is p.VAR_KEYWORD}
+        found = {name: _Rule(name, hint) for name, hint in hints.items() if name not in unchecked}
+        return {name: rule for name, rule in found.items() if rule.fits is not None}
+
+    def fitted(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        known, shapes = rules(), dict[str, list[int]]()
+        values = list(arguments)
+        with jaxtyped("context"):  # sizes that share a name agree within it
+            for place, value in enumerate(values):
+                name = positional[place] if place < len(positional) else rest
+                if name in known:
+                    values[place] = known[name](value, shapes)
+            return values, {name: known[name](x, shapes) if name in known else x for name, x in named.items()}
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if is_traced():
+            return function(*arguments, **named)
+        if any(type(value) in _SEQUENCES or isinstance(value, _ARRAYS) for value in (*arguments, *named.values())):
+            with contextlib.suppress(TrivgeoError):  # the function has better words for what does not fit
+                values, named = fitted(arguments, named)
+                arguments = tuple(values)
+        try:
+            result = function(*arguments, **named)
+            if function.__name__ == "__init__":
+                fitted(arguments, named)
+            return result
+        except (TrivgeoError, jaxtyping.TypeCheckError):
+            raise
+        except _RAW as error:
+            try:
+                fitted(arguments, named)
+            except TrivgeoError as refusal:
+                raise refusal from error
+            raise
+
+    return typing.cast(F, call)
 
 
 def check_arguments(name: str, function: Callable[..., Any], *arguments: str, keywords: Sequence[str] = ()) -> None:
@@ -59,6 +191,7 @@ def check_arguments(name: str, function: Callable[..., Any], *arguments: str, ke
         raise ConfigurationError(f"{name}: expected a function of ({expected}), got one of {signature}") from error
 
 
+@checked
 def check_count(name: str, value: int, minimum: int = 1) -> int:
     """Return ``value`` if it is an integer of at least ``minimum``; the message of the error calls it ``name``.
 
@@ -92,6 +225,7 @@ def check_fraction(name: str, value: float) -> float:
     return value
 
 
+@checked
 def check_choice(name: str, value: T, choices: Iterable[T]) -> T:
     """Return ``value`` if it is one of ``choices``; the message of the error calls it ``name``.
 
@@ -106,6 +240,7 @@ def check_choice(name: str, value: T, choices: Iterable[T]) -> T:
     return value
 
 
+@checked
 def check_type(name: str, value: Any, kind: type[T]) -> T:
     """Return ``value`` if it is an instance of ``kind``; the message of the error calls it ``name``.
 
@@ -239,3 +374,129 @@ def _stacked(value: Any, reference: Tensor | None = None) -> Tensor:
 
 def _is_number(value: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class _Names(dict[str, Any]):
+    """The names of a module; those that it imports for its annotations alone are those of the library."""
+
+    def __missing__(self, name: str) -> Any:
+        for module in [m for key, m in sys.modules.items() if key.startswith("trivgeo.")]:
+            if name in vars(module):
+                return vars(module)[name]
+        raise KeyError(name)
+
+
+class _Rule:
+    """What an argument must be."""
+
+    def __init__(self, name: str, hint: Any) -> None:
+        self.name = name
+        self.fits = _fits(hint)
+        alternatives = _alternatives(hint)
+        # a tensor of any shape holds floats
+        self.tensors = [Float[Tensor, "..."] if h is Tensor else h for h in alternatives if _is_tensor(h)]
+        self.expected = " or ".join(map(_described, alternatives))
+
+    def __call__(self, value: Any, shapes: dict[str, list[int]]) -> Any:
+        """The argument, if it fits.
+
+        Args:
+            value: the argument.
+            shapes: those of the tensors before it, by name; that of the argument is added.
+
+        Raises:
+            ConfigurationError: it is of another kind.
+            ShapeError: it is a tensor of another shape.
+        """
+        assert self.fits is not None
+        if self.tensors and isinstance(value, (*_SEQUENCES, *_ARRAYS)) and not self.fits(value):
+            value = check_tensor(self.name, value)
+        if isinstance(value, Tensor) and self.tensors:
+            if not any(_has_dtype(value, hint) for hint in self.tensors):
+                raise ConfigurationError(f"{self.name}: expected {self.expected}, got a tensor of {value.dtype}")
+            if not any(isinstance(value, hint) for hint in self.tensors):  # type: ignore[arg-type]
+                others = f" beside {', '.join(f'{name} {shape}' for name, shape in shapes.items())}" if shapes else ""
+                raise ShapeError(f"{self.name}: expected {self.expected}, got {list(value.shape)}{others}")
+            shapes[self.name] = list(value.shape)
+        elif not self.fits(value):
+            raise ConfigurationError(f"{self.name}: expected {self.expected}, got {value!r:.200}")
+        return value
+
+
+def _has_dtype(value: Tensor, hint: Any) -> bool:
+    """Whether the dtype of a tensor is one of an annotation such as ``Float[Tensor, "*batch n"]``."""
+    return isinstance(hint.dtypes, str) or str(value.dtype).removeprefix("torch.") in hint.dtypes
+
+
+def _fits(hint: Any) -> Fits | None:
+    """Whether a value is what an annotation says; ``None`` if it says nothing that can be seen."""
+    if hint is None or hint is type(None):
+        return lambda value: value is None
+    if _is_tensor(hint):
+        return lambda value: isinstance(value, Tensor)
+    if len(alternatives := _alternatives(hint)) > 1:
+        parts = [_fits(part) for part in alternatives]
+        known = [part for part in parts if part is not None]
+        return (lambda value: any(part(value) for part in known)) if len(known) == len(parts) else None
+    if isinstance(hint, TypeVar):
+        bound = hint.__bound__
+        if isinstance(bound, typing.ForwardRef):
+            bound = _Names()[bound.__forward_arg__]
+        return None if bound is None else _fits(bound)
+    if hint in (Any, object):
+        return None
+    if hint in _NUMBERS:
+        return lambda value: isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return lambda value: isinstance(value, str | int) and value in inner
+    if origin is tuple and Ellipsis not in inner:
+        each = [_fits(part) for part in inner]
+        return lambda value: (
+            _is_sequence(value)
+            and len(value) == len(each)
+            and all(fits is None or fits(item) for fits, item in zip(each, value, strict=True))
+        )
+    if origin in (collections.abc.Sequence, tuple, list):
+        item = _fits(inner[0]) if inner else None
+        return lambda value: _is_sequence(value) and (item is None or all(map(item, value)))
+    if origin is collections.abc.Callable or hint is collections.abc.Callable:
+        return callable
+    kind = hint if origin is None else origin
+    if not isinstance(kind, type) or typing.is_typeddict(kind):
+        return None
+    if kind is collections.abc.Iterable:
+        part = _fits(inner[0]) if inner else None  # of what can be read twice
+        return lambda value: (
+            isinstance(value, kind)
+            and not isinstance(value, Tensor)
+            and (part is None or not _is_sequence(value) or all(map(part, value)))
+        )
+    return lambda value: isinstance(value, kind)
+
+
+_NUMBERS: dict[Any, tuple[type, ...]] = {int: (int, np.integer), float: (int, float, np.integer, np.floating)}
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """What an argument may be: the parts of a union, the constraints of a type variable."""
+    if isinstance(hint, TypeVar) and hint.__constraints__:
+        return hint.__constraints__
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _is_tensor(hint: Any) -> bool:
+    return hint is Tensor or (isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray))
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, collections.abc.Sequence) and not isinstance(value, str | bytes)
+
+
+def _described(hint: Any) -> str:
+    """An annotation in words."""
+    if _is_tensor(hint) and hint is not Tensor:
+        return f"{hint.__name__.partition('[')[0].lower()} tensor [{hint.dim_str}]"
+    if hint is None or hint is type(None):
+        return "None"
+    return inspect.formatannotation(hint).replace("collections.abc.", "").replace("trivgeo.", "")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import ModuleType
 from typing import Any
 
-from trivgeo._signatures import check_calls
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 
 __all__ = [
@@ -343,6 +343,7 @@ _PRIMES_OF = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)\(\s*([{_LETTER}][{_L
 _PRIMED = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)__(\d+)")  # how primes are written for Python; no name of text
 
 
+@checked
 def exact(
     value: Any, argument: str = "value", functions: Iterable[str] = (), names: Mapping[str, Any] | None = None
 ) -> Any:
@@ -380,6 +381,7 @@ def exact(
     return expression.xreplace({f: _rational_of(f) for f in expression.atoms(sp.Float)})
 
 
+@checked
 def parse_expression(
     text: str, argument: str = "text", functions: Iterable[str] = (), names: Mapping[str, Any] | None = None
 ) -> Any:
@@ -397,6 +399,7 @@ def parse_expression(
     return _Reader(text, argument, functions, names or {}).expression()
 
 
+@checked
 def parse_equations(texts: Sequence[str], argument: str = "pde") -> list[Any]:
     """Equations as SymPy expressions that are to vanish, in functions such as ``u(x, t)``.
 
@@ -702,6 +705,7 @@ def _is_plain_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, (bool, require_sympy().Basic))
 
 
+@checked
 def require_sympy() -> ModuleType:
     """The module ``sympy``.
 
@@ -715,6 +719,3 @@ def require_sympy() -> ModuleType:
             "symbolic input: expected the package sympy, which is not installed: pip install 'trivgeo[symbolic]'"
         ) from error
     return sympy
-
-
-check_calls(__name__, __all__)

@@ -24,13 +24,14 @@ from torch.func import jvp, vjp
 
 from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
-from trivgeo._signatures import check_calls
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 
 __all__ = ["GroupManifold", "RiemannianAdam"]
 
 
+@checked
 class GroupManifold(geoopt.Manifold):
     r"""A Lie group with the left-invariant metric that makes the group's basis orthonormal.
 
@@ -253,6 +254,7 @@ class GroupManifold(geoopt.Manifold):
         return shape[: len(shape) - self.ndim]
 
 
+@checked
 class RiemannianAdam(geoopt.optim.RiemannianAdam):
     """geoopt's Riemannian Adam, whose checkpoints resume exactly.
 
@@ -284,6 +286,3 @@ class RiemannianAdam(geoopt.optim.RiemannianAdam):
 def _plain(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Without geoopt's tensor subclass, which transforms of torch.func do not take (geoopt#221)."""
     return tuple(t.as_subclass(Tensor) for t in tensors)
-
-
-check_calls(__name__, __all__)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trivgeo._applications import importable, is_ours, portable
+from trivgeo.checks import checked
 from trivgeo.errors import CheckpointError, TrivgeoError
 
 __all__ = [
@@ -87,6 +88,7 @@ _FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 _DTYPES = _FLOATS | {torch.int64, torch.int32, torch.uint8, torch.bool}
 
 
+@checked
 class Network(nn.Module, ABC):
     """Network that a file can hold: `architecture` has the arguments of its constructor."""
 

@@ -1,6 +1,5 @@
 """Actions on data that are more than points."""
 
-from trivgeo._signatures import check_calls
 from trivgeo.actions.augment import augment
 from trivgeo.actions.cloud import PointCloud
 from trivgeo.actions.field import Field, FieldAction, Grid, resample
@@ -22,5 +21,3 @@ __all__ = [
     "interpolate",
     "resample",
 ]
-
-check_calls(__name__, __all__)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trivgeo._torch import pytree
 from trivgeo.actions.field import Field, FieldAction, Grid
-from trivgeo.checks import check_type
+from trivgeo.checks import check_type, checked
 from trivgeo.errors import DomainError, ShapeError
 
 __all__ = ["augment"]
@@ -17,6 +17,7 @@ __all__ = ["augment"]
 _MAX_DRAWS = 20  # largest number of elements that are drawn for a field
 
 
+@checked
 def augment(
     u: Field,
     action: FieldAction,

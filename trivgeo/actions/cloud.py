@@ -7,13 +7,14 @@ from typing import Any, final
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trivgeo.checks import check_tensor, check_type
+from trivgeo.checks import check_tensor, check_type, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 
 __all__ = ["PointCloud"]
 
 
+@checked
 @final
 class PointCloud(Action):
     """A transformation of R^n applied to clouds of points ``[*batch, m, n]``, in no order.

@@ -16,7 +16,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._numerics import broadcast_shapes, jvp_columns, log_abs_det
 from trivgeo._text import described
-from trivgeo.checks import check_type
+from trivgeo.checks import check_type, checked
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.groups.linalg import matrix_functions
@@ -35,6 +35,7 @@ _PROBE_TOLERANCE = 1e-6  # relative error below which images of points count as 
 _NEWTON_STEPS = 8
 
 
+@checked
 class Grid(NamedTuple):
     r"""A lattice of points in d dimensions of space at each of s times.
 
@@ -81,6 +82,7 @@ class Grid(NamedTuple):
         return Grid(torch.cat([place, t.unsqueeze(-1)], -1), steps)
 
 
+@checked
 class Field(NamedTuple):
     """Values of c unknowns on a `Grid`: a slice at one time (s = 1), or a block of space and time.
 
@@ -223,6 +225,7 @@ class Field(NamedTuple):
         return cls(torch.movedim(jets[..., dims + 1 :], -1, -2 - dims), grid)
 
 
+@checked
 class FieldAction(Action):
     r"""The action of point symmetries on fields: an element moves the graph of u to the graph of another function.
 
@@ -530,6 +533,7 @@ def _rows(mask: Tensor, x: Tensor) -> Tensor:
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
 
 
+@checked
 def resample(
     field: Field,
     grid: Grid,

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from trivgeo._numerics import Constant, broadcast_shapes, is_abstract
 from trivgeo._torch import in_forward_mode
-from trivgeo.checks import check_count, check_tensor, check_type, promoted
+from trivgeo.checks import check_count, check_tensor, check_type, checked, promoted
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, LieGroup, PointAction
 from trivgeo.groups.action import ContentGuard
@@ -57,6 +57,7 @@ _MIN_AREA = 4.0
 _BOX_CORNERS = ((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, 1.0))
 
 
+@checked
 class ImageWarp(Action):
     r"""A transformation of the plane applied to images: :math:`(g \cdot I)(p) = I(g^{-1} p)`.
 

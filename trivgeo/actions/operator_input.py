@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trivgeo._text import described
 from trivgeo.actions.field import lagrange_weights
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, PointAction
 from trivgeo.groups.action import JetAction
@@ -37,6 +38,7 @@ class OperatorInput(NamedTuple):
         return described(self)
 
 
+@checked
 class OperatorAction(Action):
     """A point symmetry applied to the initial condition and the query points together.
 
@@ -117,6 +119,7 @@ class OperatorAction(Action):
             )
 
 
+@checked
 def interpolate(
     x: Float[Tensor, "*batch p"], y: Float[Tensor, "*batch p"], at: Float[Tensor, " m"]
 ) -> Float[Tensor, "*batch m"]:

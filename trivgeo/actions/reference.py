@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._text import described
-from trivgeo.checks import check_tensor, check_type
+from trivgeo.checks import check_tensor, check_type, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.groups.action import ContentGuard
@@ -32,6 +32,7 @@ class Referenced(NamedTuple):
         return described(self)
 
 
+@checked
 @final
 class WithReference(Action):
     """An action on pairs of a datum and its own reference, :math:`g.(x, r) = (g.x, r)`.

@@ -1,6 +1,5 @@
 """Energies from the features of pretrained networks: what a layer reads or gives, scored by a small module."""
 
-from trivgeo._signatures import check_calls
 from trivgeo.features.feature_energy import FeatureEnergy
 from trivgeo.features.feature_scores import ClassCosine, FeatureScore, MahalanobisDistance, NeighbourDistance
 from trivgeo.features.learned_energy import LearnedEnergy
@@ -18,5 +17,3 @@ __all__ = [
     "NetworkFeatures",
     "UprightHead",
 ]
-
-check_calls(__name__, __all__)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo._devices import module_device, on_device
 from trivgeo._torch import pytree
-from trivgeo.checks import check_choice, check_tensor, check_type, with_tensors
+from trivgeo.checks import check_choice, check_tensor, check_type, checked, with_tensors
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.features.feature_scores import (
     ClassCosine,
@@ -33,6 +33,7 @@ EnergyT = TypeVar("EnergyT", bound="FeatureEnergy")
 _BATCH = 64  # data whose features are computed at once
 
 
+@checked
 class FeatureEnergy(nn.Module, DataEnergy):
     r"""An energy from the features of a pretrained network; low if the features resemble the features of clean data.
 

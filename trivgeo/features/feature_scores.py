@@ -10,13 +10,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trivgeo._autocast import matmul
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.networks import Network
 
 __all__ = ["ClassCosine", "FeatureScore", "MahalanobisDistance", "NeighbourDistance", "check_features"]
 
 
+@checked
 class FeatureScore(Network):
     """A score of features, ``[b, d]`` to ``[b]``, low for those of clean data; in their precision, float32 at least."""
 
@@ -38,6 +39,7 @@ class FeatureScore(Network):
         """Return the scores ``[b]`` of checked ``features``, ``[b, d]``, in their dtype."""
 
 
+@checked
 class ClassCosine(FeatureScore):
     r"""Minus the cosine of the features to the nearest class weight, :math:`-\max_c \cos(f, w_c)`.
 
@@ -77,6 +79,7 @@ class ClassCosine(FeatureScore):
         return -matmul(unit, self.directions.to(features.dtype).mT).amax(-1)
 
 
+@checked
 class MahalanobisDistance(FeatureScore):
     r"""Half the mean squared Mahalanobis distance to the nearest centre, :math:`|f - m_c|^2_{\Sigma^{-1}} / 2 d`.
 
@@ -149,6 +152,7 @@ class MahalanobisDistance(FeatureScore):
         return squares.amin(-1) / (2 * self.dim)
 
 
+@checked
 class NeighbourDistance(FeatureScore):
     r"""The mean of :math:`1 - \cos(f, f_i)` over the nearest of some clean data (Sun et al. 2022).
 

@@ -15,7 +15,7 @@ from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed, normal, uniform
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.features.feature_energy import FeatureEnergy
 from trivgeo.features.feature_scores import FeatureScore
@@ -38,6 +38,7 @@ _BATCH = 4  # moved data whose restorations are looked at together
 _TRAINING_PER_VALIDATION = 5  # moved data
 
 
+@checked
 class LearnedEnergy(FeatureEnergy):
     r"""An energy learned on the frozen features of a pretrained network: a small head recognises restored data.
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._torch import pytree
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.inversion.evaluation import evaluation_mode
 
@@ -23,6 +24,7 @@ _CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.TransformerEncoder, 
 _MAX_LISTED_LAYERS = 12  # in a message
 
 
+@checked
 class NetworkFeatures(nn.Module):
     """Features ``[b, d]`` of a batch of data.
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._random import integers, keyed
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.features.feature_scores import ClassCosine, FeatureScore, MahalanobisDistance, NeighbourDistance
 from trivgeo.networks import initialise
@@ -44,6 +45,7 @@ class HeadValidation:
     num_data: int
 
 
+@checked
 class UprightHead(FeatureScore):
     """A small network on features, plus a multiple of another score; zero on the average of restored data.
 

@@ -1,6 +1,5 @@
 """Models fitted to samples on any group: probability paths, base distributions, networks."""
 
-from trivgeo._signatures import check_calls
 from trivgeo.generative.distribution_fitting import fit_base_distribution
 from trivgeo.generative.distributions import GroupDistribution
 from trivgeo.generative.group_network import GroupNetwork
@@ -14,5 +13,3 @@ __all__ = [
     "ProbabilityPath",
     "fit_base_distribution",
 ]
-
-check_calls(__name__, __all__)

@@ -9,8 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import permutation
-from trivgeo._signatures import check_calls
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.distributions import (
     GroupDistribution,
@@ -29,6 +28,7 @@ __all__ = ["fit_base_distribution"]
 _NUM_EM_ROUNDS = 50
 
 
+@checked
 def fit_base_distribution(
     group: LieGroup, samples: Tensor, widen: float = 1.0, num_components: int = 1
 ) -> GroupDistribution:
@@ -124,6 +124,3 @@ def group_mean(group: LieGroup, samples: Tensor, num_rounds: int = 5) -> tuple[T
         centre = group.retract(centre, v.mean(0))
     v = group.log(group.compose(group.inverse(centre), samples))
     return centre, v[torch.isfinite(v).all(-1)]
-
-
-check_calls(__name__, __all__)

@@ -16,9 +16,8 @@ from torch.distributions import Distribution, constraints
 from trivgeo._autocast import matmul
 from trivgeo._numerics import is_abstract
 from trivgeo._random import choice, integers, normal, permutation, uniform
-from trivgeo._signatures import check_calls
 from trivgeo._text import described
-from trivgeo.checks import check_count, check_tensor, promoted
+from trivgeo.checks import check_count, check_tensor, checked, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SO, DirectProduct, LieGroup
 from trivgeo.groups.harmonic import heat_kernel, log_haar_volume
@@ -59,6 +58,7 @@ class _Elements(constraints.Constraint):
         return _is_near(self.group, value, self.group.project(value))
 
 
+@checked
 class GroupDistribution(nn.Module, Distribution, ABC):
     r"""A distribution on a group, for everything that takes a `torch.distributions.Distribution`.
 
@@ -146,6 +146,7 @@ class GroupDistribution(nn.Module, Distribution, ABC):
         """Log-densities of elements that have the batch shape already."""
 
 
+@checked
 class HaarDistribution(GroupDistribution):
     """The uniform distribution on a compact group, whose density is one.
 
@@ -183,6 +184,7 @@ class HaarDistribution(GroupDistribution):
         return g.new_zeros(self.group.batch_shape(g))
 
 
+@checked
 class NormalDistribution(GroupDistribution):
     r"""The distribution of :math:`c \exp v` with v normal, conditioned on v being the logarithm of exp v.
 
@@ -264,6 +266,7 @@ class NormalDistribution(GroupDistribution):
         return v, is_principal(v, self.group.log(self.group.exp(v)))
 
 
+@checked
 class HeatKernelDistribution(GroupDistribution):
     r"""Brownian motion from a centre: the normal distribution of a group whose `heat_kernel` is known.
 
@@ -317,6 +320,7 @@ class HeatKernelDistribution(GroupDistribution):
         return self._kernel.log_density(away, self.std.square().expand(batch).to(g))
 
 
+@checked
 class MatrixFisher(GroupDistribution):
     r"""The matrix Fisher distribution on SO(3), whose log-density is :math:`\mathrm{tr}(F^T R) - \log c(F)`.
 
@@ -370,6 +374,7 @@ class MatrixFisher(GroupDistribution):
         return (self.parameter * g).sum((-2, -1)) - self.log_normaliser()
 
 
+@checked
 class Bingham(GroupDistribution):
     r"""The Bingham distribution of rotations: of unit quaternions q with log-density :math:`q^T A q - \log c(A)`.
 
@@ -439,6 +444,7 @@ class Bingham(GroupDistribution):
         return (q * (self.parameter.to(g) @ q.unsqueeze(-1)).squeeze(-1)).sum(-1) - self.log_normaliser()
 
 
+@checked
 class MixtureDistribution(GroupDistribution):
     r"""The mixture :math:`\sum_k w_k p_k` of distributions on the same group.
 
@@ -483,6 +489,7 @@ class MixtureDistribution(GroupDistribution):
         return (each + self.weights.log()).logsumexp(-1)
 
 
+@checked
 class ProductDistribution(GroupDistribution):
     """Independent distributions on the factors of a product.
 
@@ -515,6 +522,7 @@ class ProductDistribution(GroupDistribution):
         return self.factor_log_prob(g).sum(-1)
 
 
+@checked
 class EmpiricalDistribution(GroupDistribution):
     """The uniform distribution on the elements of a sample: the source of a `Bridge`. It has no density.
 
@@ -678,6 +686,3 @@ def _envelope_width(loss: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch"]:
         above = (middle.unsqueeze(-1) + 2.0 * loss).reciprocal().sum(-1) > 1.0
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)
     return 0.5 * (low + high)
-
-
-check_calls(__name__, __all__)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.scores.gradient import trivialized_grad
@@ -21,6 +21,7 @@ _ANGLE_HARMONICS = (1.0, 2.0, 3.0, 4.0, 6.0)
 _ENTRY_FREQUENCIES = (1.0, 2.0, 4.0)
 
 
+@checked
 class GroupNetwork(nn.Module):
     r"""A residual network from elements, levels in [0, 1] and momenta, if given, to vectors ``[*batch, dim]``.
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._torch import pytree
-from trivgeo.checks import check_choice, check_count, check_positive, check_type
+from trivgeo.checks import check_choice, check_count, check_positive, check_type, checked
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
 from trivgeo.generative.distributions import (
@@ -39,6 +39,7 @@ _NUM_FIT_ROWS = 16_384  # base distribution, levels of noise and input scales ar
 _MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # large elements get fewer rows
 
 
+@checked
 class GroupDiffusion(nn.Module):
     r"""A generative model on a group: fits samples, draws new elements, and evaluates densities.
 

@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._random import integers
-from trivgeo._signatures import check_calls
-from trivgeo.checks import check_type
+from trivgeo.checks import check_type, checked
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.generative.distributions import GroupDistribution, HaarDistribution, ProductDistribution
 from trivgeo.groups import DirectProduct, LieGroup
@@ -133,6 +132,7 @@ class Particles:
         return torch.where(mask, base.factor_log_prob(g), 0.0).sum(-1)
 
 
+@checked
 def pad_particles(group: LieGroup, chains: Sequence[Tensor]) -> tuple[Float[Tensor, "m k"], Bool[Tensor, "m N"]]:
     """Put chains of different length into one batch, with a mask of the particles that are present.
 
@@ -176,6 +176,3 @@ def pad_particles(group: LieGroup, chains: Sequence[Tensor]) -> tuple[Float[Tens
         lengths, device=reference.device
     ).unsqueeze(-1)
     return whole.flatten(1), mask
-
-
-check_calls(__name__, __all__)

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import choice
-from trivgeo._signatures import check_calls
-from trivgeo.checks import check_arguments, check_count, check_tensor
+from trivgeo.checks import check_arguments, check_count, check_tensor, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.resampling import effective_sample_size
@@ -20,6 +19,7 @@ from trivgeo.sde.resampling import effective_sample_size
 __all__ = ["PosteriorDraws", "draw_posterior"]
 
 
+@checked
 class PosteriorDraws(NamedTuple):
     """Weighted elements of a posterior, see `draw_posterior`.
 
@@ -51,6 +51,7 @@ class PosteriorDraws(NamedTuple):
         return self.elements[index]
 
 
+@checked
 def draw_posterior(
     prior: Any,
     energy: Callable[[Tensor], Float[Tensor, " m"]],
@@ -119,6 +120,3 @@ def _checked(prior: Any, drawn: Any, count: int) -> Tensor:
         expected = shape if isinstance(group, LieGroup) else f"[{count}, *element_shape]"
         raise ShapeError(f"prior.sample: expected elements {expected}, got {list(drawn.shape)}")
     return drawn
-
-
-check_calls(__name__, __all__)

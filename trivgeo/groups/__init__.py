@@ -1,6 +1,5 @@
 """Lie groups whose elements are plain tensors, and their actions on points."""
 
-from trivgeo._signatures import check_calls
 from trivgeo.groups.action import Action, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.check_group import check_group
@@ -54,17 +53,3 @@ __all__ = [
     "export_action",
     "from_generators",
 ]
-
-# elements, vectors and points are checked where they are made tensors of one dtype and device
-_OPERATIONS = (
-    *("__call__", "identity", "exp", "log", "compose", "inverse", "retract", "perturb", "Ad", "log_modular", "has_log"),
-    *("coadjoint", "exp_with_score", "covector_to_natural", "covector_from_natural"),
-    *("project", "left_jacobian", "right_jacobian", "is_valid", "jacobian", "log_abs_det_jacobian", "batch_shape"),
-    *("ad", "bracket", "trace_ad_like", "to_natural", "from_natural", "operator_from_natural", "check_elements"),
-)
-check_calls(__name__, __all__, but=_OPERATIONS)
-check_calls(f"{__name__}.action", ("ContentGuard", "JetAction"), but=_OPERATIONS)
-check_calls(f"{__name__}.basis", ("Basis",), but=_OPERATIONS)
-check_calls(f"{__name__}.compilation", ("Compilation", "Compiler"), but=_OPERATIONS)
-check_calls(f"{__name__}.from_generators", ("GeneratedAction", "OdeSettings"), but=_OPERATIONS)
-check_calls(f"{__name__}.semidirect", ("Automorphism", "LinearAutomorphism", "PlaneAutomorphism"), but=_OPERATIONS)

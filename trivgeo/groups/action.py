@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trivgeo._autocast import full_precision
 from trivgeo._numerics import broadcast_shapes, in_single, jvp_columns, log_abs_det
-from trivgeo.checks import check_tensor, promoted
+from trivgeo.checks import check_tensor, checked, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.basis import Scale
 
@@ -26,6 +26,7 @@ __all__ = ["Action", "ContentGuard", "JetAction", "PointAction"]
 ActionT = TypeVar("ActionT", bound="Action")
 
 
+@checked
 class ContentGuard(ABC):
     """Measure of the content of data that an action moves out of sight, and its cost.
 
@@ -61,6 +62,7 @@ class ContentGuard(ABC):
         """Return data that show nothing, one for each datum x."""
 
 
+@checked
 class Action(ABC):
     """A left action of a group on data: ``(g h).x = g.(h.x)``, and ``e.x = x``.
 
@@ -126,6 +128,11 @@ class Action(ABC):
         return other
 
 
+# elements, vectors and points are checked where they are made tensors of one dtype and device
+_OPERATIONS = (*("__call__", "is_valid", "jacobian", "log_abs_det_jacobian", "batch_shape"),)
+
+
+@checked(but=_OPERATIONS)
 class PointAction(Action):
     r"""An action that moves each of p points independently: g ``[*batch, *element_shape]``, x ``[*batch, p, n]``.
 
@@ -272,6 +279,7 @@ class PointAction(Action):
             ) from error
 
 
+@checked
 class JetAction(PointAction):
     """A point action of symmetries of a differential equation: points are jets (x, t, u), or (x, t) alone.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trivgeo._autocast import einsum
 from trivgeo._numerics import Constant
+from trivgeo.checks import checked
 from trivgeo.errors import AlgebraError, ShapeError
 from trivgeo.groups.linalg.components import block_diagonal, flatten_array, spread_blocks
 
@@ -22,6 +23,13 @@ _RANK_TOLERANCE = 1e-9  # singular values below this share of the largest consta
 _ROUNDING_TOLERANCE = 1e-13  # traces below this share of the constants in them are rounding
 
 
+@checked(
+    but=(
+        "trace_ad_like",
+        "bracket",
+        "ad",
+    )
+)
 class LieAlgebra:
     r"""A real Lie algebra with a declared orthonormal basis :math:`e_1, \dots, e_n`.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
 from trivgeo._text import Described
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError
 
 __all__ = ["Basis", "Scale"]
@@ -21,6 +21,13 @@ Scale = float | Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 """The basis in units of the natural one: numbers or a matrix, see `LieGroup`."""
 
 
+# elements, vectors and points are checked where they are made tensors of one dtype and device
+_OPERATIONS = (
+    *("to_natural", "from_natural", "covector_to_natural", "covector_from_natural", "operator_from_natural"),
+)
+
+
+@checked(but=_OPERATIONS)
 @final
 class Basis(Described):
     """Orthonormal basis of a Lie algebra, and coordinates in it.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._random import normal
-from trivgeo.checks import check_count, check_positive, check_type
+from trivgeo.checks import check_count, check_positive, check_type, checked
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.group import LieGroup
 
@@ -42,6 +42,7 @@ class GroupCheck:
         return f"GroupCheck({len(self.errors)} laws hold, the largest relative error is {largest:.1e}{unchecked})"
 
 
+@checked
 def check_group(
     group: LieGroup,
     *,

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from trivgeo._compile import Compilation, compile_and_compare, environment
 from trivgeo._numerics import broadcast_shapes, graph_form, is_traced, is_transformed
-from trivgeo.checks import check_count, check_type
+from trivgeo.checks import check_count, check_type, checked
 from trivgeo.groups.group import EAGER, Evaluator, LieGroup
 
 __all__ = [
@@ -34,6 +34,7 @@ _PRECISIONS = (torch.float64, torch.float32)
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 
+@checked
 def compile_group(group: GroupT, threshold: int | None = None) -> GroupT:
     """Return the same group with operations that `torch.compile` fuses, for large batches.
 
@@ -74,6 +75,7 @@ def compile_group(group: GroupT, threshold: int | None = None) -> GroupT:
     return other
 
 
+@checked(but=("__call__",))
 @final
 class Compiler(Evaluator):
     """Compiles and evaluates the operations of one group.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trivgeo._signatures import check_calls
 from trivgeo._torch import dynamo_errors
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 
@@ -27,6 +27,7 @@ class _Moved(torch.nn.Module):
         return self._action(self._action.group.exp(v), points)
 
 
+@checked
 def export_action(action: PointAction, dtype: torch.dtype = torch.float64) -> torch.export.ExportedProgram:
     """Return a `torch.export` program that moves points by exp(v), and needs only torch where it is loaded.
 
@@ -62,6 +63,3 @@ def export_action(action: PointAction, dtype: torch.dtype = torch.float64) -> to
             # torch does not save transposed tensors well
             program.constants[name] = constant.clone(memory_format=torch.contiguous_format)
     return program
-
-
-check_calls(__name__, __all__)

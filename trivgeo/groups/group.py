@@ -15,7 +15,7 @@ from torch import Tensor
 from trivgeo._autocast import full_precision
 from trivgeo._numerics import broadcast_shapes, in_single, is_abstract, is_traced, jvp, log_abs_det, on_cpu
 from trivgeo._random import normal
-from trivgeo.checks import check_count, check_device, check_dtype, check_tensor, promoted
+from trivgeo.checks import check_count, check_device, check_dtype, check_tensor, checked, promoted
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -85,6 +85,15 @@ def _share_memory(a: Tensor, b: Tensor) -> bool:
 GroupT = TypeVar("GroupT", bound="LieGroup")
 
 
+# elements, vectors and points are checked where they are made tensors of one dtype and device
+_OPERATIONS = (
+    *("identity", "compose", "inverse", "exp", "log", "has_log"),
+    *("Ad", "coadjoint", "log_modular", "left_jacobian", "right_jacobian", "exp_with_score"),
+    *("project", "retract", "perturb", "batch_shape", "check_elements"),
+)
+
+
+@checked(but=_OPERATIONS)
 class LieGroup(ABC):
     r"""A Lie group; a stateless operator on tensors of elements ``[*batch, *element_shape]``.
 

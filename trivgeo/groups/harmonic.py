@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import normal, uniform
-from trivgeo._signatures import check_calls
 from trivgeo._text import Described
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.group import LieGroup
 
@@ -37,6 +37,7 @@ _END_DISTANCE = 1e-4  # radians from an end of the range of the angle, within wh
 _NUM_GRID_ANGLES = 200  # angles at which the distribution function of the angle of a rotation is computed
 
 
+@checked
 class HeatKernel(Described, ABC):
     r"""The distribution k_V of Brownian motion on a group at variance V, from the identity, in closed form.
 
@@ -77,6 +78,7 @@ class HeatKernel(Described, ABC):
         """
 
 
+@checked
 class NormalHeatKernel(HeatKernel):
     """Heat kernel of a vector group: the normal distribution with variance V in each basis direction."""
 
@@ -96,6 +98,7 @@ class NormalHeatKernel(HeatKernel):
         return _steep(-self._group.log(w) / _positive(variance).unsqueeze(-1), variance)
 
 
+@checked
 class WrappedNormalHeatKernel(NormalHeatKernel):
     r"""The wrapped normal distribution on a torus, angle by angle.
 
@@ -138,6 +141,7 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
         return torch.where(few, images, total.log()), torch.where(few, pull, slope)
 
 
+@checked
 class RotationHeatKernel(HeatKernel):
     r"""The heat kernel of SO(3) and SU(2), a function of the angle :math:`\omega` of the rotation.
 
@@ -241,6 +245,7 @@ class RotationHeatKernel(HeatKernel):
             yield order, 2.0 * order * (-0.5 * (order**2 - 0.25) * v).exp()
 
 
+@checked
 class ProductHeatKernel(HeatKernel):
     """Independent noise on the factors of a product.
 
@@ -268,6 +273,7 @@ class ProductHeatKernel(HeatKernel):
         return torch.cat([kernel.score(part, variance) for kernel, part in parts], -1)
 
 
+@checked
 def has_equal_axes(group: LieGroup) -> bool:
     """Return True if all axes of the basis of ``group`` have the same length, and the basis is not rotated."""
     return group.scale.ndim == 1 and bool((group.scale == group.scale[0]).all())
@@ -321,6 +327,7 @@ class HarmonicAnalysis:
         return None
 
 
+@checked
 def heat_kernel(group: LieGroup) -> HeatKernel | None:
     """The heat kernel of a group, or ``None`` where it is not known in closed form.
 
@@ -333,6 +340,7 @@ def heat_kernel(group: LieGroup) -> HeatKernel | None:
     return group._heat_kernel() if isinstance(group, HarmonicAnalysis) else None
 
 
+@checked
 def log_haar_volume(group: LieGroup) -> float:
     """Logarithm of the volume of a compact group, for the Haar measure that is Lebesgue measure of its basis at e.
 
@@ -350,6 +358,7 @@ def log_haar_volume(group: LieGroup) -> float:
     return natural - float(torch.linalg.slogdet(group.basis.rows).logabsdet)
 
 
+@checked
 def slowest_rate(group: LieGroup) -> float | None:
     r"""The rate at which noise of unit variance forgets the slowest mode of a compact group, in its basis.
 
@@ -394,6 +403,3 @@ def _decay(first: Tensor, second: Tensor) -> Tensor:
     mixed = torch.einsum("iab,icd->acbd", first, second).flatten(2).flatten(0, 1)
     a, b = (torch.eye(x.shape[-1], dtype=x.dtype) for x in (first, second))
     return -0.5 * (torch.kron((first @ first).sum(0), b) + torch.kron(a, (second @ second).sum(0)) + 2.0 * mixed)
-
-
-check_calls(__name__, __all__)

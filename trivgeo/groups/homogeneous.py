@@ -18,8 +18,7 @@ from torch import Tensor
 
 from trivgeo._numerics import in_single
 from trivgeo._random import normal
-from trivgeo._signatures import check_calls
-from trivgeo.checks import check_count, check_tensor
+from trivgeo.checks import check_count, check_tensor, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.orthogonal import SO, is_proper, orthonormalized, random_isometry
 
@@ -37,6 +36,7 @@ __all__ = [
 _MAX_ENTRY_ERROR = 0.01  # largest error of an entry of a projector, or of a symmetric matrix over its largest entry
 
 
+@checked
 def sphere_from_rotation(g: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k"]:
     """Return the points of the sphere S^n to which rotations g of SO(n + 1) take the pole: their first columns.
 
@@ -45,6 +45,7 @@ def sphere_from_rotation(g: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batc
     return g[..., 0].clone()
 
 
+@checked
 def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator | None = None) -> Tensor:
     """A rotation of SO(n + 1), k = n + 1, that takes the pole to the point x of S^n, uniform among all of them.
 
@@ -63,6 +64,7 @@ def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator 
     return in_single(lambda x: complete_frame(x.unsqueeze(-1), generator), x)
 
 
+@checked
 def stiefel_from_rotation(g: Float[Tensor, "*batch n n"], k: int) -> Float[Tensor, "*batch n k"]:
     """Return the orthonormal k-frames of the Stiefel manifold V_k(R^n) in rotations g of SO(n): their first columns.
 
@@ -77,6 +79,7 @@ def stiefel_from_rotation(g: Float[Tensor, "*batch n n"], k: int) -> Float[Tenso
     return _check_square("g", g, k)[..., :k].clone()
 
 
+@checked
 def stiefel_to_rotation(x: Float[Tensor, "*batch n k"], generator: torch.Generator | None = None) -> Tensor:
     """Return rotations of SO(n) that begin with the frames x, ``[*batch, n, n]``, uniform among all of them.
 
@@ -100,6 +103,7 @@ def stiefel_to_rotation(x: Float[Tensor, "*batch n k"], generator: torch.Generat
     return in_single(lambda x: complete_frame(x, generator), x)
 
 
+@checked
 def grassmann_from_rotation(g: Float[Tensor, "*batch n n"], k: int) -> Float[Tensor, "*batch n n"]:
     """Return the k-dimensional subspaces of R^n, points of the Grassmann manifold, that the first k columns span.
 
@@ -118,6 +122,7 @@ def grassmann_from_rotation(g: Float[Tensor, "*batch n n"], k: int) -> Float[Ten
     return x @ x.mT
 
 
+@checked
 def grassmann_to_rotation(
     projector: Float[Tensor, "*batch n n"], k: int, generator: torch.Generator | None = None
 ) -> Tensor:
@@ -147,6 +152,7 @@ def grassmann_to_rotation(
     return in_single(lift, projector)
 
 
+@checked
 def spd_from_linear(a: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
     """Return the symmetric positive definite matrices :math:`A A^T` of linear maps A of GLPlus(n).
 
@@ -160,6 +166,7 @@ def spd_from_linear(a: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n
     return a @ a.mT
 
 
+@checked
 def spd_to_linear(p: Float[Tensor, "*batch n n"], generator: torch.Generator | None = None) -> Tensor:
     """Return linear maps A of GLPlus(n) with :math:`A A^T = P`, ``[*batch, n, n]``, uniform among all of them.
 
@@ -216,6 +223,3 @@ def _check_tall(name: str, x: Tensor) -> Tensor:
     if x.ndim < 2 or not 0 < x.shape[-1] < x.shape[-2]:
         raise ShapeError(f"{name}: expected frames [*batch, n, k] with k less than n, got {list(x.shape)}")
     return x
-
-
-check_calls(__name__, __all__)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import Constant, broadcast_shapes, is_traced, log_abs_det, polynomial
-from trivgeo.checks import check_count, check_tensor
+from trivgeo.checks import check_count, check_tensor, checked
 from trivgeo.errors import ShapeError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -51,6 +51,7 @@ _COTANGENT_RADIUS = 1.0  # largest squared angle of the series of the inverse of
 _MAX_LAST_ROW_ERROR = 1e-5  # error of an entry of the last row (0, ..., 0, 1) of a homogeneous matrix
 
 
+@checked
 class InhomogeneousGroup(LieGroup):
     r"""A linear group L of R^n together with the translations: maps x -> A x + b, elements ``[A | b]``, ``[n, n + 1]``.
 
@@ -209,6 +210,7 @@ class _InhomogeneousAction(PointAction):
         return transform_points(g[..., :-1], x) + g[..., -1]
 
 
+@checked
 @final
 class SE(InhomogeneousGroup):
     r"""SE(n), rigid motions x -> R x + b, elements ``[R | b]``, ``[*batch, n, n + 1]``.
@@ -347,6 +349,7 @@ def _left_jacobian_of_space(turn: Sequence[Tensor], shift: Sequence[Tensor]) -> 
     return block_lower_rows(jacobian, lower, jacobian)
 
 
+@checked
 @final
 class Affine(InhomogeneousGroup):
     r"""The affine group of R^n with positive determinant, x -> A x + b, elements ``[A | b]``, ``[*batch, n, n + 1]``.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ShapeError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -34,6 +34,7 @@ _UNROLLED_CONJUGATION = 4  # rows, up to which products of entries are written o
 _MAX_MEMBER_ERROR = 2e-2  # largest distance to the nearest element, over the largest entry, far above round-off
 
 
+@checked
 class MatrixGroup(LieGroup):
     r"""A closed group of k x k matrices, elements ``[*batch, k, k]``.
 
@@ -167,6 +168,7 @@ class LinearAction(PointAction):
         return self.group.project(matrix[..., :-1, :-1])
 
 
+@checked
 @final
 class GLPlus(MatrixGroup):
     r"""GL+(n, R), matrices of positive determinant.

@@ -11,7 +11,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -23,6 +23,7 @@ from trivgeo.groups.linalg.components import dot, from_entries, last_entries
 __all__ = ["Heisenberg", "Nilpotent", "NilpotentGroup", "Translation"]
 
 
+@checked
 class NilpotentGroup(LieGroup):
     r"""A simply connected nilpotent group; an element is its own logarithm, ``[*batch, dim]``.
 
@@ -82,6 +83,7 @@ class NilpotentGroup(LieGroup):
         return g.new_zeros(self.batch_shape(g))
 
 
+@checked
 @final
 class Translation(HarmonicAnalysis, NilpotentGroup):
     """The vector group R^n, acting on points of R^n by translation.
@@ -123,6 +125,7 @@ class _TranslationAction(PointAction):
         return matrix[..., :-1, -1]
 
 
+@checked
 @final
 class Heisenberg(NilpotentGroup):
     r"""The Heisenberg group H(n) in exponential coordinates (q, p, z), with :math:`[q_i, p_j] = \kappa \delta_{ij} z`.
@@ -160,6 +163,7 @@ class Heisenberg(NilpotentGroup):
         return from_entries([*total, centre + (0.5 * self.central) * form])
 
 
+@checked
 @final
 class Nilpotent(NilpotentGroup):
     r"""The simply connected group of any nilpotent algebra, in exponential coordinates.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trivgeo._numerics import half_power, is_traced
 from trivgeo._random import normal
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, RotationHeatKernel, has_equal_axes
@@ -34,6 +34,7 @@ _HALF_TURN_ULPS = 64.0  # distance of an angle from a half turn, below which rou
 _MAX_NORM_DEFECT, _MAX_SHEAR_DEFECT = 1e-2, 1e-4  # see `are_isometries`, far above round-off
 
 
+@checked
 @final
 class SO(HarmonicAnalysis, MatrixGroup):
     r"""SO(n), rotation matrices ``[*batch, n, n]``.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import polynomial
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.groups.action import JetAction
 from trivgeo.groups.group import Scale
 from trivgeo.groups.linalg.components import from_entries, last_entries
@@ -35,6 +35,7 @@ _DIFFERENCE = tuple(
 )
 
 
+@checked
 @final
 class HeatSymmetry(SemidirectProduct):
     r"""The point symmetries of the heat equation :math:`u_t = \nu u_{xx}`: SL(2, R) with H(1) as ideal, dimension 6.
@@ -76,6 +77,7 @@ class HeatSymmetry(SemidirectProduct):
         return _HeatAction(self, self.nu)
 
 
+@checked
 @final
 class BurgersSymmetry(SemidirectProduct):
     r"""The point symmetries of Burgers' equation :math:`u_t + u u_x = \nu u_{xx}`: SL(2, R) with R^2 as ideal.
@@ -157,6 +159,7 @@ class _BurgersAction(_ProjectiveTimeAction):
         return torch.stack(new, -1)
 
 
+@checked
 @final
 class KdVSymmetry(SemidirectProduct):
     r"""The point symmetries of :math:`u_t + u u_x + u_{xxx} = 0`: scalings with a Heisenberg ideal, dimension 4.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import broadcast_shapes
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
@@ -20,6 +21,7 @@ from trivgeo.groups.linalg.components import block_diagonal, flatten_array, spre
 __all__ = ["DirectProduct", "scaled_factors"]
 
 
+@checked
 @final
 class DirectProduct(HarmonicAnalysis, LieGroup):
     r"""The direct product :math:`G_1 \times \dots \times G_m`.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant, is_abstract
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ShapeError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.group import Scale
@@ -25,6 +25,7 @@ from trivgeo.groups.matrix import (
 __all__ = ["Projective"]
 
 
+@checked
 @final
 class Projective(MatrixGroup):
     r"""PGL(n + 1, R), homographies of R^n: matrices ``[*batch, n + 1, n + 1]`` of determinant one.

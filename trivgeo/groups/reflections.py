@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from trivgeo.checks import checked
 from trivgeo.groups.group import LieGroup, Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis
 from trivgeo.groups.inhomogeneous import SE, InhomogeneousGroup
@@ -19,6 +20,7 @@ from trivgeo.groups.orthogonal import SO, is_proper, nearest_isometry, random_is
 __all__ = ["E", "O"]
 
 
+@checked
 class ReflectionGroup(LieGroup):
     """A group of isometries with two components: those that keep the orientation, and their products with a reflection.
 
@@ -58,6 +60,7 @@ class ReflectionGroup(LieGroup):
         return self.component._log(g)
 
 
+@checked
 @final
 class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
     r"""O(n), orthogonal matrices ``[*batch, n, n]`` of determinant 1 or -1.
@@ -131,6 +134,7 @@ class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
         return self.component._log_natural_volume() + math.log(2.0)
 
 
+@checked
 @final
 class E(ReflectionGroup, InhomogeneousGroup):
     r"""E(n), isometries x -> A x + b with orthogonal A, elements ``[A | b]``, ``[*batch, n, n + 1]``.

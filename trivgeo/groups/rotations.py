@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._autocast import matmul
-from trivgeo._signatures import check_calls
-from trivgeo.checks import check_tensor
+from trivgeo.checks import check_tensor, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.orthogonal import SO, quaternion, where_rotation
 
@@ -29,6 +28,7 @@ _ROTATIONS = SO(3)
 _GIMBAL_LOCK_ULPS = 8.0  # distance in radians from gimbal lock within which the third angle is set to zero
 
 
+@checked
 def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
     """Return the rotations of quaternions q = (w, x, y, z), scalar first, of any length but zero (NaN there).
 
@@ -59,6 +59,7 @@ def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*ba
     return torch.stack(rows, -1).unflatten(-1, (3, 3))
 
 
+@checked
 def rotation_to_quaternion(r: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
     """Return the unit quaternions (w, x, y, z), scalar first, of rotations; of the two, the one with w >= 0.
 
@@ -78,6 +79,7 @@ def rotation_to_quaternion(r: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*ba
     return q / q.norm(dim=-1, keepdim=True)
 
 
+@checked
 def rotation_from_euler(angles: Float[Tensor, "*batch 3"], axes: str = "xyz") -> Float[Tensor, "*batch 3 3"]:
     """The rotation by three angles in radians about three axes, in this order.
 
@@ -97,6 +99,7 @@ def rotation_from_euler(angles: Float[Tensor, "*batch 3"], axes: str = "xyz") ->
     return matmul(matmul(third, second), first) if fixed else matmul(matmul(first, second), third)
 
 
+@checked
 def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Float[Tensor, "*batch 3"]:
     r"""Three angles in radians about three axes, the inverse of `rotation_from_euler`, whose conventions hold.
 
@@ -165,6 +168,3 @@ def _check_last(name: str, x: Tensor, size: int) -> Tensor:
     if x.ndim < 1 or x.shape[-1] != size:
         raise ShapeError(f"{name}: expected [*batch, {size}], got {list(x.shape)}")
     return x
-
-
-check_calls(__name__, __all__)

@@ -11,6 +11,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant, broadcast_shapes, log_abs_det, phi1, stumpff
 from trivgeo._random import normal
 from trivgeo._text import Described
+from trivgeo.checks import checked
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import LieGroup, Scale, check_natural
@@ -31,6 +32,12 @@ _NUM_CHECKED = 3  # random elements at which a representation is checked
 _MAX_DEFECT = 1e-8  # relative error of a representation there
 
 
+@checked(
+    but=(
+        "exp",
+        "log",
+    )
+)
 class Automorphism(Described, ABC):
     r"""An action of a complement H on a nilpotent ideal N by automorphisms, linear in exponential coordinates.
 
@@ -68,6 +75,12 @@ class Automorphism(Described, ABC):
         """
 
 
+@checked(
+    but=(
+        "exp",
+        "log",
+    )
+)
 class LinearAutomorphism(Automorphism):
     r"""Any representation, given as a function; exponentials by ``matrix_exp``.
 
@@ -115,6 +128,12 @@ class LinearAutomorphism(Automorphism):
         return confirmed(z, self.exp(y, z), n)
 
 
+@checked(
+    but=(
+        "exp",
+        "log",
+    )
+)
 class PlaneAutomorphism(Automorphism):
     r"""SL(2, R) on the pair (q, p) by :math:`(\alpha q - \beta p, -\gamma q + \delta p)`, trivial on a centre.
 
@@ -166,6 +185,7 @@ class PlaneAutomorphism(Automorphism):
         return from_entries([q, p, centre[0] - (0.5 * self._central) * c3 * (q * dp - p * dq)])
 
 
+@checked
 class SemidirectProduct(LieGroup):
     r"""The group of pairs with :math:`g = \exp_N(n)\, h` and :math:`h\, n\, h^{-1} = \rho(h) n`.
 

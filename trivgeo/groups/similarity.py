@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import broadcast_shapes, log_abs_det
-from trivgeo.checks import check_count, check_tensor, promoted
+from trivgeo.checks import check_count, check_tensor, checked, promoted
 from trivgeo.errors import ShapeError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import Scale
@@ -114,6 +114,7 @@ def _last_diagonal(dim: int, reference: Tensor) -> Tensor:
     return torch.diag(last)
 
 
+@checked
 @final
 class Similarity(InhomogeneousGroup):
     r"""The similarity group of R^n, x -> s R x + b, elements ``[s R | b]``, ``[*batch, n, n + 1]``.

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import uniform
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import LieGroup, Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, WrappedNormalHeatKernel
@@ -21,6 +21,7 @@ __all__ = ["Torus"]
 _TURN = 2.0 * math.pi
 
 
+@checked
 @final
 class Torus(HarmonicAnalysis, LieGroup):
     r"""The torus :math:`T^n = (\mathbb R / 2 \pi \mathbb Z)^n`, angles in radians ``[*batch, n]``.

@@ -14,7 +14,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant, dense_exp, eigh, is_traced
 from trivgeo._random import normal
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import LieGroup, Scale
@@ -79,6 +79,7 @@ def gell_mann(n: int) -> tuple[Tensor, list[str]]:
     return basis, names
 
 
+@checked
 class UnitaryGroup(HarmonicAnalysis, LieGroup):
     r"""A connected group of unitary n x n matrices, elements ``[*batch, n, n, 2]``: real and imaginary parts.
 
@@ -287,6 +288,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return self._with_determinant(torch.stack([q.real, q.imag], -1)).to(reference.dtype)
 
 
+@checked
 @final
 class U(UnitaryGroup):
     r"""U(n), unitary matrices ``[*batch, n, n, 2]``: real and imaginary parts, see `UnitaryGroup`.
@@ -360,6 +362,7 @@ class U(UnitaryGroup):
         return torch.full_like(angles[..., 0], self.size - 1)
 
 
+@checked
 @final
 class SU(UnitaryGroup):
     r"""SU(n), unitary matrices of determinant one, ``[*batch, n, n, 2]``: real and imaginary parts, see `UnitaryGroup`.

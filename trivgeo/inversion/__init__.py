@@ -4,7 +4,6 @@ Methods and what they return are here; their parts are in `trivgeo.inversion.sta
 `trivgeo.inversion.learned`; ready distributions in `trivgeo.inversion.transformations`.
 """
 
-from trivgeo._signatures import check_calls
 from trivgeo.inversion.energy_check import EnergyReport, check_energy
 from trivgeo.inversion.energy_measurement import calibrated_scale
 from trivgeo.inversion.equivariant.equivariant_model import TestTimeEquivariant
@@ -43,6 +42,3 @@ __all__ = [
     "calibrated_scale",
     "check_energy",
 ]
-
-
-check_calls(__name__, __all__)

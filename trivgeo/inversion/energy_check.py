@@ -16,7 +16,7 @@ from trivgeo._random import keyed
 from trivgeo._random import seed as seed_of
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_count, check_type, with_tensors
+from trivgeo.checks import check_count, check_type, checked, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy
@@ -268,6 +268,7 @@ def _pixels(action: Action, left: Tensor, x: Any) -> float | None:
     return float(off.nan_to_num(nan=math.inf).median())
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class EnergyReport:
     """What `check_energy` measures, the settings that it suggests, and two verdicts; prints as a table.
@@ -337,6 +338,7 @@ class EnergyReport:
         return draw_well(self.profile.radii, self.profile.rises, self.profile.depth, self.profile.share_below, axes)
 
 
+@checked
 def check_energy(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],

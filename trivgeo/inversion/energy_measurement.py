@@ -17,7 +17,7 @@ from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed, normal, permutation
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_count, check_positive, with_tensors
+from trivgeo.checks import check_count, check_positive, checked, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
@@ -50,6 +50,7 @@ def _hessian(gradient: Float[Tensor, "m n"], step: float) -> tuple[Float[Tensor,
     return values.clamp(min=0.0).sqrt(), vectors
 
 
+@checked
 def calibrated_scale(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import streams_for
 from trivgeo._torch import pytree
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
@@ -31,6 +32,7 @@ _BAR_DELAY_IN_SECONDS = 2.0
 """Seconds after which a bar appears on a terminal."""
 
 
+@checked
 class Inverter(nn.Module):
     r"""Finds the unknown g in data :math:`\tilde x = g.x` by a list of stages; the first stage receives the identity.
 

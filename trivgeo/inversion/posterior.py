@@ -18,7 +18,7 @@ from trivgeo._numerics import is_traced
 from trivgeo._random import normal
 from trivgeo._text import Described, described
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count, with_tensors
+from trivgeo.checks import check_count, checked, with_tensors
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.groups.action import ContentGuard
@@ -325,6 +325,7 @@ def _check_gradient(x: Any, energy: Tensor) -> None:
         raise ConfigurationError(f"energy: expected one with a gradient for its data, got one without: {kind}")
 
 
+@checked
 class InverseProblem(nn.Module):
     r"""Find g in data :math:`\tilde x = g.x` of unknown g and x: an action, and an energy that is low for clean data x.
 
@@ -434,6 +435,7 @@ class InverseProblem(nn.Module):
         return energy if transformation_energy is None else energy + transformation_energy
 
 
+@checked
 class Posterior(Described):
     r"""The transformation posteriors :math:`p_0(g)\, e^{-E(g) / T}` of a batch of data, as a `Stage` receives them.
 

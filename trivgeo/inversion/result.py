@@ -13,7 +13,7 @@ from torch import Tensor
 from trivgeo._devices import on_device
 from trivgeo._text import Described
 from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_count, check_positive, with_tensors
+from trivgeo.checks import check_count, check_positive, checked, with_tensors
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.rows import where_rows
@@ -143,6 +143,7 @@ _MAX_ROWS_SHOWN = 10
 """Data that a notebook shows."""
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class InversionResult:
     """Hypotheses for the transformations of a batch of data.
@@ -344,6 +345,7 @@ class CheckedResult(InversionResult):
         return super().__repr__().replace("CheckedResult(", f"CheckedResult({int(self.trusted.sum())} trusted; ")
 
 
+@checked
 @dataclass(frozen=True, repr=False, kw_only=True)
 class PosteriorSample(CheckedResult):
     r"""Weighted sample of the posteriors :math:`p_0(g)\, e^{-E(g) / T}` of a batch of data.

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trivgeo._text import Described
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.result import CheckedResult, InversionResult, PosteriorSample
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Population(Described):
     """K hypotheses, or chains, for each of b data, between two stages of an `Inverter`.
@@ -178,6 +180,7 @@ class WeightedPopulation(CheckedPopulation):
         )
 
 
+@checked
 class Stage(Described, ABC):
     """A step of a method: receives a population of hypotheses, and returns another population.
 

@@ -22,10 +22,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._random import keyed, normal, uniform
-from trivgeo._signatures import check_calls
 from trivgeo._torch import pytree
 from trivgeo.actions.image import check_sides, frame_corners
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieAlgebra, LieGroup
 from trivgeo.inversion.point_alignment import fit_homographies
@@ -61,6 +60,7 @@ _MEMBER_TOLERANCE = 1e-6  # by which a matrix may differ from one of the group
 _DOUBLE = torch.zeros((), dtype=torch.float64)
 
 
+@checked
 @dataclass(frozen=True)
 class PlaneTransformations:
     """A distribution of elements that knows their group.
@@ -78,6 +78,7 @@ class PlaneTransformations:
         return self.draw(count, generator)
 
 
+@checked
 def rotations(group: LieGroup, degrees: float = 180.0) -> Transformations:
     """Return the uniform distribution of rotations about the middle of the frame, by up to ``degrees`` either way.
 
@@ -110,6 +111,7 @@ def rotations(group: LieGroup, degrees: float = 180.0) -> Transformations:
     return _plane_transformations(group, matrices, "rotations")
 
 
+@checked
 def scales(group: LieGroup, low: float, high: float) -> Transformations:
     """Return the distribution of scales about the middle of the frame, uniform in their logarithm.
 
@@ -131,6 +133,7 @@ def scales(group: LieGroup, low: float, high: float) -> Transformations:
     return _plane_transformations(group, matrices, "scalings")
 
 
+@checked
 def shifts(group: LieGroup, share: float) -> Transformations:
     """Return the uniform distribution of shifts by up to a share of the longer side of the frame, in x and in y.
 
@@ -151,6 +154,7 @@ def shifts(group: LieGroup, share: float) -> Transformations:
     return _plane_transformations(group, matrices, "shifts")
 
 
+@checked
 def homographies(group: LieGroup, share: float = 0.25, size: tuple[int, int] = (1, 1)) -> Transformations:
     """Return the distribution of homographies that move each corner of the frame independently.
 
@@ -178,6 +182,7 @@ def homographies(group: LieGroup, share: float = 0.25, size: tuple[int, int] = (
     return _plane_transformations(group, matrices, "homographies", lambda found: _keeps(found, corners))
 
 
+@checked
 def composed(group: LieGroup, *transformations: Transformations) -> Transformations:
     """Return the distribution of products of independent elements, the first one on the left.
 
@@ -253,6 +258,7 @@ def _plane_transformations(
     return PlaneTransformations(group, draw)
 
 
+@checked
 def sample_elements(
     group: LieGroup, transformations: Transformations, count: int, generator: torch.Generator
 ) -> Tensor:
@@ -285,6 +291,7 @@ def sample_elements(
     return g
 
 
+@checked
 def moving_elements(
     action: Action, x: Any, count: int, transformations: Transformations | None, generator: torch.Generator | None
 ) -> tuple[Tensor, Bool[Tensor, "m b"]]:
@@ -317,6 +324,7 @@ def moving_elements(
     return where_rows(valid, h.expand(count, batch, *group.element_shape), unit), valid
 
 
+@checked
 def spread_of(group: LieGroup, transformations: Transformations, seed: int = 0) -> Tensor:
     r"""A basis ``[n, n]``, for the ``scale`` of the group, in which transformations have unit spread.
 
@@ -384,6 +392,7 @@ def _turning(algebra: LieAlgebra, v: Float[Tensor, "m n"]) -> Float[Tensor, " m"
     return torch.from_numpy(np.abs(np.linalg.eigvals(ad).imag).max(-1))  # torch fails at some repeated eigenvalues
 
 
+@checked
 def num_noise_factors(group: LieGroup) -> int:
     r"""The number of exponentials of which noise of level 1 is a product, so that exp is one to one where they fall.
 
@@ -399,6 +408,7 @@ def num_noise_factors(group: LieGroup) -> int:
     return max(_MIN_FACTORS, math.ceil(variance / _MAX_TURNING_VARIANCE))
 
 
+@checked
 def noise_between(lowest: float, highest: float) -> tuple[GeometricSchedule, float]:
     r"""A geometric schedule of level ``highest`` at time 1, and the time at which its level is ``lowest``.
 
@@ -409,6 +419,3 @@ def noise_between(lowest: float, highest: float) -> tuple[GeometricSchedule, flo
     minimum = highest * math.sqrt(2.0 * rate / (ratio**2 - 1.0))
     time = 0.5 * math.log1p(2.0 * rate * (lowest / minimum) ** 2) / rate
     return GeometricSchedule(minimum, ratio * minimum), time
-
-
-check_calls(__name__, __all__)

@@ -3,7 +3,6 @@
 SymPy is imported by `EvolutionEquation` on first use; ``pip install 'trivgeo[symbolic]'``.
 """
 
-from trivgeo._signatures import check_calls
 from trivgeo.pde.evolution import EvolutionEquation
 from trivgeo.pde.random_fields import FourierSeries, GaussianField
 from trivgeo.pde.solver import solve
@@ -19,6 +18,3 @@ __all__ = [
     "Vorticity",
     "solve",
 ]
-
-
-check_calls(__name__, __all__)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import exact, require_sympy
 from trivgeo.groups.from_generators.fields import compile_expressions
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 
+@checked
 class EvolutionEquation:
     r"""System of evolution equations :math:`\partial_t u^a = F^a(x, t, u, u_x, u_{xx}, \dots)`, written once.
 

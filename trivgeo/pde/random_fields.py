@@ -11,11 +11,12 @@ from torch import Tensor
 
 from trivgeo._random import normal
 from trivgeo._text import Described
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, checked
 
 __all__ = ["FourierSeries", "GaussianField"]
 
 
+@checked
 @dataclass(frozen=True)
 class GaussianField:
     r"""Gaussian random field N(0, sigma^2 (-Laplace + tau^2)^-gamma) without its mean, periodic on [0, length].
@@ -69,6 +70,7 @@ class GaussianField:
         return torch.cos(distance.unsqueeze(-1) * wave) @ self.deviations() ** 2
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class FourierSeries(Described):
     """Real periodic functions without mean, by their Fourier coefficients; they can be evaluated anywhere.

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from trivgeo.actions import Field
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
@@ -23,6 +23,7 @@ _BAR_AFTER = 2.0  # seconds after which a progress bar appears
 _MIN_POINTS = 8  # smallest number of points along an axis
 
 
+@checked
 def solve(
     equation: SpectralEquation, initial: Field, times: Sequence[float] | Float[Tensor, "*batch s"], max_step: float
 ) -> Field:

@@ -14,6 +14,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from trivgeo._text import Described
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.expressions import exact, require_sympy
 from trivgeo.groups.from_generators.fields import compile_expressions
@@ -22,6 +23,7 @@ from trivgeo.pde.evolution import EvolutionEquation, check_parameters
 __all__ = ["FourierModes", "SpectralEquation"]
 
 
+@checked
 class FourierModes(NamedTuple):
     """The Fourier modes of a periodic grid.
 
@@ -77,6 +79,7 @@ class FourierModes(NamedTuple):
         return self.wave.square().sum(-len(self.counts) - 1, keepdim=True)
 
 
+@checked
 class SpectralEquation(Described, ABC):
     r"""An equation :math:`u_t = L u + N(u)` for periodic functions, L a Fourier multiplier.
 

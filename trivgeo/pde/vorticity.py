@@ -5,12 +5,13 @@ from __future__ import annotations
 from jaxtyping import Complex
 from torch import Tensor
 
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
 __all__ = ["Vorticity"]
 
 
+@checked
 class Vorticity(SpectralEquation):
     """The vorticity of a plane viscous flow without mean, w_t + v . grad w = nu Laplace w, v = rot (-Laplace)^-1 w.
 

@@ -6,7 +6,6 @@ fitted to samples are in `trivgeo.generative`.
 """
 
 from trivgeo._random import NoiseStreams
-from trivgeo._signatures import check_calls
 from trivgeo.sde.grid import uniform_grid
 from trivgeo.sde.noise import (
     ConstantSchedule,
@@ -45,5 +44,3 @@ __all__ = [
     "trivialized_grad",
     "uniform_grid",
 ]
-
-check_calls(__name__, __all__)

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trivgeo.checks import check_count, check_tensor
+from trivgeo.checks import check_count, check_tensor, checked
 from trivgeo.errors import DomainError, ShapeError
 
 __all__ = ["check_grid", "check_row_grids", "uniform_grid"]
 
 
+@checked
 def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float]:
     """Return ``steps + 1`` equally spaced times from ``start`` to ``end``, both included exactly.
 

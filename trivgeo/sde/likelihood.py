@@ -15,9 +15,8 @@ from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo._random import uniform
-from trivgeo._signatures import check_calls
 from trivgeo._text import Described
-from trivgeo.checks import check_count, check_tensor
+from trivgeo.checks import check_count, check_tensor, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import ConstantSchedule
@@ -34,6 +33,7 @@ _MAX_COUPLING = 1e-4
 """Change of the velocity of another element of the batch, relative to that of the element that is moved."""
 
 
+@checked
 class Divergence(ABC):
     r"""A method for the divergence :math:`\sum_i (X_i - a_i) f_i` of a field f, for left Haar measure.
 
@@ -95,6 +95,7 @@ class Divergence(ABC):
         return value, trace - drift.flatten(trace.ndim).sum(-1) if drift.ndim > trace.ndim else trace - drift
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class _AlongDirections(Divergence):
     """A divergence by derivatives along some of the directions, in which bodies may move each other."""
@@ -112,6 +113,7 @@ class _AlongDirections(Divergence):
         return dataclasses.replace(self, directions=directions)
 
 
+@checked
 @dataclass(frozen=True)
 class ExactDivergence(_AlongDirections):
     """The exact divergence, by one forward derivative for each direction; by reverse ones where gradients may follow.
@@ -146,6 +148,7 @@ class ExactDivergence(_AlongDirections):
         return value, changes.sum(0)
 
 
+@checked
 @dataclass(frozen=True)
 class HutchinsonDivergence(_AlongDirections):
     """An unbiased estimate by random signs (Hutchinson 1989), the same ones all along a run (Grathwohl et al. 2019).
@@ -207,6 +210,7 @@ class FlowLikelihood(Described):
     evaluations: int
 
 
+@checked
 def flow_likelihood(
     flow: TrivializedSDE,
     g: Tensor,
@@ -352,6 +356,3 @@ def _check_density(value: Any, batch: torch.Size) -> Tensor:
     if value.shape != batch:
         raise ShapeError(f"end_log_density: expected one number per element {list(batch)}, got {list(value.shape)}")
     return value
-
-
-check_calls(__name__, __all__)

@@ -10,8 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from trivgeo._random import uniform
-from trivgeo._signatures import check_calls
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 
 __all__ = [
     "effective_sample_size",
@@ -32,6 +31,7 @@ _TOTAL_OF_ADDED_WEIGHTS = 1e-12
 """Sum of equal weights that make all weights of a row positive."""
 
 
+@checked
 def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
     r"""Effective sample size of Kish, :math:`(\sum_i \omega_i)^2 / \sum_i \omega_i^2`, between 1 and n.
 
@@ -43,16 +43,19 @@ def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "
     return weights.sum(-1) ** 2 / torch.where(square == 0, 1.0, square)
 
 
+@checked
 def normalized_weights(log_weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     """Weights of sum one in each row; zero in a row without a positive weight."""
     return torch.softmax(log_weights, -1).nan_to_num(0.0)
 
 
+@checked
 def normalized_log_weights(log_weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     """Logarithms of weights of sum one in each row; all weights are equal in a row without a positive weight."""
     return _uniform_where_zero(log_weights).log_softmax(-1)
 
 
+@checked
 def systematic_indices(
     log_weights: Float[Tensor, "*batch n"], generator: torch.Generator | None = None, num_samples: int | None = None
 ) -> Int[Tensor, "*batch k"]:
@@ -79,6 +82,7 @@ def systematic_indices(
     return torch.searchsorted(cumulative, positions, right=True)
 
 
+@checked
 def resample(
     log_weights: Float[Tensor, "*batch n"],
     num_samples: int,
@@ -105,6 +109,7 @@ def resample(
     return index, (1.0 - power) * log_weights.gather(-1, index)
 
 
+@checked
 def thinned_indices(
     log_weights: Float[Tensor, "*batch n"],
     num_samples: int,
@@ -140,6 +145,7 @@ def thinned_indices(
     return order.gather(-1, index), weights.gather(-1, index) / probability.gather(-1, index)
 
 
+@checked
 def next_inverse_temperature(
     log_ratios: Float[Tensor, "*batch n"],
     log_weights: Float[Tensor, "*batch n"],
@@ -179,6 +185,7 @@ def next_inverse_temperature(
     return new, weights_at(new)
 
 
+@checked
 def take_rows(x: Shaped[Tensor, "*rows"], index: Int[Tensor, "*batch k"]) -> Shaped[Tensor, "*taken"]:
     """Return the rows ``[*batch, k, ...]`` of x ``[*batch, n, ...]`` whose numbers are ``index``."""
     return torch.take_along_dim(x, index.reshape(*index.shape, *[1] * (x.ndim - index.ndim)), index.ndim - 1)
@@ -198,6 +205,3 @@ def _thinning_bound(weights: Tensor, number: int) -> Tensor:
     possible = (falling <= c) & (kept < number)
     first = possible.to(torch.int64).argmax(-1, keepdim=True)
     return c.gather(-1, first)
-
-
-check_calls(__name__, __all__)

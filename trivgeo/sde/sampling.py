@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trivgeo._devices import module_device
 from trivgeo._numerics import is_abstract
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.grid import uniform_grid
@@ -27,6 +27,7 @@ from trivgeo.sde.solvers.time_loop import Solution, solve
 __all__ = ["forward_noising", "probability_flow_sample", "reverse_diffusion"]
 
 
+@checked
 def forward_noising(
     group: LieGroup,
     schedule: Schedule,
@@ -66,6 +67,7 @@ def forward_noising(
     ).final_or_nan
 
 
+@checked
 def reverse_diffusion(
     group: LieGroup,
     schedule: Schedule,
@@ -125,6 +127,7 @@ def reverse_diffusion(
     return _samples(solve(process, initial, times, generator=generator))
 
 
+@checked
 def probability_flow_sample(
     group: LieGroup,
     schedule: Schedule,

@@ -5,7 +5,6 @@
 SymPy and python-flint are imported on first use; ``pip install 'trivgeo[symbolic]'``.
 """
 
-from trivgeo._signatures import check_calls
 from trivgeo.symmetry.api import (
     conservation_laws,
     find_symmetries,
@@ -23,5 +22,3 @@ __all__ = [
     "symmetries_from_data",
     "verify",
 ]
-
-check_calls(__name__, __all__)

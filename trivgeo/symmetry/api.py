@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import require_sympy
 from trivgeo.groups.ground_fields import has_flint
@@ -54,6 +54,7 @@ def solved_form(pde: Any, time: Any = None) -> tuple[list[Any], EvolutionSystem]
     return residuals, EvolutionSystem(residuals, time)
 
 
+@checked
 def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any] = (), time: Any = None) -> Symmetries:
     r"""The point symmetries of equations, and how many there are.
 
@@ -107,6 +108,7 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
     return search(pde, degree, time, ansatz)
 
 
+@checked
 def symmetries_from_data(
     samples: Any,
     grid: Any = None,
@@ -168,6 +170,7 @@ def symmetries_from_data(
     return of_solutions(samples, grid, library, order, degree)
 
 
+@checked
 def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
     """Return the left side of the symmetry condition: 0 exactly if the field is an infinitesimal symmetry.
 
@@ -195,6 +198,7 @@ def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
     return residual(pde, field, time)
 
 
+@checked
 def conservation_laws(pde: Any, order: int = 2, degree: int = 3, *, time: Any = None) -> ConservationLaws:
     r"""The conservation laws of equations whose multipliers are polynomials up to an order and a degree.
 
@@ -236,6 +240,7 @@ def conservation_laws(pde: Any, order: int = 2, degree: int = 3, *, time: Any = 
     return search_laws(pde, order, degree, time)
 
 
+@checked
 def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict[Any, Dimension]:
     """Values of one parameter for which the equations have more symmetries than for generic values.
 
@@ -265,6 +270,7 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
     return larger_dimensions(pde, parameter, list(values) or simple_fractions())
 
 
+@checked
 def special_functions(pde: Any, function: str, candidates: Sequence[Any] = ()) -> dict[Any, Symmetries]:
     """Forms of one arbitrary function for which the equations have more symmetries than for any other.
 

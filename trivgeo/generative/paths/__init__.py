@@ -1,6 +1,5 @@
 """Probability paths from data to a base distribution: the kinds of a `trivgeo.generative.GroupDiffusion`."""
 
-from trivgeo._signatures import check_calls
 from trivgeo.generative.paths.base import ProbabilityPath, TrainingBatch
 from trivgeo.generative.paths.diffusion import DiffusionPath
 from trivgeo.generative.paths.flow_matching import Bridge, FlowMatchingPath
@@ -14,5 +13,3 @@ PATHS: dict[str, type[ProbabilityPath]] = {
 """The shipped kinds of a `trivgeo.generative.GroupDiffusion` by name."""
 
 __all__ = ["PATHS", "Bridge", "DiffusionPath", "FlowMatchingPath", "KineticPath", "ProbabilityPath", "TrainingBatch"]
-
-check_calls(__name__, __all__)

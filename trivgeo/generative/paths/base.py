@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._text import described
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative.distribution_fitting import fit_base_distribution
 from trivgeo.generative.distributions import GroupDistribution
@@ -49,6 +50,7 @@ class TrainingBatch(NamedTuple):
         return described(self)
 
 
+@checked
 class ProbabilityPath(ABC):
     """A path of distributions from data to a `GroupDistribution`: the kind of a `GroupDiffusion`.
 

@@ -11,6 +11,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from trivgeo.checks import checked
 from trivgeo.generative.paths.base import Network, TrainingBatch
 from trivgeo.generative.paths.noising import (
     MAX_USUAL_FACTORS,
@@ -38,6 +39,7 @@ _MIN_FACTORS = 3  # exponentials of one noise sample, where it has to be simulat
 _MAX_TARGET_FACTORS = 128  # exponentials of a noise sample that enter its target
 
 
+@checked
 @dataclass(frozen=True)
 class DiffusionPath(NoisingPath):
     r"""Noise of growing variance, and its score: the network predicts the noise at g_t, divided by its size.

@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from trivgeo._text import described
-from trivgeo.checks import check_choice
+from trivgeo.checks import check_choice, checked
 from trivgeo.generative.distribution_fitting import fit_base_distribution
 from trivgeo.generative.distributions import GroupDistribution
 from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch
@@ -44,6 +44,7 @@ class Bridge(NamedTuple):
         return described(self)
 
 
+@checked
 @dataclass(frozen=True)
 class FlowMatchingPath(ProbabilityPath):
     r"""Flow matching along geodesics (Chen and Lipman 2024): the network predicts the velocity.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo._random import normal
+from trivgeo.checks import checked
 from trivgeo.generative.paths.base import Network, TrainingBatch
 from trivgeo.generative.paths.noising import (
     MIN_STD_RATIO,
@@ -46,6 +47,7 @@ _LOG_DECAY = 6.0  # minus the logarithm of what noise leaves of the slowest mode
 _NUM_GRID_LEVELS = 256  # size of the table of the density of levels
 
 
+@checked
 @dataclass(frozen=True)
 class KineticPath(NoisingPath):
     r"""Kinetic diffusion (Zhu et al. 2025), whose score is learned at the element extrapolated back by its momentum.

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import uniform
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative.distribution_fitting import fit_base_distribution, group_mean
 from trivgeo.generative.distributions import GroupDistribution
@@ -208,6 +209,7 @@ _MIN_STD_DIFFERENCE = 1e-6  # relative difference of the noise of two factors, b
 _NUM_BASE_COMPONENTS = 8  # normal components of a base distribution on a noncompact group
 
 
+@checked
 class NoisingPath(ProbabilityPath):
     """A path that adds noise to data, to each factor of a product as much as it needs.
 

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import Constant, broadcast_shapes, in_single, is_abstract
+from trivgeo.checks import checked
 from trivgeo.groups.action import JetAction
 from trivgeo.groups.from_generators.chart import Chart
 from trivgeo.groups.from_generators.closed_form import ClosedForms, HomogeneousTransform, stacked
@@ -300,6 +301,7 @@ class ChartActionMap(ActionMap):
         return self.chart.forward(torch.where(inside, x, known)), inside
 
 
+@checked
 @final
 class GeneratedAction(JetAction):
     r"""The local action of a generated group: its one-parameter groups are the flows of the generators.

@@ -24,8 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from trivgeo._numerics import on_cpu
-from trivgeo._signatures import checked
-from trivgeo.checks import check_type
+from trivgeo.checks import check_type, checked
 from trivgeo.groups.from_generators.action_plan import plan_action
 from trivgeo.groups.from_generators.decomposition import Vectors, decompose
 from trivgeo.groups.from_generators.flows import OdeSettings

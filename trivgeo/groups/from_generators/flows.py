@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant, dense_exp, is_abstract
-from trivgeo.checks import check_count, check_fraction, check_positive
+from trivgeo.checks import check_count, check_fraction, check_positive, checked
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.from_generators.fields import VectorFields, values_and_jacobians
 from trivgeo.groups.from_generators.projective_coordinates import ProjectiveBase
@@ -58,6 +58,7 @@ Flow = Callable[[Tensor, Tensor], Tensor]
 """A flow for unit time: vectors ``[*batch, dim]`` and points ``[*batch, m]`` to points."""
 
 
+@checked
 @dataclass(frozen=True)
 class OdeSettings:
     """Accuracy and cost of flows without a closed form.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import Constant
+from trivgeo.checks import checked
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.from_generators.action_map import ActionMap, GeneratedAction
 from trivgeo.groups.from_generators.elements import CoreGroup, FactoredElements
@@ -19,6 +20,7 @@ from trivgeo.groups.structure import LeviDecomposition
 __all__ = ["GeneratedGroup"]
 
 
+@checked
 @final
 class GeneratedGroup(LieGroup):
     r"""A group :math:`\exp(\mathfrak n) \rtimes (S \times \mathbb R^k)` in the basis of its generators.

@@ -1,6 +1,5 @@
 """Energies of data, which are low where the data look like clean ones."""
 
-from trivgeo._signatures import check_calls
 from trivgeo.inversion.energies.base import CurvedEnergy, DataEnergy, FunctionEnergy
 from trivgeo.inversion.energies.domain_distance import DomainDistance, GaussianInitialEnergy
 from trivgeo.inversion.energies.field_energies import FieldBox, FieldComponents, FieldSpectrum
@@ -29,5 +28,3 @@ __all__ = [
     "with_coverage",
     "with_normals",
 ]
-
-check_calls(__name__, __all__)

@@ -10,13 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._text import Described
-from trivgeo.checks import check_arguments
+from trivgeo.checks import check_arguments, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 
 __all__ = ["CurvedEnergy", "CurvedResiduals", "DataEnergy", "FunctionEnergy", "as_energy"]
 
 
+@checked
 class DataEnergy(Described, ABC):
     """An energy of data, batch of data to ``[batch]``; low where the data look like clean ones.
 
@@ -64,6 +65,7 @@ class DataEnergy(Described, ABC):
         return None
 
 
+@checked
 class CurvedEnergy(DataEnergy):
     """A `DataEnergy` that knows a positive semidefinite curvature, for `LevenbergMarquardt`."""
 
@@ -87,6 +89,7 @@ class CurvedEnergy(DataEnergy):
         return None
 
 
+@checked
 class CurvedResiduals(ABC):
     """Residuals whose Gauss-Newton curvature after some actions is known in closed form."""
 
@@ -109,6 +112,7 @@ class CurvedResiduals(ABC):
         """
 
 
+@checked
 class FunctionEnergy(nn.Module, DataEnergy):
     """An energy given as a function of a batch of data, or as a network."""
 

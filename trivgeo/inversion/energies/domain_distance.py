@@ -12,7 +12,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
 from trivgeo.actions import OperatorAction, OperatorInput, interpolate
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy
@@ -25,6 +25,7 @@ __all__ = [
 Interval = tuple[float, float]
 
 
+@checked
 class DomainDistance(DataEnergy):
     r"""Squared distances of the bounding box of a problem to that of the training domain (Shumaylov et al. 2025).
 
@@ -171,6 +172,7 @@ def _not_inside(points: Float[Tensor, "b q 2"]) -> Bool[Tensor, "b q"]:
     return ~inside
 
 
+@checked
 class GaussianInitialEnergy(DataEnergy):
     r"""The distance to the training domain, plus how unlikely the initial condition is there; of one x and one u.
 

@@ -9,13 +9,14 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._numerics import Constant
 from trivgeo.actions import Field, Grid
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.inversion.energies.base import DataEnergy
 
 __all__ = ["FieldBox", "FieldComponents", "FieldSpectrum"]
 
 
+@checked
 class FieldBox(DataEnergy):
     r"""The squared distance of the grid of a field to that of the training set.
 
@@ -51,6 +52,7 @@ class FieldBox(DataEnergy):
         return ((x.grid.origin - origin).square().sum(-1) + edges).mean(-1)
 
 
+@checked
 class FieldSpectrum(DataEnergy):
     r"""The distance to the training grid, plus how unlikely the Fourier modes of the values are in the training set.
 
@@ -92,6 +94,7 @@ class FieldSpectrum(DataEnergy):
         return self.box(x) + (squares * self._weights.matching(x.values)).flatten(1).sum(-1)
 
 
+@checked
 class FieldComponents(DataEnergy):
     r"""The distance to the training grid, plus how unlikely the values are for a Gaussian with their mean and
     covariance.

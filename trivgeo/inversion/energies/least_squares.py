@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._autocast import full_precision
-from trivgeo._signatures import check_calls
 from trivgeo._text import Described
-from trivgeo.checks import check_positive, check_tensor
+from trivgeo.checks import check_positive, check_tensor, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import CurvedEnergy, CurvedResiduals
@@ -25,6 +24,7 @@ __all__ = [
 ]
 
 
+@checked
 class GemanMcClure(Described):
     r"""The loss :math:`\rho(s) = w^2 s / (w^2 + s)`: squares much smaller than w^2 as they are, none above w^2.
 
@@ -46,6 +46,7 @@ class GemanMcClure(Described):
         return square * squares / (square + squares)
 
 
+@checked
 class Trimmed(Described):
     """The smallest squares of each datum, a given share of them; zero for the others (Chetverikov et al. 2002).
 
@@ -75,6 +76,7 @@ class Trimmed(Described):
         return torch.where(kept, squares, 0.0)
 
 
+@checked
 class LeastSquares(nn.Module, CurvedEnergy):
     r"""Half a sum of squares of residuals, :math:`E(x) = \frac{1}{2 \sigma^2} \sum_i \rho(|r_i(x)|^2)`.
 
@@ -163,6 +165,3 @@ class LeastSquares(nn.Module, CurvedEnergy):
     def _weights(self, squares: Float[Tensor, "rows q"]) -> Float[Tensor, "rows q"]:
         """Return the derivative of the loss."""
         return torch.func.grad(lambda squares: self.robust(squares).sum())(squares)
-
-
-check_calls(__name__, __all__)

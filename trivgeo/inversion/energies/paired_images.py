@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trivgeo._autocast import matmul
 from trivgeo.actions import ImageWarp
 from trivgeo.actions.image import pixel_centres, sample_with_slopes
-from trivgeo.checks import check_fraction, check_tensor, promoted
+from trivgeo.checks import check_fraction, check_tensor, checked, promoted
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup, PointAction
 from trivgeo.inversion.energies.base import CurvedResiduals
@@ -20,6 +20,7 @@ from trivgeo.inversion.energies.base import CurvedResiduals
 __all__ = ["PairedImages", "with_coverage"]
 
 
+@checked
 def with_coverage(x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch d h w"]:
     """Append a channel of ones to images x: after a warp it holds the share of each pixel that the image covers.
 
@@ -35,6 +36,7 @@ def with_coverage(x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch d h
     return torch.cat([x, torch.ones_like(x[..., :1, :, :])], -3)
 
 
+@checked
 class PairedImages(nn.Module, CurvedResiduals):
     r"""Residuals of images with a coverage m as last channel, from each pixel of a reference to that of the image.
 

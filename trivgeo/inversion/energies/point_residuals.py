@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trivgeo._autocast import matmul
 from trivgeo.actions import Referenced
-from trivgeo.checks import check_type, promoted
+from trivgeo.checks import check_type, checked, promoted
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
 _NUM_NEIGHBOURS = 10  # points of a reference, the point itself among them, that make its normal
 
 
+@checked
 def with_normals(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k m"]:
     """Clouds with the normals of the surfaces that they lie on, ``[*batch, k, 2 n]``, for `NearestPoints`.
 
@@ -116,6 +117,7 @@ class _Nearest(torch.autograd.Function):
         return _Nearest.apply(first(x, in_dims[0]), first(reference, in_dims[1]), tree), 0
 
 
+@checked
 class PairedPoints(nn.Module):
     """Residuals of clouds ``[batch, m, n]``: from each point of a reference to the same point of the cloud.
 
@@ -146,6 +148,7 @@ class PairedPoints(nn.Module):
         return cloud - reference
 
 
+@checked
 class NearestPoints(nn.Module):
     r"""Residuals of clouds ``[batch, m, n]``: from the nearest point of a reference to each point of the cloud.
 
@@ -226,6 +229,7 @@ class NearestPoints(nn.Module):
         return nearest_indices(x, self.reference, self._tree)
 
 
+@checked
 class SymmetricNearestPoints(nn.Module):
     """Residuals of clouds ``[batch, m, n]``, both ways.
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo.actions import ImageWarp
 from trivgeo.actions.image import half_sides
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.groups.basis import Basis
@@ -21,6 +21,7 @@ from trivgeo.inversion.energies.base import DataEnergy, as_energy
 __all__ = ["FramedEnergy", "PriorEnergy", "WrappedEnergy"]
 
 
+@checked
 class WrappedEnergy(nn.Module, DataEnergy):
     """An energy of data, plus one of the transformation that a subclass adds to that of the inner energy.
 
@@ -56,6 +57,7 @@ class WrappedEnergy(nn.Module, DataEnergy):
         return added if inner is None else added + inner
 
 
+@checked
 class FramedEnergy(WrappedEnergy):
     r"""An energy of images plus the squared amount by which the sampling grid leaves the frame.
 
@@ -89,6 +91,7 @@ class FramedEnergy(WrappedEnergy):
         return torch.relu(source.abs() - half).square().sum(-1).mean((-2, -1))
 
 
+@checked
 class PriorEnergy(WrappedEnergy):
     r"""An energy of data plus that of a normal prior of the transformation: :math:`E(y) + \frac{w}{2} |\log g|^2`.
 

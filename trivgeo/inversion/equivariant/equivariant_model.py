@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo._devices import module_device, on_device
 from trivgeo._torch import pytree
-from trivgeo.checks import check_arguments, check_type, with_tensors
+from trivgeo.checks import check_arguments, check_type, checked, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.equivariant.varied_sizes import (
@@ -70,6 +70,7 @@ class EquivarianceError(NamedTuple):
         return cls(float(known.nanmedian()), float(known[~known.isnan()].max()), errors)
 
 
+@checked
 class TestTimeEquivariant(nn.Module):
     r"""A pretrained network made equivariant without training: :math:`\tilde f(x) = g \cdot f(g^{-1} \cdot x)`.
 

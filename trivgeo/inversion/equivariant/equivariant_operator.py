@@ -15,7 +15,7 @@ from trivgeo._autocast import matmul
 from trivgeo._devices import module_device, on_device
 from trivgeo._numerics import Constant, jvp_columns, log_abs_det
 from trivgeo.actions import Field, FieldAction, Grid, resample
-from trivgeo.checks import check_tensor, check_type
+from trivgeo.checks import check_tensor, check_type, checked
 from trivgeo.errors import AlgebraError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.expressions import exact
 from trivgeo.groups import Action, from_generators
@@ -428,6 +428,7 @@ class FieldDensity(DataEnergy):
         return log_abs_det(jacobian).mean(-1) / unknowns
 
 
+@checked
 class EquivariantOperator(nn.Module):
     r"""Solves from any initial field by moving it to where a network was trained: :math:`g \cdot f(g^{-1} \cdot u_0)`.
 

@@ -3,7 +3,6 @@
 `trivgeo.inversion.learned.score_training` needs Lightning and is imported by itself.
 """
 
-from trivgeo._signatures import check_calls
 from trivgeo.inversion.learned.backbone import LevelFeatures, NoiseNetwork, backbone_for
 from trivgeo.inversion.learned.calibration import Calibration
 from trivgeo.inversion.learned.field_backbone import FieldBackbone
@@ -25,5 +24,3 @@ __all__ = [
     "backbone_for",
     "consistency_loss",
 ]
-
-check_calls(__name__, __all__)

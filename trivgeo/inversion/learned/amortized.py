@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from trivgeo.checks import check_choice
+from trivgeo.checks import check_choice, checked
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.learned.learned_stages import LearnedReverseDiffusion
@@ -19,6 +19,7 @@ from trivgeo.sde import Stepper, TrivializedSDE
 __all__ = ["AmortizedInverter"]
 
 
+@checked
 class AmortizedInverter(Inverter):
     """Estimates transformations with a `LearnedScore`, by the reverse diffusion in a few steps.
 

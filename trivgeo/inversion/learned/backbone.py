@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.networks import Network
@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 
+@checked
 class LevelFeatures(nn.Module):
     """Fourier features of the logarithm of a noise level, for backbones: ``[b]`` to ``[b, 1 + 2 frequencies]``.
 
@@ -47,6 +48,7 @@ class LevelFeatures(nn.Module):
         return torch.cat([log, angle.sin(), angle.cos()], -1)
 
 
+@checked
 class NoiseNetwork(Network):
     """The noise of the transformation of a datum, the backbone of a `LearnedScore`.
 
@@ -84,6 +86,7 @@ class NoiseNetwork(Network):
         """
 
 
+@checked
 class FeatureNetwork(NoiseNetwork):
     """A backbone that ends with a linear layer on features, with the units of its inputs as constants.
 

@@ -14,6 +14,7 @@ from trivgeo._autocast import matmul
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed
 from trivgeo._torch import pytree
+from trivgeo.checks import checked
 from trivgeo.inversion.learned.backbone import NoiseNetwork
 from trivgeo.inversion.learned.posterior_density import DensityFit, fit_density, mixture_of_draws
 from trivgeo.inversion.learned.score import LearnedScore, apply_inverse
@@ -61,6 +62,7 @@ class CalibrationSource(NamedTuple):
     draw: Callable[[Any], Tensor]
 
 
+@checked
 class Calibration(nn.Module):
     """Calibration of a learned inverter by data that its training did not see.
 

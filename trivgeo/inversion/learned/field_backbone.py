@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo.actions import Field, FieldAction
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, backbone_for
 
@@ -23,6 +23,7 @@ _CHANNELS = 32
 _EXAMPLES = 512  # moved fields, for the units of the features
 
 
+@checked
 class FieldBackbone(FeatureNetwork):
     """The noise of the transformation of a field on a grid of one or two dimensions, from what moves with it.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_choice, check_count
+from trivgeo.checks import check_choice, check_count, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, _spread, backbone_for
 
@@ -23,6 +23,7 @@ Precision = Literal["float32", "bfloat16"]
 _LARGEST_MAP = 7  # side in pixels, after the convolutions
 
 
+@checked
 class ImageBackbone(FeatureNetwork):
     """The noise of the transformation of an image: convolutions of stride 2, then linear layers, all told the level.
 

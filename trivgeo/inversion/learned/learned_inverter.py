@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trivgeo._devices import module_device, on_device, tree_device
 from trivgeo._random import integers, keyed, permutation
 from trivgeo._torch import pytree
-from trivgeo.checks import check_choice, check_count, check_positive, check_type, with_tensors
+from trivgeo.checks import check_choice, check_count, check_positive, check_type, checked, with_tensors
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.generative.distributions import sum_over_compact
 from trivgeo.groups import Action
@@ -47,6 +47,7 @@ _DENSITY_DRAWS = 64  # of the reverse diffusion, of which a density is made
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
 
 
+@checked
 class LearnedInverter(Inverter):
     """Learns to undo random transformations of clean data, then inverts in a few evaluations of a network.
 

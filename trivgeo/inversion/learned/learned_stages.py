@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._numerics import is_traced
-from trivgeo.checks import check_count, check_type
+from trivgeo.checks import check_count, check_type, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.learned.calibration import Calibration
 from trivgeo.inversion.learned.score import LearnedScore
@@ -30,6 +30,7 @@ __all__ = [
 _CHECK_EVALUATIONS = 2  # of the network, for a datum
 
 
+@checked
 class _CalibratedStage(Stage):
     """A stage of a trained score and its calibration."""
 
@@ -38,6 +39,7 @@ class _CalibratedStage(Stage):
         self.calibration = check_type("calibration", calibration, Calibration)
 
 
+@checked
 class CalibratedDraws(_CalibratedStage):
     """Draws from the calibrated density that the population, draws of a learned reverse diffusion, stands for.
 
@@ -60,6 +62,7 @@ class CalibratedDraws(_CalibratedStage):
         return Population.at(elements)
 
 
+@checked
 class CleanGate(_CalibratedStage):
     """Leaves data alone that look clean: every hypothesis for them becomes the identity.
 
@@ -80,6 +83,7 @@ class CleanGate(_CalibratedStage):
         return replace(population, elements=where_rows(clean, unit.expand_as(g), g), energies=None)
 
 
+@checked
 class OutlierCheck(_CalibratedStage):
     """Says of each datum whether it is like those of the training, and the transformation found like the drawn ones.
 
@@ -107,6 +111,7 @@ def _best(elements: Tensor, energies: Tensor) -> Tensor:
     return elements[rows, energies.argmin(-1)]
 
 
+@checked
 class LearnedReverseDiffusion(Stage):
     r"""Follows the reverse diffusion of a `LearnedScore` in a few steps, one evaluation of the network each.
 

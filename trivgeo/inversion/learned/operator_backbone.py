@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo.actions import OperatorAction, OperatorInput
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.domain_distance import hull_points
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, backbone_for
@@ -40,6 +40,7 @@ class OperatorReader:
         return OperatorInput(x.initial[..., chosen, :], hull_points(x.query))
 
 
+@checked
 class OperatorBackbone(FeatureNetwork):
     """The noise of the transformation of a problem with one x and one u: a perceptron on what `OperatorReader` kept.
 

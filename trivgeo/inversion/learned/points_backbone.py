@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from trivgeo._autocast import matmul
 from trivgeo.actions import PointCloud
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import PointAction
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, _spread, backbone_for
@@ -23,6 +23,7 @@ _MIN_CLOUDS = 16  # from which an order can be told
 _MAX_LANDMARK_VARIANCE = 0.5  # about the mean landmarks, as a share of the variance of all points
 
 
+@checked
 class LandmarksBackbone(FeatureNetwork):
     r"""The noise of the transformation of landmarks ``[b, p, n]``: of each datum the same p points in the same order.
 
@@ -91,6 +92,7 @@ class LandmarksBackbone(FeatureNetwork):
         return self.layers[:-1](torch.cat(inputs, 1))
 
 
+@checked
 class PointsBackbone(FeatureNetwork):
     r"""The noise of the transformation of a set of points ``[b, p, n]``, whatever their order and number.
 

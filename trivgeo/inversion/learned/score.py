@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trivgeo._random import keyed, normal, seed, uniform
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.posterior import check_action, check_batch
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 
+@checked
 class LearnedScore(nn.Module):
     r"""The score of the noised transformation posterior, for every datum at once.
 
@@ -270,6 +271,7 @@ def apply_inverse(action: Action, g: Tensor, x: Any) -> tuple[Any, Bool[Tensor, 
     return pytree.tree_map(lambda leaf, other: where_rows(defined, leaf, other), y, x), defined
 
 
+@checked
 def consistency_loss(
     teacher: LearnedScore,
     student: LearnedScore,

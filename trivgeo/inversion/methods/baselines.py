@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter
@@ -27,6 +27,7 @@ from trivgeo.inversion.stages.search_orbits import OrbitCriterion, SearchLevel, 
 __all__ = ["ITS", "GradientDescent", "KineticLangevin", "LieLAC", "RandomSearch"]
 
 
+@checked
 class LieLAC(Inverter):
     r"""Minimises the posterior energy by Adam from K random starts (Shumaylov et al. 2025).
 
@@ -65,6 +66,7 @@ class LieLAC(Inverter):
         super().__init__(action, as_energy(energy), [Replicate(num_hypotheses), descent])
 
 
+@checked
 class ITS(Inverter):
     """Inverse transformation search (Schmidt and Stober 2024): the stage `SearchOrbits`, with its arguments.
 
@@ -98,6 +100,7 @@ class ITS(Inverter):
         stage.levels_of(self.action.group)
 
 
+@checked
 class KineticLangevin(Inverter):
     """Searches by kinetic Langevin dynamics of the transformation posterior, from the identity (Kong and Tao 2024).
 
@@ -135,6 +138,7 @@ class KineticLangevin(Inverter):
         super().__init__(action, as_energy(energy), [Replicate(num_hypotheses), stage])
 
 
+@checked
 class GradientDescent(Inverter):
     r"""Plain gradient descent on the group from K random starts; the number of starts and of steps is the budget.
 
@@ -173,6 +177,7 @@ class GradientDescent(Inverter):
         super().__init__(action, as_energy(energy), [Replicate(num_hypotheses), descent])
 
 
+@checked
 class RandomSearch(Inverter):
     """Search for the best of random elements around the identity: the stage `GaussianSearch`, with its arguments.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from trivgeo.checks import checked
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.inverter import Inverter
@@ -16,6 +17,7 @@ from trivgeo.inversion.stages.chains import WarmStart
 __all__ = ["PosteriorSampler"]
 
 
+@checked
 class PosteriorSampler(Inverter):
     r"""Samples the transformation posterior with weights, and reports whether the weights can be trusted.
 

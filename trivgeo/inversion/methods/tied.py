@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
@@ -39,6 +39,7 @@ _PLANNED_SHARE = 0.6  # of the time
 _MAX_EVALUATIONS = 1024  # at once
 
 
+@checked
 class TIED(Inverter):
     r"""Searches the transformation posterior by reversing a trivialized diffusion (Kim et al. 2026, algorithm 1).
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo._random import keyed
-from trivgeo.checks import check_arguments, check_count, check_positive, check_type
+from trivgeo.checks import check_arguments, check_count, check_positive, check_type, checked
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.distribution_fitting import group_mean
 from trivgeo.generative.distributions import sum_over_compact
@@ -185,6 +185,7 @@ class _Budget:
         return _Budget(draws, ascents, particles, min(4, int(0.05 * exploration / dim)))
 
 
+@checked
 class ImportanceSampling(Stage):
     r"""Draws a weighted sample of :math:`p_0(g)\, e^{-E(g) / T}` by adaptive importance sampling.
 

@@ -4,7 +4,6 @@ A stage that is an algorithm of its own has the name of the algorithm (`Newton`,
 chains or other stages is a verb (`Replicate`, `Select`, `KeepLower`).
 """
 
-from trivgeo._signatures import check_calls
 from trivgeo.inversion.learned.learned_stages import CalibratedDraws, CleanGate, LearnedReverseDiffusion, OutlierCheck
 from trivgeo.inversion.sampling.importance import ImportanceSampling
 from trivgeo.inversion.stages.chains import AddNoise, Replicate, Select, WarmStart
@@ -70,5 +69,3 @@ __all__ = [
     "affine_levels",
     "basis_levels",
 ]
-
-check_calls(__name__, __all__)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from trivgeo._random import choice as draw_choice
-from trivgeo.checks import check_choice, check_count, check_positive, check_type
+from trivgeo.checks import check_choice, check_count, check_positive, check_type, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.posterior import Posterior
@@ -22,6 +22,7 @@ Side = Literal["restored", "given"]
 """Which datum noise moves: g exp(v) the restored one, exp(v) g the given one."""
 
 
+@checked
 class AddNoise(Stage):
     r"""Puts the noise of a diffusion on every chain: :math:`g w`, or :math:`w^{-1} g`, with :math:`w \sim k_t`.
 
@@ -54,6 +55,7 @@ class AddNoise(Stage):
         return replace(population.moved(noised), time=self.time)
 
 
+@checked
 class Replicate(Stage):
     """Several chains for each hypothesis.
 
@@ -71,6 +73,7 @@ class Replicate(Stage):
         return population.copies(self.num_hypotheses)
 
 
+@checked
 class Select(Stage):
     r"""Goes on with k of the chains of each datum.
 
@@ -111,6 +114,7 @@ class Select(Stage):
         return evaluated.take(draw_choice(logits.softmax(1), number, generator))
 
 
+@checked
 class WarmStart(Stage):
     """The hypotheses of another inverter, in place of those that come in; its evaluations count.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._text import Described
-from trivgeo.checks import check_count, check_fraction, check_positive, check_type
+from trivgeo.checks import check_count, check_fraction, check_positive, check_type, checked
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import lower_rows, where_rows
@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 
+@checked
 class Parametrization(Described, ABC):
     """The point that a descent moves, and its elements, where the descent is to begin near an element g_0."""
 
@@ -75,6 +76,7 @@ class Parametrization(Described, ABC):
         """Return the squares that Adam averages, which broadcast to ``gradient``, ``[b, k, dim]``."""
 
 
+@checked
 class AlgebraCoordinates(Parametrization):
     """The point is v with g = g_0 exp(v), in a vector space whose coordinates Adam rescales one by one."""
 
@@ -94,6 +96,7 @@ class AlgebraCoordinates(Parametrization):
         return gradient.square()
 
 
+@checked
 class GroupElements(Parametrization):
     r"""The point is g, the gradient left-trivialized, a step :math:`g \leftarrow g \exp v`.
 
@@ -119,6 +122,7 @@ class GroupElements(Parametrization):
         return gradient.square().sum(-1, keepdim=True)
 
 
+@checked
 class UpdateRule(Described, ABC):
     """Rule by which gradients become displacements of the point of a descent."""
 
@@ -144,6 +148,7 @@ class UpdateRule(Described, ABC):
         """
 
 
+@checked
 class Adam(UpdateRule):
     """Adam (Kingma and Ba 2015), with a count of steps for each chain.
 
@@ -188,6 +193,7 @@ class Adam(UpdateRule):
         return -self.learning_rate * mean / (1 - first**exponent) / root, (mean, square, count)
 
 
+@checked
 class HeavyBall(UpdateRule):
     """Gradient steps with momentum (Polyak 1964), the gradient no longer than a bound.
 
@@ -226,6 +232,7 @@ class HeavyBall(UpdateRule):
         return velocity, (velocity,)
 
 
+@checked
 class Descend(Stage):
     r"""Descends along the posterior energy, each chain independently.
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trivgeo._random import keyed
-from trivgeo.checks import check_fraction, check_positive, check_type
+from trivgeo.checks import check_fraction, check_positive, check_type, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.posterior import Posterior, check_batch
@@ -18,6 +18,7 @@ from trivgeo.inversion.stage import Population, Stage
 __all__ = ["EnergyGate"]
 
 
+@checked
 class EnergyGate(Stage):
     """Leaves a datum alone unless the best hypothesis lowers its energy by more than a margin.
 

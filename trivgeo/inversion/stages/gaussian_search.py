@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import rows_like
@@ -16,6 +16,7 @@ DRAWN_TOGETHER = 64
 """Elements of one datum that are drawn together."""
 
 
+@checked
 class GaussianSearch(Stage):
     r"""Draws elements :math:`g \exp(\sigma z)` around the first hypothesis of each datum, and keeps the best.
 

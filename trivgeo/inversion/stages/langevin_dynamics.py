@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde import solve, uniform_grid
@@ -13,6 +13,7 @@ from trivgeo.sde.processes import KineticLangevinSDE
 __all__ = ["Langevin"]
 
 
+@checked
 class Langevin(Stage):
     r"""Lets every chain follow `KineticLangevinSDE` for :math:`p(g \mid \tilde x) \propto e^{-E(g) / T}`.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._autocast import matmul
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.curvature import safe_cholesky
 from trivgeo.inversion.posterior import Posterior
@@ -18,6 +18,7 @@ __all__ = ["Laplace"]
 _WELL_RADIUS = 5.0  # standard deviations within which two chains are in one well
 
 
+@checked
 class Laplace(Stage):
     r"""Draws from normal distributions in the wells whose minima the chains have reached, each well with its weight.
 

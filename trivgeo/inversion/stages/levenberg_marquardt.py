@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.inversion.curvature import safe_cholesky
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
@@ -17,6 +17,7 @@ __all__ = ["LevenbergMarquardt"]
 _DAMPING_BOUNDS = (1e-9, 1e9)  # in units of the diagonal of the curvature
 
 
+@checked
 class LevenbergMarquardt(Stage):
     r"""Descends to the minimum of a sum of squares in a few steps, each chain independently.
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.posterior import Posterior
@@ -17,6 +18,7 @@ from trivgeo.inversion.stage import Population, Stage, StageLike, check_stage, r
 __all__ = ["InDoublePrecision", "KeepLower", "NestedStages", "WithEnergy"]
 
 
+@checked
 class NestedStages(Stage):
     """Base class of stages that run others one after another.
 
@@ -51,6 +53,7 @@ class NestedStages(Stage):
         return population.moved(population.elements)
 
 
+@checked
 class KeepLower(NestedStages):
     """Stages after which every chain that ends at a higher energy goes back to where it was.
 
@@ -70,6 +73,7 @@ class KeepLower(NestedStages):
         return start.or_lower(after.elements, after.energies)
 
 
+@checked
 class InDoublePrecision(NestedStages):
     """Stages that compute in double precision, whatever the data are in.
 
@@ -94,6 +98,7 @@ class InDoublePrecision(NestedStages):
         return found.moved(found.elements.to(population.elements.dtype))
 
 
+@checked
 class WithEnergy(NestedStages):
     """Stages that see another energy than the inverter's, such as one with wider wells.
 

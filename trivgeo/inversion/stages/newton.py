@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._autocast import matmul
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.inversion.curvature import absolute_eigh
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
@@ -21,6 +21,7 @@ _MIN_RELATIVE_CURVATURE = 1e-6  # directions that are flatter, in units of the s
 _STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.03, 0.01)  # tried in turn until the energy falls
 
 
+@checked
 class Newton(Stage):
     r"""Steps to where the energy is stationary, :math:`g \leftarrow g \exp(-s |H|^{-1} \nabla E)`.
 

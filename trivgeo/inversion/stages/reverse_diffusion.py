@@ -12,7 +12,7 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor
 
-from trivgeo.checks import check_choice, check_count, check_positive, check_type
+from trivgeo.checks import check_choice, check_count, check_positive, check_type, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.posterior import Posterior
@@ -36,6 +36,7 @@ _MAX_TOTAL_SHIFT = 2.5  # of all steps, in units of the basis of the group
 _MAX_SCORE_OF_A_POINT = 2.0  # in units of the typical score of the noise of a single point
 
 
+@checked
 class ReverseDiffusion(Stage):
     r"""Takes the noise off a population by the reverse diffusion with the Monte Carlo score of :math:`e^{-E(g) / T}`.
 

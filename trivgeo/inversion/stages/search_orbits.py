@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from trivgeo._numerics import Constant
 from trivgeo._text import Described
-from trivgeo.checks import check_count, check_positive, check_type
+from trivgeo.checks import check_count, check_positive, check_type, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Affine, LieGroup
 from trivgeo.inversion.posterior import Posterior
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 
+@checked
 class OrbitCriterion(Described, ABC):
     """Criterion that a search level minimises along an orbit.
 
@@ -49,6 +50,7 @@ class OrbitCriterion(Described, ABC):
         """One number for each sample that is not in the margins; infinite where it must not be taken."""
 
 
+@checked
 class LowestEnergy(OrbitCriterion):
     """The energy itself: no level raises that of a hypothesis."""
 
@@ -59,6 +61,7 @@ class LowestEnergy(OrbitCriterion):
         return energies
 
 
+@checked
 class OrbitCurvature(OrbitCriterion):
     """Minus the second difference along the orbit of the energies after a Gaussian filter (Schmidt and Stober 2024).
 
@@ -96,6 +99,7 @@ class OrbitCurvature(OrbitCriterion):
 _NUM_LEVELS = 8
 
 
+@checked
 @dataclass(frozen=True)
 class SearchLevel:
     """Level of a search: the elements exp(s d) of a one-parameter subgroup, s evenly spaced in [-extent, extent].
@@ -117,6 +121,7 @@ class SearchLevel:
             raise ConfigurationError(f"direction: expected finite numbers, not all zero, got {self.direction}")
 
 
+@checked
 def basis_levels(
     group: LieGroup, num_levels: int = _NUM_LEVELS, extent: float = 1.0, shrink: float = 0.25
 ) -> list[SearchLevel]:
@@ -140,6 +145,7 @@ def basis_levels(
     ]
 
 
+@checked
 def affine_levels(
     translation: float = 0.5,
     rotation: float = math.pi / 6,
@@ -173,6 +179,7 @@ def affine_levels(
     ]
 
 
+@checked
 class SearchOrbits(Stage):
     r"""Removes one factor of the transformation after another.
 

@@ -1,6 +1,5 @@
 """Noise on a group: schedules, kernels, sample paths, and targets of denoising."""
 
-from trivgeo._signatures import check_calls
 from trivgeo.groups.harmonic import HeatKernel, heat_kernel
 from trivgeo.sde.noise.kernel import NoiseKernel, NoisePaths, VirtualNoisePaths, noise_log_density
 from trivgeo.sde.noise.kinetic_noise import KineticNoise, KineticSample
@@ -24,5 +23,3 @@ __all__ = [
     "noise_log_density",
     "noise_with_target",
 ]
-
-check_calls(__name__, __all__)

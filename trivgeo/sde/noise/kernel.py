@@ -16,7 +16,7 @@ from trivgeo._autocast import matmul
 from trivgeo._numerics import log_abs_det
 from trivgeo._random import normal, replayed
 from trivgeo._text import Described
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.groups.harmonic import heat_kernel
@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 
+@checked
 def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Tensor]:
     r"""Log-density of :math:`\exp(\sqrt V z)` for left Haar measure, relative to the identity.
 
@@ -107,6 +108,7 @@ _ROWS_PER_CALL = 2**14
 """Number of exponentials in one call, of several steps where batches are small."""
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class NoisePaths(Described):
     """Samples of the noise at several times, along the same paths.
@@ -132,6 +134,7 @@ class NoisePaths(Described):
         return self.elements[index], self.log_modular[index]
 
 
+@checked
 class NoiseKernel(Described):
     r"""The distribution k_t of the noise :math:`w_t` in :math:`g_t = g_0 w_t`.
 
@@ -326,6 +329,7 @@ class NoiseKernel(Described):
         return -matmul(v, self.group.algebra.trace_ad_like(v))
 
 
+@checked
 class VirtualNoisePaths(Described):
     r"""Noise paths that keep one element each, and draw their steps again when the time goes back.
 

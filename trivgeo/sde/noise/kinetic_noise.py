@@ -13,7 +13,7 @@ from torch import Tensor
 from trivgeo._autocast import einsum
 from trivgeo._random import normal
 from trivgeo._text import described
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.groups import LieGroup
 
 __all__ = ["KineticNoise", "KineticSample"]
@@ -36,6 +36,7 @@ class KineticSample(NamedTuple):
         return described(self)
 
 
+@checked
 @dataclass(frozen=True)
 class KineticNoise:
     r"""Kinetic noise: trivialized kinetic diffusion from a momentum at equilibrium (Zhu et al. 2025).

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trivgeo.checks import check_positive, check_tensor
+from trivgeo.checks import check_positive, check_tensor, checked
 from trivgeo.errors import ConfigurationError, DomainError
 
 __all__ = ["ConstantSchedule", "CosineSchedule", "GeometricSchedule", "LinearSchedule", "Schedule", "check_time"]
@@ -21,6 +21,7 @@ _GAUSS = [each.tolist() for each in np.polynomial.legendre.leggauss(12)]
 """Nodes and weights on [-1, 1]: to 1e-17 for products of the four sines of `CosineSchedule` on a unit interval."""
 
 
+@checked
 class Schedule(ABC):
     r"""A diffusion coefficient :math:`\gamma(t)`, t in [0, horizon], with its integral in closed form.
 
@@ -51,6 +52,7 @@ class Schedule(ABC):
         """
 
 
+@checked
 class _Bounded(Schedule):
     """A schedule between a coefficient at t = 0 and one at t = 1."""
 
@@ -65,6 +67,7 @@ class _Bounded(Schedule):
         return f"{type(self).__name__}({self.minimum:g}, {self.maximum:g})"
 
 
+@checked
 class GeometricSchedule(_Bounded):
     r"""The geometric schedule :math:`\gamma(t) = \gamma_{\min} (\gamma_{\max} / \gamma_{\min})^t` (Song et al. 2021).
 
@@ -94,6 +97,7 @@ class GeometricSchedule(_Bounded):
         return base * duration if self._rate == 0.0 else base * _expm1(2.0 * self._rate * duration) / (2.0 * self._rate)
 
 
+@checked
 class LinearSchedule(_Bounded):
     r"""The variance a unit of time grows linearly: :math:`\gamma(t)^2 = \gamma_{\min}^2 + t (\gamma_{\max}^2 -
     \gamma_{\min}^2)` (Ho, Jain and Abbeel 2020).
@@ -116,6 +120,7 @@ class LinearSchedule(_Bounded):
         return (self.minimum**2 + 0.5 * slope * (first + last)) * (last - first)
 
 
+@checked
 class CosineSchedule(_Bounded):
     r"""Half a cosine, flat at both ends: :math:`\gamma(t) = \gamma_{\min} + (\gamma_{\max} - \gamma_{\min})
     \sin^2(\pi t / 2)` (after Nichol and Dhariwal 2021).
@@ -145,6 +150,7 @@ class CosineSchedule(_Bounded):
         return self.minimum * _cos(angle) ** 2 + self.maximum * _sin(angle) ** 2
 
 
+@checked
 class ConstantSchedule(Schedule):
     """Constant diffusion coefficient at all times t >= 0, for processes without an end such as Langevin's.
 

@@ -12,7 +12,7 @@ from trivgeo._autocast import matmul
 from trivgeo._numerics import in_single
 from trivgeo._random import normal
 from trivgeo._text import described
-from trivgeo.checks import check_choice, check_count, check_tensor
+from trivgeo.checks import check_choice, check_count, check_tensor, checked
 from trivgeo.groups import LieGroup
 from trivgeo.groups.harmonic import heat_kernel
 
@@ -36,6 +36,7 @@ class NoiseSample(NamedTuple):
         return described(self)
 
 
+@checked
 def noise_with_target(
     group: LieGroup,
     variance: Float[Tensor, "*batch"],

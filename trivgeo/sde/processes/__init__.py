@@ -1,6 +1,5 @@
 """Equations for `trivgeo.sde.solve`: forward noise, its reversal, probability flow, Langevin dynamics."""
 
-from trivgeo._signatures import check_calls
 from trivgeo.sde.processes.base import Process, merge_evaluated
 from trivgeo.sde.processes.kinetic_diffusion import KineticDiffusion, KineticState
 from trivgeo.sde.processes.langevin import KineticLangevinSDE, KineticLangevinState, overdamped_langevin
@@ -20,5 +19,3 @@ __all__ = [
     "probability_flow",
     "reverse_process",
 ]
-
-check_calls(__name__, __all__)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trivgeo._text import Described, described
 from trivgeo._torch import pytree
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import DirectProduct, LieGroup, Translation
 from trivgeo.sde.scores.base import SolveContext
@@ -45,6 +46,7 @@ Equation = TypeVar("Equation", bound="Process")
 EquationT = TypeVar("EquationT", bound="Process")
 
 
+@checked
 class Process(Described, ABC):
     """An equation for `solve`, independent of the scheme.
 
@@ -106,6 +108,7 @@ class Process(Described, ABC):
         raise ConfigurationError(f"times: expected one grid for all chains of {type(self).__name__}, got one for each")
 
 
+@checked
 class StepState(NamedTuple):
     """The state of a scheme between two steps.
 
@@ -128,6 +131,7 @@ class StepState(NamedTuple):
         return [x for x in leaves if isinstance(x, kind)]
 
 
+@checked
 def merge_evaluated(*evaluated: Any) -> Any:
     """Merge by-products of several evaluations, ``evaluated``, of which ``None`` is left out.
 
@@ -138,6 +142,7 @@ def merge_evaluated(*evaluated: Any) -> Any:
     return kept if len(kept) > 1 else kept[0] if kept else None
 
 
+@checked
 class Stepper(ABC, Generic[Equation, State]):
     """A numerical scheme for one kind of process; a subclass holds settings, and nothing that changes during a solve.
 

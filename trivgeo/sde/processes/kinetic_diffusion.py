@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trivgeo._random import normal
 from trivgeo._text import described
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.kinetic_noise import KineticNoise
@@ -50,6 +50,7 @@ class KineticState(NamedTuple):
         return described(self)
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class KineticDiffusion(Process):
     r"""Kinetic diffusion forwards in time, and with a score backwards: an equation for `solve`.
@@ -148,6 +149,7 @@ def join_state(group: LieGroup, point: KineticState) -> Tensor:
     return torch.cat([point.elements.flatten(-len(group.element_shape)), point.momentum], -1)
 
 
+@checked
 class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
     r"""Half a drift, the noise, half a drift: a palindrome of exact flows; one score and two exponentials a step.
 
@@ -173,6 +175,7 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
         return StepState(KineticState(sde.group.retract(g, 0.5 * h * momentum), momentum))
 
 
+@checked
 class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
     r"""Ancestral sampling of element and momentum, given the clean element that the score stands for.
 

@@ -15,7 +15,7 @@ from trivgeo._autocast import einsum
 from trivgeo._numerics import Constant
 from trivgeo._random import normal
 from trivgeo._text import described
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import ConstantSchedule
@@ -37,6 +37,7 @@ _ROUNDING_ERROR = 64.0
 """Rounding error of energies, in eps times their sizes, that is no error of a step."""
 
 
+@checked
 def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float = 1.0) -> TrivializedSDE:
     r"""The process :math:`dg = d(L_g)_e[-(\nabla_{\mathfrak g} E + T a)\,dt + \sqrt{2 T}\,dw]`.
 
@@ -99,6 +100,7 @@ class KineticLangevinState(NamedTuple):
         return described(self)
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class KineticLangevinSDE(Process):
     r"""Kinetic (underdamped) Langevin dynamics, with momentum in the algebra (Kong and Tao 2024 on compact groups).
@@ -230,6 +232,7 @@ class KineticLangevinSDE(Process):
         return turned * (momentum.norm(dim=-1, keepdim=True) / length)
 
 
+@checked
 class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
     r"""Noise, kick, drift, kick, noise: a palindrome of exact flows, of weak order 2; one gradient a step.
 

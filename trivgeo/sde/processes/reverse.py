@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from trivgeo.checks import check_positive
+from trivgeo.checks import check_positive, checked
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import Schedule
 from trivgeo.sde.processes.trivialized import TrivializedSDE
@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 
+@checked
 def reverse_process(
     group: LieGroup,
     schedule: Schedule,
@@ -115,6 +116,7 @@ class _Reversed(Score):
         return dataclasses.replace(self, score=self.score.prepare(run))
 
 
+@checked
 def probability_flow(
     group: LieGroup,
     schedule: Schedule,

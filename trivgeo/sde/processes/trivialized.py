@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trivgeo._random import normal
 from trivgeo._text import described
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import Schedule
@@ -38,6 +39,7 @@ class DriftIncrement(NamedTuple):
         return described(self)
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class TrivializedSDE(Process):
     r"""The left-trivialized equation :math:`dg = d(L_g)_e[(\phi(g, t) + \gamma(t)^2 \psi(g, t))\,dt + \gamma(t)\,dw]`.
@@ -162,6 +164,7 @@ class _RowTimedSDE(TrivializedSDE):
         return variance(self._time(start), self._time(end))
 
 
+@checked
 class ExponentialEuler(Stepper[TrivializedSDE, Tensor]):
     r"""Exponential Euler, :math:`g \leftarrow g \exp(\phi\,\Delta t + \psi\,\sigma^2 + \sigma z)`.
 

@@ -1,6 +1,5 @@
 """Scores: closed forms, Monte Carlo estimates from an energy, trivialized gradients."""
 
-from trivgeo._signatures import check_calls
 from trivgeo.sde.scores.base import EnergySamples, FunctionScore, Score, ScoreEstimate, SolveContext
 from trivgeo.sde.scores.energy import EnergyScore
 from trivgeo.sde.scores.gradient import trivialized_grad, trivialized_grad_and_value
@@ -15,5 +14,3 @@ __all__ = [
     "trivialized_grad",
     "trivialized_grad_and_value",
 ]
-
-check_calls(__name__, __all__)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._text import Described, described
-from trivgeo.checks import check_arguments, check_tensor
+from trivgeo.checks import check_arguments, check_tensor, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import Schedule
@@ -84,6 +84,7 @@ class ScoreEstimate(NamedTuple):
         return described(self)
 
 
+@checked
 class Score(Described, ABC):
     """An estimate of the trivialized score of p_t, the density with respect to left Haar measure."""
 
@@ -123,6 +124,7 @@ class Score(Described, ABC):
         """
 
 
+@checked
 class FunctionScore(Score):
     """A score given as a function ``(g, t) -> [*batch, dim]``: a closed form or a network."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trivgeo._autocast import einsum, full_precision, grad_and_aux
 from trivgeo._random import common, integers, permutation
-from trivgeo.checks import check_count
+from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.kernel import NoiseKernel, NoisePaths, VirtualNoisePaths
@@ -23,6 +23,7 @@ __all__ = ["EnergyScore"]
 Energy = Callable[[Tensor], Tensor]
 
 
+@checked
 class EnergyScore(Score):
     r"""The Monte Carlo score of the noised Boltzmann density :math:`p_0 \propto e^{-E}` (Kim et al. 2026, prop. 4.3).
 

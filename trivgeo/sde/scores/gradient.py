@@ -9,13 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._autocast import grad_and_aux
-from trivgeo.checks import check_tensor
+from trivgeo.checks import check_tensor, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 
 __all__ = ["trivialized_grad", "trivialized_grad_and_value"]
 
 
+@checked
 def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) -> Float[Tensor, "*batch n"]:
     r"""The left-trivialized gradient :math:`\nabla_{\mathfrak g} f(g) = \nabla_v f(g \exp v)|_{v = 0}`.
 
@@ -35,6 +36,7 @@ def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) 
     return trivialized_grad_and_value(group, f, g)[0]
 
 
+@checked
 def trivialized_grad_and_value(
     group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor
 ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch"]]:

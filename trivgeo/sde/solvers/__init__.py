@@ -1,6 +1,5 @@
 """The time loop `solve`, and all schemes that it steps by."""
 
-from trivgeo._signatures import check_calls
 from trivgeo.sde.processes.base import Stepper, StepState
 from trivgeo.sde.processes.kinetic_diffusion import KineticAncestralStep, SplittingAOA
 from trivgeo.sde.processes.langevin import SplittingOBABO
@@ -43,5 +42,3 @@ __all__ = [
     "solve",
     "solve_adaptive",
 ]
-
-check_calls(__name__, __all__, but=("attempt",))  # which every step calls

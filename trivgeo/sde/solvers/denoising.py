@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from trivgeo._random import normal
+from trivgeo.checks import checked
 from trivgeo.sde.processes.base import Stepper, StepState
 from trivgeo.sde.processes.trivialized import TrivializedSDE, check_reverse
 
 __all__ = ["AncestralStep", "DenoisingStep", "FlowStep", "RefiningStep", "RenoisingStep"]
 
 
+@checked
 class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
     r"""A step of a reverse diffusion of any length, exact where the clean data are one point of a vector space.
 
@@ -50,6 +52,7 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
         return StepState(sde.group.retract(state.y, v), evaluated=samples)
 
 
+@checked
 class FlowStep(DenoisingStep):
     """Deterministic sampling: all noise of the lower level is kept, none is fresh; the probability flow in the level.
 
@@ -62,6 +65,7 @@ class FlowStep(DenoisingStep):
         return lower, 0.0
 
 
+@checked
 class AncestralStep(DenoisingStep):
     r"""Ancestral sampling, :math:`r = \sigma'^2 / \sigma`: the noise at the lower level given the clean element.
 
@@ -75,6 +79,7 @@ class AncestralStep(DenoisingStep):
         return lower * ratio, lower * math.sqrt(1.0 - ratio**2)
 
 
+@checked
 class RenoisingStep(DenoisingStep):
     """Consistency sampling: the denoised element with fresh noise, for networks that were distilled.
 
@@ -85,6 +90,7 @@ class RenoisingStep(DenoisingStep):
         return 0.0, lower
 
 
+@checked
 class RefiningStep(DenoisingStep):
     """Iterated denoising without noise, at falling levels: for posteriors with one mode.
 

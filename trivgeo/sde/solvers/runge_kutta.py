@@ -17,7 +17,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._random import normal
 from trivgeo._text import Described
-from trivgeo.checks import check_count, check_positive
+from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.sde.processes.base import Stepper, StepState, merge_evaluated
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 
+@checked
 @dataclass(frozen=True)
 class ButcherTableau:
     r"""Coefficients of an explicit Runge-Kutta scheme on a group, of s stages.
@@ -79,6 +80,7 @@ class ButcherTableau:
         return self.weights == (*self.stages[-1], 0.0)
 
 
+@checked(but=("attempt",))
 class RungeKuttaMuntheKaas(Stepper[TrivializedSDE, Tensor]):
     r"""An explicit Runge-Kutta scheme in the algebra (Munthe-Kaas 1999), for equations without noise.
 
@@ -193,6 +195,7 @@ def _pulled_back(tableau: ButcherTableau, algebra: LieAlgebra, u: Tensor, k: Ten
     return total
 
 
+@checked
 class GeometricHeun(RungeKuttaMuntheKaas):
     r"""Heun scheme of weak order 2 for additive trivialized noise, and of order 2 without noise.
 
@@ -339,6 +342,7 @@ _MAX_ROUNDING_ERROR = 4.0
 """Rounding error of the error estimate in units of eps times the slopes; the sum of its absolute weights is 1/6."""
 
 
+@checked
 def solve_adaptive(
     sde: TrivializedSDE,
     initial: Tensor,

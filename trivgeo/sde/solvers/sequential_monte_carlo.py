@@ -13,6 +13,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._random import normal
 from trivgeo._text import described
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.sde.noise.kernel import noise_log_density
 from trivgeo.sde.processes.base import Stepper, StepState, merge_evaluated
@@ -54,6 +55,7 @@ class _Weighed(NamedTuple):
     time: Float[Tensor, "*batch k"]
 
 
+@checked
 @dataclass(frozen=True)
 class Resampling(Stepper[TrivializedSDE, Tensor]):
     r"""Sequential Monte Carlo with exponential Euler steps; the last batch dimension is the population.

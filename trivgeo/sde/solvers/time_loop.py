@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from trivgeo._text import Described
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count, with_tensors
+from trivgeo.checks import check_count, checked, with_tensors
 from trivgeo.errors import ConfigurationError
 from trivgeo.sde.grid import check_grid, check_row_grids
 from trivgeo.sde.processes.base import Process, Stepper, StepState
@@ -136,6 +136,7 @@ State = TypeVar("State")
 Equation = TypeVar("Equation", bound=Process)
 
 
+@checked
 class Accumulator(Described, ABC, Generic[State, Aggregate]):
     """An aggregate over the steps of a solve, without side effects; its last value is `Solution.accumulated`.
 
@@ -185,6 +186,7 @@ class _Carry(NamedTuple):
     potential: Any
 
 
+@checked
 def solve(
     sde: Equation,
     initial: State,
