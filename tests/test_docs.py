@@ -50,7 +50,6 @@ PUBLIC = (
         "groups.compilation",
         "groups.check_group",
         "groups.homogeneous",
-        "inversion.checked",
         "inversion.equivariant.equivariant_model",
         "generative.particles",
         "generative.flow_map",

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from trivgeo._torch import is_any_autocast_enabled
 
-__all__ = ["einsum", "full_precision", "grad_and_aux", "matmul"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 AuxT = TypeVar("AuxT")

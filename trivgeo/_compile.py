@@ -26,8 +26,6 @@ from torch import Tensor
 
 from trivgeo._torch import mark_dynamic, pytree
 
-__all__ = ["Compilation", "compile_and_compare", "environment"]
-
 Result = TypeVar("Result")
 
 _CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch reads it at every compilation, and sets it at the first

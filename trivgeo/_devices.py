@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from trivgeo._torch import pytree
 
-__all__ = ["module_device", "on_device", "tree_device"]
-
 
 def module_device(*modules: nn.Module | None) -> torch.device | None:
     """Return the device of the parameters and buffers of modules.

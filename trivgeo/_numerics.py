@@ -20,29 +20,6 @@ from torch import Tensor
 
 from trivgeo._autocast import full_precision
 
-__all__ = [
-    "Constant",
-    "abs_det",
-    "augmented_exp",
-    "dense_exp",
-    "eigh",
-    "graph_form",
-    "half_power",
-    "in_single",
-    "is_abstract",
-    "is_traced",
-    "is_transformed",
-    "jvp",
-    "jvp_columns",
-    "log_abs_det",
-    "log_ratio",
-    "on_cpu",
-    "phi1",
-    "plane_log_ratio",
-    "polynomial",
-    "stumpff",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -14,20 +14,6 @@ from torch import Tensor
 from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 
-__all__ = [
-    "NoiseStreams",
-    "choice",
-    "common",
-    "integers",
-    "keyed",
-    "normal",
-    "permutation",
-    "replayed",
-    "seed",
-    "streams_for",
-    "uniform",
-]
-
 # SplitMix64: stride of the counter, factors of the mixing (as signed integers), and bits of a uniform number
 _STRIDE = 0x9E3779B97F4A7C15 - 2**64
 _FACTORS = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64

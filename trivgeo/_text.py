@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-__all__ = ["Described", "described", "ending_quietly", "text_of"]
-
 _UNREAD = 141  # 128 + SIGPIPE: what a shell reports of a program that wrote to a reader who had left
 
 

@@ -26,16 +26,6 @@ from trivgeo._applications import importable, is_ours, portable
 from trivgeo.checks import checked
 from trivgeo.errors import CheckpointError, TrivgeoError
 
-__all__ = [
-    "Network",
-    "NetworkFile",
-    "check_weights",
-    "class_path",
-    "initialise",
-    "read_file",
-    "write_file",
-]
-
 _NAMES = ("empty", "zeros", "ones", "full", "rand", "randn", "randint")  # also of functions that take a tensor's shape
 _FACTORIES = frozenset(
     {

@@ -41,15 +41,6 @@ try:
 except ModuleNotFoundError as missing:
     raise ConfigurationError(f"training: expected Lightning, pip install 'trivgeo[training]': {missing}") from missing
 
-__all__ = [
-    "Bar",
-    "EpochSampler",
-    "NetworkTraining",
-    "SteppedData",
-    "move_average",
-    "train",
-    "versions",
-]
 
 DAMAGED = (
     *(UnpicklingError, EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError),

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.groups import Heisenberg, SemidirectProduct, Translation
-from trivgeo.groups.group import Scale
+from trivgeo.groups.basis import Scale
 
 COORDINATES = ("log width", "log height", "slant", "shift down", "shift right")
 """Names of the coordinates of an element; the last one up to half the product of slant and shift down."""

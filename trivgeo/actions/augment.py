@@ -12,8 +12,6 @@ from trivgeo.actions.field import Field, FieldAction, Grid
 from trivgeo.checks import check_type, checked
 from trivgeo.errors import DomainError, ShapeError
 
-__all__ = ["augment"]
-
 _MAX_DRAWS = 20  # largest number of elements that are drawn for a field
 
 

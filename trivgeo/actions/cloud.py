@@ -11,8 +11,6 @@ from trivgeo.checks import check_tensor, check_type, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
 
-__all__ = ["PointCloud"]
-
 
 @checked
 @final

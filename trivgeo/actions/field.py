@@ -21,13 +21,6 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.groups.linalg import matrix_functions
 
-__all__ = [
-    "Field",
-    "FieldAction",
-    "Grid",
-    "resample",
-]
-
 _NODES = 4  # number of nodes of the cubic interpolation
 _TOLERANCE_EXPONENT = 0.7  # times and places are equal if they differ by eps^0.7
 _PROBE_SIZE = 0.3  # length of the algebra vectors of the elements that a group is tried with

@@ -22,22 +22,6 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, LieGroup, PointAction
 from trivgeo.groups.action import ContentGuard
 
-__all__ = [
-    "ImageContent",
-    "ImageGuard",
-    "ImageWarp",
-    "Interpolation",
-    "Padding",
-    "check_sides",
-    "frame_corners",
-    "frame_from_pixels",
-    "half_sides",
-    "pixel_centres",
-    "sample_images",
-    "sample_with_slopes",
-]
-
-
 Interpolation = Literal["bilinear", "bicubic"]
 Padding = Literal["zeros", "border", "reflection"]
 

@@ -16,8 +16,6 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, PointAction
 from trivgeo.groups.action import JetAction
 
-__all__ = ["OperatorAction", "OperatorInput", "interpolate"]
-
 _TIME_TOLERANCE = 1e-6  # relative difference below which times of an initial condition are one
 
 

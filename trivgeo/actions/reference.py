@@ -14,8 +14,6 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.groups.action import ContentGuard
 
-__all__ = ["Referenced", "WithReference"]
-
 
 class Referenced(NamedTuple):
     """A datum and its reference.

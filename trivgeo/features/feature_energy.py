@@ -26,8 +26,6 @@ from trivgeo.features.network_features import NetworkFeatures, classifier_of
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.networks import read_file, write_file
 
-__all__ = ["FeatureEnergy", "features_of"]
-
 EnergyT = TypeVar("EnergyT", bound="FeatureEnergy")
 
 _BATCH = 64  # data whose features are computed at once

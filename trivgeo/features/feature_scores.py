@@ -14,8 +14,6 @@ from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.networks import Network
 
-__all__ = ["ClassCosine", "FeatureScore", "MahalanobisDistance", "NeighbourDistance", "check_features"]
-
 
 @checked
 class FeatureScore(Network):

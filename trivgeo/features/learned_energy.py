@@ -28,8 +28,6 @@ from trivgeo.inversion.posterior import check_action
 from trivgeo.inversion.rows import flat_rows, lift, where_rows
 from trivgeo.inversion.transformations import PlaneTransformations, Transformations, sample_elements, spread_of
 
-__all__ = ["LearnedEnergy"]
-
 _FAR_RESTORATIONS, _NEAR_RESTORATIONS = 4, 3  # wrong ones: identity and drawn ones, and ones near the right one
 _NEAREST, _FARTHEST = 0.03, 1.0  # distances of the near ones, in units of the spread of the transformations
 _UNMOVED_ONE_IN = 8  # data that are not moved, so that clean data are known, too

@@ -17,8 +17,6 @@ from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.inversion.evaluation import evaluation_mode
 
-__all__ = ["NetworkFeatures", "classifier_of"]
-
 _CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 """Layers whose output has its channels in the last dimension, whatever its rank."""
 _MAX_LISTED_LAYERS = 12  # in a message

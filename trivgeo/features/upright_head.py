@@ -18,8 +18,6 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.features.feature_scores import ClassCosine, FeatureScore, MahalanobisDistance, NeighbourDistance
 from trivgeo.networks import initialise
 
-__all__ = ["HeadValidation", "UprightHead", "train_head"]
-
 _KINDS = {kind.__name__: kind for kind in (ClassCosine, MahalanobisDistance, NeighbourDistance)}
 _BATCH = 64  # problems of one step
 _NUM_VALIDATIONS = 20  # in the training

@@ -19,14 +19,6 @@ from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.generative.particles import MaskedCondition, Particles
 from trivgeo.groups import LieGroup
 
-__all__ = [
-    "ConditionEncoder",
-    "ConditionalNetwork",
-    "Standardization",
-    "batched_condition",
-    "check_condition",
-]
-
 
 def check_condition(condition: Any, is_vector: bool, reference: Tensor) -> Any:
     """Return conditions as tensors on the device of a model, floating-point numbers in its dtype.

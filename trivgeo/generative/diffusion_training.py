@@ -27,17 +27,6 @@ from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.training import NetworkTraining, move_average, train
 
-__all__ = [
-    "FlowMapTraining",
-    "PathTraining",
-    "TrainingData",
-    "TrainingSettings",
-    "check_pair",
-    "train_average",
-    "train_flow_map",
-    "training_data",
-]
-
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _DEFAULT_SECONDS = 600.0

@@ -23,8 +23,6 @@ from trivgeo.groups import DirectProduct, LieGroup
 from trivgeo.groups.product import scaled_factors
 from trivgeo.sde.noise.kernel import log_about
 
-__all__ = ["fit_base_distribution"]
-
 _NUM_EM_ROUNDS = 50
 
 

@@ -18,8 +18,6 @@ from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.networks import NetworkFile, read_file, write_file
 
-__all__ = ["FittedPath", "SavedModel", "write_model"]
-
 _HEADER = "trivgeo.GroupDiffusion"  # entry of the header of its files
 _NO_CONDITION: dict[str, Any] = {
     **{"vector_dim": None, "own_condition": False, "own_network": False, "dropout": 0.0},

@@ -14,8 +14,6 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.scores.gradient import trivialized_grad
 
-__all__ = ["GroupNetwork", "ResidualBlock"]
-
 _NUM_LEVEL_WAVES = 16
 _ANGLE_HARMONICS = (1.0, 2.0, 3.0, 4.0, 6.0)
 _ENTRY_FREQUENCIES = (1.0, 2.0, 4.0)

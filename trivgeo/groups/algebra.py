@@ -17,8 +17,6 @@ from trivgeo.checks import checked
 from trivgeo.errors import AlgebraError, ShapeError
 from trivgeo.groups.linalg.components import block_diagonal, flatten_array, spread_blocks
 
-__all__ = ["LieAlgebra"]
-
 _RANK_TOLERANCE = 1e-9  # singular values below this share of the largest constant are zero
 _ROUNDING_TOLERANCE = 1e-13  # traces below this share of the constants in them are rounding
 

@@ -16,7 +16,7 @@ from trivgeo.checks import check_count, check_positive, check_type, checked
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.group import LieGroup
 
-__all__ = ["DIFFERENCE_TOLERANCE", "GroupCheck", "GroupLaws", "Law", "check_group"]
+__all__ = ["GroupCheck"]
 
 DIFFERENCE_TOLERANCE = 1e-5
 """Relative error of laws that hold for difference quotients."""

@@ -10,8 +10,6 @@ from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 
-__all__ = ["export_action"]
-
 _NUM_EXAMPLES = 3  # elements and points of the traced call: any number but one, which is traced apart
 
 

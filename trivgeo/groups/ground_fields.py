@@ -25,19 +25,6 @@ from torch import Tensor
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.expressions import require_sympy
 
-__all__ = [
-    "RATIONALS",
-    "REALS",
-    "Array",
-    "ExactField",
-    "GroundField",
-    "PrimeField",
-    "RationalFunctions",
-    "Rationals",
-    "Reals",
-    "has_flint",
-]
-
 Array = NDArray[Any]
 """Exact numbers: objects, or 64-bit integers modulo a prime."""
 

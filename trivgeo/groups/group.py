@@ -22,12 +22,6 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.basis import Basis, Scale
 from trivgeo.groups.linalg import phi1_ad
 
-__all__ = [
-    "LieGroup",
-    "Scale",
-    "check_natural",
-]
-
 _FULL_PRECISION = (torch.float64, torch.float32)
 _VECTOR_LENGTH = 0.5  # norm of the vectors whose exponentials are the fingerprint
 _MAX_RELATIVE_ERROR = 1e-6  # difference of entries of equal fingerprints, over the entry

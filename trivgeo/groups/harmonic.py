@@ -16,18 +16,7 @@ from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.group import LieGroup
 
-__all__ = [
-    "HarmonicAnalysis",
-    "HeatKernel",
-    "NormalHeatKernel",
-    "ProductHeatKernel",
-    "RotationHeatKernel",
-    "WrappedNormalHeatKernel",
-    "has_equal_axes",
-    "heat_kernel",
-    "log_haar_volume",
-    "slowest_rate",
-]
+__all__ = ["HarmonicAnalysis", "HeatKernel", "heat_kernel", "log_haar_volume", "slowest_rate"]
 
 _SWITCH_VARIANCE = 3.0  # in squared radians: images and harmonics both need few terms there
 _NUM_IMAGES = 2  # images on each side of an angle

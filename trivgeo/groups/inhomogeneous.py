@@ -15,7 +15,8 @@ from trivgeo.checks import check_count, check_tensor, checked
 from trivgeo.errors import ShapeError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.group import LieGroup, Scale, check_natural
+from trivgeo.groups.basis import Scale
+from trivgeo.groups.group import LieGroup, check_natural
 from trivgeo.groups.linalg import (
     circular,
     circular_slopes,

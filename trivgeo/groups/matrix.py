@@ -15,20 +15,10 @@ from trivgeo.checks import check_count, checked
 from trivgeo.errors import ShapeError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.basis import Scale
+from trivgeo.groups.group import LieGroup
 from trivgeo.groups.linalg import matrix_functions, product, transform_points
 from trivgeo.groups.linalg.components import entry_rows, flatten_array, from_rows, is_small_batch
-
-__all__ = [
-    "GLPlus",
-    "LinearAction",
-    "MatrixGroup",
-    "conjugation",
-    "matrix_units",
-    "restore_determinant",
-    "unit_determinant",
-    "where_member",
-]
 
 _UNROLLED_CONJUGATION = 4  # rows, up to which products of entries are written out
 _MAX_MEMBER_ERROR = 2e-2  # largest distance to the nearest element, over the largest entry, far above round-off

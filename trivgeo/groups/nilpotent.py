@@ -15,7 +15,8 @@ from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.basis import Scale
+from trivgeo.groups.group import LieGroup
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, NormalHeatKernel
 from trivgeo.groups.linalg import product
 from trivgeo.groups.linalg.components import dot, from_entries, last_entries

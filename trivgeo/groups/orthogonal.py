@@ -14,15 +14,13 @@ from trivgeo._numerics import half_power, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count, checked
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.group import Scale
+from trivgeo.groups.basis import Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, RotationHeatKernel, has_equal_axes
 from trivgeo.groups.linalg import circular_pair, identity_like, matrix_functions, polar
 from trivgeo.groups.linalg.circular import angle_factor
 from trivgeo.groups.linalg.components import Rows, dot, entry_rows, from_entries, from_rows, last_entries
 from trivgeo.groups.linalg.spectral_exp import exp_with_score, is_differentiated
 from trivgeo.groups.matrix import MatrixGroup
-
-__all__ = ["SO"]
 
 _AXIAL_ENTRIES = ((2, 1), (0, 2), (1, 0))  # entries (i, j) with R_ij - R_ji = 4 w q_axis
 

@@ -15,14 +15,11 @@ from torch import Tensor
 from trivgeo._numerics import polynomial
 from trivgeo.checks import check_positive, checked
 from trivgeo.groups.action import JetAction
-from trivgeo.groups.group import Scale
+from trivgeo.groups.basis import Scale
 from trivgeo.groups.linalg.components import from_entries, last_entries
 from trivgeo.groups.nilpotent import Heisenberg, Translation
 from trivgeo.groups.semidirect import Automorphism, PlaneAutomorphism, SemidirectProduct
 from trivgeo.groups.special_linear import SL
-
-__all__ = ["BurgersSymmetry", "HeatSymmetry", "KdVSymmetry"]
-
 
 # KdV: weights of T, C, X under the scaling, and [T, C] = _CENTRAL X
 _WEIGHTS = (3.0, -2.0, 1.0)

@@ -14,11 +14,10 @@ from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.group import LieGroup, Scale, check_natural
+from trivgeo.groups.basis import Scale
+from trivgeo.groups.group import LieGroup, check_natural
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, ProductHeatKernel, heat_kernel
 from trivgeo.groups.linalg.components import block_diagonal, flatten_array, spread_blocks
-
-__all__ = ["DirectProduct", "scaled_factors"]
 
 
 @checked

@@ -11,7 +11,7 @@ from trivgeo._numerics import Constant, is_abstract
 from trivgeo.checks import check_count, checked
 from trivgeo.errors import ShapeError
 from trivgeo.groups.action import PointAction
-from trivgeo.groups.group import Scale
+from trivgeo.groups.basis import Scale
 from trivgeo.groups.linalg import add_to_diagonal, transform_points
 from trivgeo.groups.linalg.components import flatten_array
 from trivgeo.groups.matrix import (
@@ -21,8 +21,6 @@ from trivgeo.groups.matrix import (
     restore_determinant,
     unit_determinant,
 )
-
-__all__ = ["Projective"]
 
 
 @checked

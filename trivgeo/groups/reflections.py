@@ -11,13 +11,12 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from trivgeo.checks import checked
-from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.basis import Scale
+from trivgeo.groups.group import LieGroup
 from trivgeo.groups.harmonic import HarmonicAnalysis
 from trivgeo.groups.inhomogeneous import SE, InhomogeneousGroup
 from trivgeo.groups.matrix import MatrixGroup
 from trivgeo.groups.orthogonal import SO, is_proper, nearest_isometry, random_isometry, second_minors
-
-__all__ = ["E", "O"]
 
 
 @checked

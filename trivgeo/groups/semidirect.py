@@ -14,7 +14,8 @@ from trivgeo._text import Described
 from trivgeo.checks import checked
 from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.group import LieGroup, Scale, check_natural
+from trivgeo.groups.basis import Scale
+from trivgeo.groups.group import LieGroup, check_natural
 from trivgeo.groups.linalg import confirmed, product
 from trivgeo.groups.linalg.components import (
     block_lower,

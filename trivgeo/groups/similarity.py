@@ -14,7 +14,7 @@ from trivgeo._numerics import broadcast_shapes, log_abs_det
 from trivgeo.checks import check_count, check_tensor, checked, promoted
 from trivgeo.errors import ShapeError
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.group import Scale
+from trivgeo.groups.basis import Scale
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 from trivgeo.groups.linalg import circular_pair, confirmed
 from trivgeo.groups.linalg.circular import COTANGENT_SERIES
@@ -32,8 +32,6 @@ from trivgeo.groups.linalg.components import (
 from trivgeo.groups.linalg.size_two import PHI1_RADIUS, PHI1_SHORT, phi1_scalar
 from trivgeo.groups.matrix import MatrixGroup
 from trivgeo.groups.orthogonal import SO, where_rotation
-
-__all__ = ["ScaledRotations", "Similarity"]
 
 _BERNOULLI_RADIUS = 1.0  # largest |z|^2 of the series of z / (e^z - 1)
 _BERNOULLI = (1.0, *((-1.0) ** k * c for k, c in enumerate(COTANGENT_SERIES)))  # B_2k / (2k)!

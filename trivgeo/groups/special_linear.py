@@ -10,12 +10,10 @@ from torch import Tensor
 
 from trivgeo._numerics import abs_det, half_power, plane_log_ratio, stumpff
 from trivgeo.checks import check_count, checked
-from trivgeo.groups.group import Scale
+from trivgeo.groups.basis import Scale
 from trivgeo.groups.linalg.components import Rows, dot, entry_rows, from_entries, from_rows, last_entries
 from trivgeo.groups.linalg.size_two import exp_entries
 from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
-
-__all__ = ["SL"]
 
 _MAX_DETERMINANT_ERROR = 1e-2  # over the largest determinant of a matrix of this norm; far above round-off
 

@@ -28,18 +28,6 @@ from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra, balanced
 from trivgeo.groups.ground_fields import RATIONALS, REALS, Array, GroundField, Rationals, Rows, has_flint
 
-__all__ = [
-    "LeviDecomposition",
-    "LieStructure",
-    "check_split",
-    "describe",
-    "exact_structure",
-    "find_split",
-    "rational_structure",
-    "real_structure",
-    "subalgebra",
-]
-
 _MAX_DENOMINATOR = 1000  # constants near a fraction with a smaller one are taken to be rational
 _RATIONAL_TOLERANCE = 1e-12  # distance of such a constant from the fraction
 _MAX_TRIALS = 20  # random elements that are tried, each of which fails on a set of measure zero

@@ -13,10 +13,9 @@ from torch import Tensor
 from trivgeo._random import uniform
 from trivgeo.checks import check_count, checked
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.basis import Scale
+from trivgeo.groups.group import LieGroup
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, WrappedNormalHeatKernel
-
-__all__ = ["Torus"]
 
 _TURN = 2.0 * math.pi
 

@@ -17,7 +17,8 @@ from trivgeo._random import normal
 from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups.algebra import LieAlgebra
-from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.basis import Scale
+from trivgeo.groups.group import LieGroup
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, RotationHeatKernel, has_equal_axes
 from trivgeo.groups.linalg import matrix_functions
 from trivgeo.groups.linalg.any_size import embedded, lu_determinant, unitary_exp

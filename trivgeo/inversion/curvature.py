@@ -9,8 +9,6 @@ from torch import Tensor
 from trivgeo._numerics import eigh
 from trivgeo.inversion.rows import where_rows
 
-__all__ = ["absolute_eigh", "safe_cholesky"]
-
 
 def safe_cholesky(
     matrix: Float[Tensor, "*batch n n"], fallback: Float[Tensor, "*#batch n n"] | None = None

@@ -28,8 +28,6 @@ from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.transformations import Transformations, sample_elements, spread_of
 from trivgeo.verdict import Verdict
 
-__all__ = ["EnergyReport", "NetworkBenchmark", "SearchBenchmark", "check_energy"]
-
 _MIN_DATA, _MAX_DATA = 4, 32  # that are inverted
 _SEARCH_SECONDS = 10.0  # for all of them
 _LARGEST_SEED = 2**32

@@ -27,8 +27,6 @@ from trivgeo.inversion.transformations import Transformations, noise_between, sa
 from trivgeo.sde import GeometricSchedule, trivialized_grad
 from trivgeo.sde.scores import trivialized_grad_and_value
 
-__all__ = ["EnergyProfile", "calibrated_scale", "measure_energy", "some_data"]
-
 _MAX_DATA = 64
 _MAX_EVALUATIONS = 256  # at once
 _PROFILE_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]  # in units of the spread of the transformations

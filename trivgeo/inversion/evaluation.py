@@ -15,8 +15,6 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
 from trivgeo.inversion.stage import Stage
 
-__all__ = ["evaluation_mode", "explained_dtypes", "networks_in"]
-
 _DTYPE_MESSAGE = re.compile("dtype|scalar type|Input type")
 """Words in messages of torch where numbers of different dtypes meet."""
 

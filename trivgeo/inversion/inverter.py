@@ -25,8 +25,6 @@ from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import Population, StageLike, check_stage, run_stages, steps_of
 
-__all__ = ["Inverter"]
-
 Progress = bool | Callable[[int, int], None] | None
 _BAR_DELAY_IN_SECONDS = 2.0
 """Seconds after which a bar appears on a terminal."""

@@ -16,8 +16,6 @@ from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_type
 from trivgeo.groups import Action
 
-__all__ = ["angle_and_scale", "draw_images", "draw_well"]
-
 
 def angle_and_scale(action: Action, g: Tensor) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     """By how much an element turns (radians, from x to y) and enlarges the plane at the middle of the frame.

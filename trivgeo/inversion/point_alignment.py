@@ -11,8 +11,6 @@ from trivgeo.groups import SE, SO, Affine, GLPlus, LieGroup, Projective, Similar
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 from trivgeo.groups.similarity import ScaledRotations
 
-__all__ = ["fit_homographies", "fit_points", "num_points_needed"]
-
 
 def num_points_needed(group: LieGroup, n: int) -> int:
     """Return the number of points in general position whose images determine an element.

@@ -26,23 +26,6 @@ from trivgeo.inversion.energies.base import CurvedEnergy, DataEnergy, as_energy
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum, rows_like
 from trivgeo.sde.scores.gradient import trivialized_grad_and_value
 
-__all__ = [
-    "Bound",
-    "BoundedEnergy",
-    "CompiledGradient",
-    "Evaluate",
-    "Gradient",
-    "InverseProblem",
-    "Posterior",
-    "automatic_bound",
-    "check_action",
-    "check_batch",
-    "check_bound",
-    "nan_where_infinite",
-    "value_and_gradient",
-    "where_defined",
-]
-
 
 @runtime_checkable
 class Evaluate(Protocol):

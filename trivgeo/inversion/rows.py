@@ -13,8 +13,6 @@ from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 
-__all__ = ["flat_rows", "in_blocks", "lift", "lower_rows", "one_per_datum", "rows_like", "where_rows"]
-
 
 def in_blocks(
     f: Callable[[Tensor, Any], Tensor], group: LieGroup, g: Tensor, x: Any, bound: int | None

@@ -19,14 +19,6 @@ from trivgeo.inversion.rows import lower_rows
 from trivgeo.sde.resampling import take_rows
 from trivgeo.verdict import Verdict
 
-__all__ = [
-    "CheckedPopulation",
-    "EvaluatedPopulation",
-    "Population",
-    "Stage",
-    "WeightedPopulation",
-]
-
 
 @checked
 @dataclass(frozen=True, repr=False)

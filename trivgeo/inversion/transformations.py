@@ -31,20 +31,7 @@ from trivgeo.inversion.point_alignment import fit_homographies
 from trivgeo.inversion.rows import where_rows
 from trivgeo.sde import GeometricSchedule
 
-__all__ = [
-    "PlaneTransformations",
-    "Transformations",
-    "composed",
-    "homographies",
-    "moving_elements",
-    "noise_between",
-    "num_noise_factors",
-    "rotations",
-    "sample_elements",
-    "scales",
-    "shifts",
-    "spread_of",
-]
+__all__ = ["PlaneTransformations", "composed", "homographies", "rotations", "scales", "shifts"]
 
 Transformations = Callable[[int, torch.Generator], Tensor]
 """(count, generator) to elements ``[count, *element_shape]``."""

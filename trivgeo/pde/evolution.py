@@ -18,11 +18,6 @@ from trivgeo.symmetry.api import solved_form
 if TYPE_CHECKING:
     from trivgeo.symmetry.equations.equation import EvolutionSystem
 
-__all__ = [
-    "EvolutionEquation",
-    "JetFunction",
-]
-
 
 @checked
 class EvolutionEquation:

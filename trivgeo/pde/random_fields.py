@@ -13,8 +13,6 @@ from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo.checks import check_count, check_positive, checked
 
-__all__ = ["FourierSeries", "GaussianField"]
-
 
 @checked
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from trivgeo.checks import check_positive, checked
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
-__all__ = ["solve"]
-
 _CONTOUR_POINTS = 32  # number of points of the circle over which the coefficients are means
 _BAR_AFTER = 2.0  # seconds after which a progress bar appears
 _MIN_POINTS = 8  # smallest number of points along an axis

@@ -20,8 +20,6 @@ from trivgeo.expressions import exact, require_sympy
 from trivgeo.groups.from_generators.fields import compile_expressions
 from trivgeo.pde.evolution import EvolutionEquation, check_parameters
 
-__all__ = ["FourierModes", "SpectralEquation"]
-
 
 @checked
 class FourierModes(NamedTuple):

@@ -8,8 +8,6 @@ from torch import Tensor
 from trivgeo.checks import check_positive, checked
 from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
-__all__ = ["Vorticity"]
-
 
 @checked
 class Vorticity(SpectralEquation):

@@ -28,8 +28,6 @@ from trivgeo.inversion.transformations import sample_elements
 from trivgeo.registration.record import Registration, RegistrationMethod, assess, robust_std
 from trivgeo.verdict import Verdict
 
-__all__ = ["CloudRegistration"]
-
 _NUM_SUBSETS = 128
 """Closed forms of a few points each, for clouds in the same order with outliers."""
 _SEARCH_POINTS = 300

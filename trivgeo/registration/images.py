@@ -23,8 +23,6 @@ from trivgeo.inversion.transformations import sample_elements
 from trivgeo.registration.record import Registration, RegistrationMethod, assess, robust_std
 from trivgeo.verdict import Verdict
 
-__all__ = ["ImageRegistration"]
-
 _COARSEST_SIDE = 24
 """Longer side of the coarsest images, in pixels."""
 _MIN_SHORTER_SIDE = 5

@@ -22,8 +22,6 @@ from trivgeo.inversion.stages.laplace import Laplace
 from trivgeo.inversion.transformations import Transformations
 from trivgeo.verdict import Verdict
 
-__all__ = ["Registration", "RegistrationMethod", "assess", "robust_std"]
-
 _MODE_SAMPLES = 256
 """Draws of Laplace's approximation, of whose clusters the modes are made."""
 _MODE_RADIUS = 0.1

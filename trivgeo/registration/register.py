@@ -16,8 +16,6 @@ from trivgeo.registration.clouds import CloudRegistration
 from trivgeo.registration.images import ImageRegistration
 from trivgeo.registration.record import Registration
 
-__all__ = ["register"]
-
 _NUM_STARTS_ON_PLANE = 64
 _NUM_STARTS_IN_SPACE = 512
 _NUM_STARTS_OF_IMAGES = 256

@@ -14,8 +14,6 @@ from torch import Tensor
 from trivgeo.checks import check_count, check_tensor, checked
 from trivgeo.errors import DomainError, ShapeError
 
-__all__ = ["check_grid", "check_row_grids", "uniform_grid"]
-
 
 @checked
 def uniform_grid(steps: int, start: float = 0.0, end: float = 1.0) -> list[float]:

@@ -24,8 +24,6 @@ from trivgeo.sde.scores.base import Score
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun
 from trivgeo.sde.solvers.time_loop import Solution, solve
 
-__all__ = ["forward_noising", "probability_flow_sample", "reverse_diffusion"]
-
 
 @checked
 def forward_noising(

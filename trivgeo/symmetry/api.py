@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from trivgeo.symmetry.from_data.result import SymmetriesFromData
     from trivgeo.symmetry.result import Symmetries
 
-__all__ = [
-    "conservation_laws",
-    "find_symmetries",
-    "solved_form",
-    "special_functions",
-    "special_values",
-    "symmetries_from_data",
-    "verify",
-]
-
 
 def _require_libraries() -> None:
     """Raise `ConfigurationError` if SymPy or python-flint is missing."""

@@ -29,14 +29,6 @@ from trivgeo.symmetry.equations.found import FoundSequence
 from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices, shifted
 from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 
-__all__ = [
-    "ConservationLaw",
-    "ConservationLaws",
-    "divergence",
-    "fluxes",
-    "search_laws",
-]
-
 
 @dataclass(frozen=True)
 class ConservationLaw:

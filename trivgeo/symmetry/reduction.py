@@ -15,8 +15,6 @@ from trivgeo.symmetry.equations.formulas import flow, sliced
 from trivgeo.symmetry.equations.multi_index import Index, derivative, shifted
 from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 
-__all__ = ["Reduction", "reduced"]
-
 Field = tuple[sp.Expr, ...]
 
 

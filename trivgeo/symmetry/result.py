@@ -16,8 +16,6 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import GeneratedGroup, from_generators
 from trivgeo.symmetry.algebra.brackets import closed_part, keeping, moving_grids, structure_constants
 from trivgeo.symmetry.algebra.exact import SymmetryAlgebra, parameter_value
-from trivgeo.symmetry.algebra.optimal import OptimalSystem
-from trivgeo.symmetry.conservation import ConservationLaw, ConservationLaws
 from trivgeo.symmetry.determining.conditions import check, collect
 from trivgeo.symmetry.equations.formulas import moved_solution
 from trivgeo.symmetry.equations.found import FoundSequence
@@ -25,28 +23,12 @@ from trivgeo.symmetry.equations.multi_index import derivative
 from trivgeo.symmetry.equations.numeric import Radicals
 from trivgeo.symmetry.equations.unnamed_functions import Particular, Solution
 from trivgeo.symmetry.equations.vector_fields import SuperpositionIdeal, Symmetry, TrivialSymmetries, group_parameter
-from trivgeo.symmetry.from_data.result import BrokenSymmetry, SymmetriesFromData
 from trivgeo.symmetry.reduction import Reduction, reduced
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.determining.conditions import LinearForm
     from trivgeo.symmetry.determining.dimension import Dimension
     from trivgeo.symmetry.equations.equation import EvolutionSystem
-
-__all__ = [
-    "BrokenSymmetry",
-    "ConservationLaw",
-    "ConservationLaws",
-    "Knowledge",
-    "OptimalSystem",
-    "Reduction",
-    "SuperpositionIdeal",
-    "Symmetries",
-    "SymmetriesFromData",
-    "Symmetry",
-    "SymmetryAlgebra",
-    "TrivialSymmetries",
-]
 
 
 @dataclass(frozen=True)

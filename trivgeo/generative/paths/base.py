@@ -21,8 +21,6 @@ from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun, solve_adaptive
 from trivgeo.sde.solvers.time_loop import solve
 
-__all__ = ["Network", "ProbabilityPath", "TrainingBatch"]
-
 PathT = TypeVar("PathT", bound="ProbabilityPath")
 
 Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]

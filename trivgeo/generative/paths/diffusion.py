@@ -31,8 +31,6 @@ from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun
 from trivgeo.sde.solvers.time_loop import solve
 
-__all__ = ["DiffusionPath"]
-
 PathT = TypeVar("PathT", bound="DiffusionPath")
 
 _MIN_FACTORS = 3  # exponentials of one noise sample, where it has to be simulated

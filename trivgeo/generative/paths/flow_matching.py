@@ -21,8 +21,6 @@ from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import ConstantSchedule
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 
-__all__ = ["Bridge", "FlowMatchingPath"]
-
 PathT = TypeVar("PathT", bound="FlowMatchingPath")
 
 _MAX_PAIR_ENTRIES = 2**24  # numbers of elements of pairs at once

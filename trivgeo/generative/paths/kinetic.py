@@ -39,8 +39,6 @@ from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.runge_kutta import solve_adaptive
 from trivgeo.sde.solvers.time_loop import solve
 
-__all__ = ["KineticPath"]
-
 PathT = TypeVar("PathT", bound="KineticPath")
 
 _LOG_DECAY = 6.0  # minus the logarithm of what noise leaves of the slowest mode, on groups that are not abelian

@@ -23,18 +23,6 @@ from trivgeo.groups import DirectProduct, LieGroup
 from trivgeo.groups.harmonic import slowest_rate
 from trivgeo.groups.product import scaled_factors
 
-__all__ = [
-    "MAX_USUAL_FACTORS",
-    "MIN_STD_RATIO",
-    "NoisingPath",
-    "factor_stds",
-    "level_groups",
-    "num_noise_factors",
-    "rows_at_once",
-    "stratified",
-    "terminal_std",
-]
-
 MAX_USUAL_FACTORS = 32
 """Exponentials of one noise sample at most, unless the scale of the group asks for more."""
 MIN_STD_RATIO = 0.0025

@@ -27,18 +27,6 @@ from trivgeo.groups.from_generators.elements import FactoredElements
 from trivgeo.groups.from_generators.flows import FlowResult, VectorFlow, follow_all
 from trivgeo.groups.group import LieGroup
 
-__all__ = [
-    "ActionMap",
-    "ChartActionMap",
-    "CoordinateActionMap",
-    "CoordinateSpace",
-    "ElementFlow",
-    "FactorFlow",
-    "GeneratedAction",
-    "LogarithmFlow",
-    "ProjectiveActionMap",
-]
-
 
 @dataclass(frozen=True)
 class CoordinateSpace:

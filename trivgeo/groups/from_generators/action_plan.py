@@ -55,15 +55,6 @@ from trivgeo.groups.from_generators.projective_coordinates import ProjectiveBase
 from trivgeo.groups.from_generators.user_fields import FieldExpressions, compile_fields
 from trivgeo.groups.linalg import matvec
 
-__all__ = [
-    "ActionPlan",
-    "CoordinateFlows",
-    "SolvedCoordinates",
-    "independent_prefixes",
-    "plan_action",
-    "solve_coordinates",
-]
-
 _MAX_FIT_ERROR = 1e-9  # residual of the affine form of a field, relative to the size of the field
 _ZERO_TOLERANCE = 1e-12  # derivatives and coefficients that count as zero, relative to the largest
 _MAX_DIM_OF_SUBSETS = 8  # coordinates of which all subsets are tried as bases; of more, leading ones only

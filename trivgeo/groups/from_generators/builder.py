@@ -25,15 +25,13 @@ from torch import Tensor
 
 from trivgeo._numerics import on_cpu
 from trivgeo.checks import check_type, checked
+from trivgeo.groups.basis import Scale
 from trivgeo.groups.from_generators.action_plan import plan_action
 from trivgeo.groups.from_generators.decomposition import Vectors, decompose
 from trivgeo.groups.from_generators.flows import OdeSettings
 from trivgeo.groups.from_generators.generated_group import GeneratedGroup
 from trivgeo.groups.from_generators.realization import build_group
 from trivgeo.groups.from_generators.user_fields import parse_fields, sample_fields
-from trivgeo.groups.group import Scale
-
-__all__ = ["from_generators"]
 
 
 @on_cpu

@@ -18,8 +18,6 @@ from torch import Tensor
 from trivgeo.expressions import require_sympy
 from trivgeo.groups.from_generators.fields import compile_expressions, unknown_functions
 
-__all__ = ["Chart", "straighten"]
-
 _MAX_OPERATIONS = 12  # operations in a function that is integrated and inverted: SymPy may take for ever for more
 _MAX_INVERSION_ERROR = 1e-9  # error of the inverse of a chart, relative to one plus the coordinate
 _RANK_TOLERANCE = 1e-9  # singular values below this share of the largest count as zero

@@ -24,16 +24,6 @@ from trivgeo.groups.from_generators.projective_coordinates import ProjectiveBase
 from trivgeo.groups.from_generators.representation import Monomials, Representation
 from trivgeo.groups.linalg import largest_exponent, matrix_functions, matvec, transform_points
 
-__all__ = [
-    "ClosedForms",
-    "HomogeneousTransform",
-    "PolynomialFibre",
-    "TransportedCoordinates",
-    "TransportedFibre",
-    "fibre_of",
-    "find_transported",
-]
-
 _MAX_FIT_ERROR = 1e-10  # residual of constant and affine fields, relative to the size of their terms
 _MAX_FIBRE_DIM = 6
 _MAX_POINTS_BY_COLUMN = 8  # points of one element; more are multiplied by its matrix in one product

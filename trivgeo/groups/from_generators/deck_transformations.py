@@ -21,8 +21,6 @@ from trivgeo._random import uniform
 from trivgeo.groups.from_generators.fields import VectorFields
 from trivgeo.groups.from_generators.flows import IsotropyCorrector
 
-__all__ = ["FundamentalDomain", "find_fundamental_domain", "find_isotropy_domain"]
-
 _MAX_SHIFT = 20.0  # longest shift of a coordinate that is searched
 _NUM_GRID_SHIFTS = 1000  # shifts that are tried before the best are refined
 _NUM_SECTIONS = 60  # golden sections that refine a shift

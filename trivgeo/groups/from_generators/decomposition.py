@@ -15,8 +15,6 @@ from trivgeo.groups.from_generators.user_fields import FieldBasis, SampledFields
 from trivgeo.groups.ground_fields import Array
 from trivgeo.groups.structure import LeviDecomposition, LieStructure, check_split, exact_structure, find_split
 
-__all__ = ["AdaptedAlgebra", "DecomposedFields", "Vectors", "decompose"]
-
 _SMALL_CONSTANT = 1e-11  # ratio of two constants below which ranks cannot be decided without other lengths of vectors
 
 Vectors = Sequence[int | str | Sequence[float]]

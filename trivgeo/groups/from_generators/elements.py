@@ -12,8 +12,6 @@ from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
 from trivgeo.groups.nilpotent import NilpotentGroup
 from trivgeo.groups.semidirect import SemidirectProduct
 
-__all__ = ["CoreEmbedding", "FactoredElements"]
-
 _ZERO_TOLERANCE = 1e-12  # entries of a derivation's part in the ideal that count as zero
 
 CoreGroup = ReductiveGroup | NilpotentGroup | SemidirectProduct

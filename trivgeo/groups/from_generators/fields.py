@@ -19,16 +19,6 @@ from trivgeo._random import uniform
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.expressions import require_sympy
 
-__all__ = [
-    "Field",
-    "Formulas",
-    "VectorFields",
-    "compile_expressions",
-    "sample_points",
-    "unknown_functions",
-    "values_and_jacobians",
-]
-
 Field = Callable[[Tensor], Tensor]
 
 _TORCH_FUNCTIONS = (

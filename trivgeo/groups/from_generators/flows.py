@@ -23,21 +23,6 @@ from trivgeo.groups.from_generators.fields import VectorFields, values_and_jacob
 from trivgeo.groups.from_generators.projective_coordinates import ProjectiveBase
 from trivgeo.groups.linalg import largest_exponent, matrix_functions, matvec
 
-__all__ = [
-    "AffineBlock",
-    "Flow",
-    "FlowResult",
-    "GivenFlow",
-    "IsotropyCorrector",
-    "NumericalFlow",
-    "OdeSettings",
-    "TriangularFlow",
-    "VectorFlow",
-    "block_coefficients",
-    "extrapolated_flow",
-    "follow_all",
-]
-
 _NUM_NEWTON_STEPS = 4
 _MIN_SINGULAR_RATIO = 1e-5  # smallest singular value over the largest, of a matrix of full rank
 _MIN_SHARE_OF_POINTS = 0.9  # share of the sample points that vanishing fields have to determine

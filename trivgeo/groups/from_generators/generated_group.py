@@ -11,13 +11,12 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo.checks import checked
 from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.basis import Scale
 from trivgeo.groups.from_generators.action_map import ActionMap, GeneratedAction
 from trivgeo.groups.from_generators.elements import CoreGroup, FactoredElements
 from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
-from trivgeo.groups.group import LieGroup, Scale
+from trivgeo.groups.group import LieGroup
 from trivgeo.groups.structure import LeviDecomposition
-
-__all__ = ["GeneratedGroup"]
 
 
 @checked

@@ -17,8 +17,6 @@ from trivgeo.groups.linalg import confirmed, matrix_functions, matvec
 from trivgeo.groups.nilpotent import NilpotentGroup
 from trivgeo.groups.semidirect import Automorphism
 
-__all__ = ["BracketAdjoint", "IdealAutomorphism", "MatrixAdjoint", "SemisimpleAdjoint", "TorusExponential"]
-
 _MIN_WEIGHT_GAP = 1e-12  # distance of different weights of derivations whose largest entry is one
 _MAX_EIGENVECTOR_CONDITION = 1e6  # condition number of the eigenvectors of derivations that are diagonalized
 _MAX_DERIVATION_CONDITION = 1e4  # condition number of an invertible derivation that is divided by

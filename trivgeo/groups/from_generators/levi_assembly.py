@@ -37,11 +37,6 @@ from trivgeo.groups.nilpotent import Nilpotent
 from trivgeo.groups.semidirect import SemidirectProduct
 from trivgeo.groups.structure import LeviDecomposition, real_structure, subalgebra
 
-__all__ = [
-    "Representations",
-    "assemble",
-]
-
 _MIN_DIM_OF_STANDARD = 8  # dimension of sl(n, R), from which n x n matrices are smaller than those of Ad
 _MIN_INDEPENDENT_PART = 1e-6  # relative length of the part of a bracket that counts as independent
 

@@ -25,8 +25,6 @@ from torch import Tensor
 from trivgeo._random import normal
 from trivgeo.groups.from_generators.span import DENOMINATOR
 
-__all__ = ["Multiplier", "PolynomialRepresentation", "find_polynomial_representation"]
-
 _COEFFICIENT_ROUNDING = 1e-11  # rounding error of a coefficient
 _CANCELLED_SUM = 1e-10  # size of a sum that counts as zero, relative to its terms
 _MAX_FUNCTIONS = 20  # functions in a space

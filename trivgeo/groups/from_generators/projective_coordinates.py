@@ -10,8 +10,6 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo.groups.from_generators.span import least_squares, snap
 
-__all__ = ["HomogeneousLift", "ProjectiveBase", "fit_conformal", "fit_projective"]
-
 _MAX_FIT_ERROR = 1e-9  # residual of a form of fields, relative to the size of the field
 _FIT_ROUNDING = 1e-13  # residual of a fit that is exact, relative to the size of the field
 _EPS = 1e-15  # rounding of one number

@@ -33,8 +33,6 @@ from trivgeo.groups.from_generators.reductive_group import ReductiveGroup, check
 from trivgeo.groups.from_generators.semisimple_algebra import is_split_form, loop_directions, simple_ideals
 from trivgeo.groups.structure import describe, subalgebra
 
-__all__ = ["build_group"]
-
 _STEPS_PER_LOOP = 8  # flows that make up a loop, so that each stays within the reach of the integrator
 _MAX_PERIODS = 12  # multiples of the shortest period of a coordinate that are tried as that of a matrix
 _MIN_LOOP_DISTANCE = 1e-3  # distance by which a loop that moves a point does so, relative to one plus its size

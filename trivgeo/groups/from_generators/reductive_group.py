@@ -13,16 +13,6 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.group import LieGroup
 from trivgeo.groups.linalg import matrix_functions
 
-__all__ = [
-    "ReductiveGroup",
-    "angle_of_exp",
-    "angle_of_product",
-    "check_homomorphism",
-    "log_of",
-    "principal_angle",
-    "turn",
-]
-
 
 def turn(matrix: Tensor, angle: Tensor) -> Tensor:
     """Return rotations by angles ``[*batch]`` times matrices ``[*batch, 2, 2]``.

@@ -23,13 +23,6 @@ from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
 from trivgeo.groups.from_generators.span import SUM_ROUNDING
 from trivgeo.groups.linalg import matrix_functions
 
-__all__ = [
-    "Monomials",
-    "Representation",
-    "SemisimpleMap",
-    "has_half_spin",
-]
-
 _MAX_TERMS = 200  # terms of a polynomial
 _MAX_PRODUCTS = 400  # products of terms when several polynomials are multiplied out
 _MAX_DEGREE = 6  # degree of polynomials in the entries of SL(2, R), twice the spin

@@ -14,8 +14,6 @@ from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.ground_fields import REALS
 from trivgeo.groups.structure import real_structure, subalgebra
 
-__all__ = ["is_split_form", "loop_directions", "plane_representation", "simple_ideals", "standard_representation"]
-
 _MAX_DESCENT_STEPS = 2000  # steps of the descent to a minimal basis
 _MIN_GRADIENT = 1e-12  # gradient over the size of the constants, at which the descent has converged
 _MIN_EIGENVALUE_GAP = 1e-6  # gap between different eigenvalues, relative to the largest

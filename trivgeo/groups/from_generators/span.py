@@ -24,18 +24,6 @@ from trivgeo.groups.from_generators.fields import VectorFields, sample_points, v
 from trivgeo.groups.ground_fields import RATIONALS, Array
 from trivgeo.groups.structure import LieStructure, describe, rational_structure
 
-__all__ = [
-    "DENOMINATOR",
-    "SUM_ROUNDING",
-    "SimpleBasis",
-    "evaluation_basis",
-    "fit_brackets",
-    "least_squares",
-    "simple_basis",
-    "snap",
-    "without_cancelled",
-]
-
 SUM_ROUNDING = 1e-13  # rounding error of a sum, relative to the sizes of its terms
 DENOMINATOR = 12  # denominator of the simple fractions that constants are taken for
 _LSTSQ_RANK_TOLERANCE = 1e-15  # singular values below this share of the largest are rounding errors

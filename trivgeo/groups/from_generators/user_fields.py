@@ -29,16 +29,6 @@ from trivgeo.groups.from_generators.span import simple_basis
 from trivgeo.groups.ground_fields import Array
 from trivgeo.groups.structure import LieStructure
 
-__all__ = [
-    "FieldBasis",
-    "FieldExpressions",
-    "ParsedFields",
-    "SampledFields",
-    "compile_fields",
-    "parse_fields",
-    "sample_fields",
-]
-
 _MIN_TERM_SHARE = 1e-9  # smallest ratio of terms in a sum that the 1e-15 arithmetic of fits resolves to six digits
 _NUM_CHECKED_POINTS = 8  # points at which functions are compared with differences
 _DIFFERENCE_STEP = 1e-3  # step of differences, in time or in a coordinate

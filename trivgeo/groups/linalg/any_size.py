@@ -20,19 +20,6 @@ from trivgeo.groups.linalg.base import MatrixFunctions
 from trivgeo.groups.linalg.components import entry_rows, from_rows, identity_like, is_small_batch, product
 from trivgeo.groups.linalg.spectral_exp import is_differentiated
 
-__all__ = [
-    "PHI1_SERIES",
-    "AnySize",
-    "FourByFour",
-    "PolynomialMatrixFunctions",
-    "embedded",
-    "iterative_log",
-    "polynomial_exp",
-    "series_exp_phi1",
-    "shifted_exp",
-    "unitary_exp",
-]
-
 _MAX_DOUBLINGS = 40
 _FIXED_DOUBLINGS = 10  # where the batch cannot be seen, and every matrix goes through all of them
 _POLYNOMIAL_RADIUS = 2.0  # norm of the matrix whose Taylor series is summed: 2^15 / 15! = 3e-8, 2^25 / 25! = 2e-18

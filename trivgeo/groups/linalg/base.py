@@ -12,8 +12,6 @@ from torch import Tensor
 from trivgeo._numerics import augmented_exp
 from trivgeo.groups.linalg.components import concatenate, confirmed, is_small_batch, matvec, product
 
-__all__ = ["MatrixFunctions", "largest_exponent"]
-
 _EXPONENT_SHARE = 0.9  # exponents that are taken, of those whose exponential is finite
 
 

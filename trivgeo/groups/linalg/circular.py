@@ -9,8 +9,6 @@ from torch import Tensor
 
 from trivgeo._numerics import polynomial
 
-__all__ = ["COTANGENT_SERIES", "angle_factor", "circular", "circular_pair", "circular_slopes", "sinc"]
-
 # 1 / x^2 - cot(x / 2) / (2 x) = sum_k |B_2k+2| / (2k + 2)! x^2k, for |x| < 2 pi
 COTANGENT_SERIES = (
     1 / 12,

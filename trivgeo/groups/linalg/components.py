@@ -16,33 +16,6 @@ from torch.autograd import forward_ad
 
 from trivgeo._numerics import broadcast_shapes, is_abstract, is_traced, is_transformed
 
-__all__ = [
-    "SMALL_BATCH",
-    "Rows",
-    "add_to_diagonal",
-    "block_diagonal",
-    "block_lower",
-    "block_lower_rows",
-    "concatenate",
-    "confirmed",
-    "cross",
-    "dot",
-    "entry_rows",
-    "flatten_array",
-    "from_entries",
-    "from_rows",
-    "identity_like",
-    "is_small_batch",
-    "last_entries",
-    "leading_entries",
-    "matvec",
-    "multiply_rows",
-    "polynomial_rows",
-    "product",
-    "spread_blocks",
-    "transform_points",
-]
-
 Rows = Sequence[Sequence[Tensor]]
 """The entries of a matrix, row by row, each ``[*batch]``."""
 

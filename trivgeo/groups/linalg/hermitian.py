@@ -24,21 +24,6 @@ from trivgeo.groups.linalg.size_three import (
     spectral_projection,
 )
 
-__all__ = [
-    "complex_product",
-    "determinant",
-    "from_columns",
-    "hermitian_exp",
-    "over_i",
-    "real_inner",
-    "real_trace",
-    "stacked_columns",
-    "times_conjugate",
-    "times_phase",
-    "unitary_log",
-]
-
-
 _COSINE = tuple((0.0 if j % 2 else (-1.0) ** (j // 2)) / math.factorial(j) for j in range(15))
 _SINE = tuple((1.0 if j % 2 else 0.0) * (-1.0) ** (j // 2) / math.factorial(j) for j in range(15))
 _TWICE_ATAN = tuple((2.0 if j % 2 else 0.0) * (-1.0) ** (j // 2) / max(j, 1) for j in range(10))

@@ -38,18 +38,6 @@ from trivgeo.groups.linalg.components import (
 from trivgeo.groups.linalg.size_two import phi1_pair, phi1_scalar
 from trivgeo.groups.linalg.spectral_exp import is_differentiated
 
-__all__ = [
-    "SERIES_RADIUS",
-    "Coefficients",
-    "ThreeByThree",
-    "eigenvalues_meet",
-    "in_ring",
-    "in_shifted_ring",
-    "separate_root",
-    "spectral_coefficients",
-    "spectral_projection",
-]
-
 SERIES_RADIUS = 0.5  # distance of eigenvalues from their mean, below which exponentials are power series
 _FREE_STEPS, _STEPS = 5, 2  # Newton steps before and after derivatives are recorded
 _EXP_SERIES = tuple(1.0 / math.factorial(j) for j in range(14))

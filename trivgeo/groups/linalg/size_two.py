@@ -16,17 +16,6 @@ from trivgeo.groups.linalg.any_size import PHI1_SERIES
 from trivgeo.groups.linalg.base import MatrixFunctions
 from trivgeo.groups.linalg.components import Rows, entry_rows, from_rows, is_small_batch, last_entries
 
-__all__ = [
-    "PHI1_RADIUS",
-    "PHI1_SHORT",
-    "OneByOne",
-    "TwoByTwo",
-    "exp_entries",
-    "phi1_pair",
-    "phi1_regimes",
-    "phi1_scalar",
-]
-
 PHI1_RADIUS = 0.5  # largest argument of the series of phi_1
 PHI1_SHORT = PHI1_SERIES[:14]
 _HYPERBOLIC_RATE = 1.0  # square of the rate of growth up to which cosh and sinh hardly cancel

@@ -11,8 +11,6 @@ from torch.autograd import forward_ad
 from trivgeo._numerics import eigh, is_traced, is_transformed, polynomial
 from trivgeo.groups.linalg.circular import COTANGENT_SERIES
 
-__all__ = ["exp_with_score", "finite", "is_differentiated"]
-
 # cot(x / 2) / 2 - 1 / x = x sum_k c_k x^2k
 _SLOPE_SERIES = tuple(-c for c in COTANGENT_SERIES[:7])
 _SLOPE_RADIUS = 0.3  # largest |x| of this series

@@ -14,8 +14,6 @@ from trivgeo.checks import check_arguments, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 
-__all__ = ["CurvedEnergy", "CurvedResiduals", "DataEnergy", "FunctionEnergy", "as_energy"]
-
 
 @checked
 class DataEnergy(Described, ABC):

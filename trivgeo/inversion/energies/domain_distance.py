@@ -17,11 +17,6 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy
 
-__all__ = [
-    "DomainDistance",
-    "GaussianInitialEnergy",
-]
-
 Interval = tuple[float, float]
 
 

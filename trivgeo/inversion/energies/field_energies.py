@@ -13,8 +13,6 @@ from trivgeo.checks import check_positive, checked
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.inversion.energies.base import DataEnergy
 
-__all__ = ["FieldBox", "FieldComponents", "FieldSpectrum"]
-
 
 @checked
 class FieldBox(DataEnergy):

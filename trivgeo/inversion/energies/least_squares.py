@@ -17,12 +17,6 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import CurvedEnergy, CurvedResiduals
 
-__all__ = [
-    "GemanMcClure",
-    "LeastSquares",
-    "Trimmed",
-]
-
 
 @checked
 class GemanMcClure(Described):

@@ -17,8 +17,6 @@ from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup, PointAction
 from trivgeo.inversion.energies.base import CurvedResiduals
 
-__all__ = ["PairedImages", "with_coverage"]
-
 
 @checked
 def with_coverage(x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch d h w"]:

@@ -14,15 +14,6 @@ from trivgeo.actions import Referenced
 from trivgeo.checks import check_type, checked, promoted
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 
-__all__ = [
-    "NearestPoints",
-    "PairedPoints",
-    "SymmetricNearestPoints",
-    "nearest_indices",
-    "normals_of",
-    "with_normals",
-]
-
 _NUM_NEIGHBOURS = 10  # points of a reference, the point itself among them, that make its normal
 
 

@@ -18,8 +18,6 @@ from trivgeo.groups import Action
 from trivgeo.groups.basis import Basis
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 
-__all__ = ["FramedEnergy", "PriorEnergy", "WrappedEnergy"]
-
 
 @checked
 class WrappedEnergy(nn.Module, DataEnergy):

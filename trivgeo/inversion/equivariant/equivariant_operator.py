@@ -31,16 +31,6 @@ from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 from trivgeo.sde import GeometricSchedule
 from trivgeo.symmetry import find_symmetries
 
-__all__ = [
-    "EquivariantOperator",
-    "FieldDensity",
-    "OperatorSymmetries",
-    "TrainingFrame",
-    "clean_fields",
-    "search_for",
-    "symmetries_of",
-]
-
 _BOX_STEPS = 10  # Gauss-Newton steps for the box, which converge quadratically near the end
 _TIME_STEPS = 5  # steps that follow where times are wanted
 _STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.02)  # tried in turn until the distance falls

@@ -16,8 +16,6 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.result import InversionResult
 
-__all__ = ["in_order", "invert_by_size", "is_list_of_images", "places_by_size", "result_of_rows", "stacked"]
-
 
 def is_list_of_images(action: Action, x: Any) -> bool:
     """Return True if data are a list of images, which may be of several sizes.

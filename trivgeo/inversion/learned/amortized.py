@@ -16,8 +16,6 @@ from trivgeo.inversion.stage import StageLike
 from trivgeo.inversion.stages.chains import AddNoise, Replicate
 from trivgeo.sde import Stepper, TrivializedSDE
 
-__all__ = ["AmortizedInverter"]
-
 
 @checked
 class AmortizedInverter(Inverter):

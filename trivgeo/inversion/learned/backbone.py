@@ -17,13 +17,6 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.networks import Network
 
-__all__ = [
-    "LevelFeatures",
-    "NoiseNetwork",
-    "backbone_for",
-    "leaves_length",
-]
-
 
 @checked
 class LevelFeatures(nn.Module):

@@ -23,8 +23,6 @@ from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.verdict import Verdict
 
-__all__ = ["Calibration", "CalibrationSource", "calibrate", "calibration_size"]
-
 _MIN_DATA, _MAX_DATA = 64, 800  # of a calibration
 _INVERSIONS_PER_DATUM = 12  # of a calibration, besides the draws of a density
 _EVALUATIONS_PER_SAMPLE = 3  # of the network in training: the derivative costs two

@@ -15,8 +15,6 @@ from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, backbone_for
 
-__all__ = ["FieldBackbone"]
-
 _MODES = 8  # of the power spectrum, of each axis
 _POOLED_SIDE = 4  # side in cells that the convolutions are pooled to
 _CHANNELS = 32

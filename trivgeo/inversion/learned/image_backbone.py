@@ -17,8 +17,6 @@ from trivgeo.checks import check_choice, check_count, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, _spread, backbone_for
 
-__all__ = ["ImageBackbone"]
-
 Precision = Literal["float32", "bfloat16"]
 _LARGEST_MAP = 7  # side in pixels, after the convolutions
 

@@ -36,8 +36,6 @@ from trivgeo.inversion.transformations import Transformations, noise_between, nu
 from trivgeo.networks import read_file, write_file
 from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, RefiningStep, RenoisingStep
 
-__all__ = ["BackboneFactory", "Draw", "LearnedInverter", "checked_draw", "held_out", "picker"]
-
 Draw = Callable[[int, torch.Generator], Any]
 """(count, generator) to clean data."""
 

@@ -20,13 +20,6 @@ from trivgeo.sde import Stepper, TrivializedSDE, solve, uniform_grid
 from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.solvers import AncestralStep
 
-__all__ = [
-    "CalibratedDraws",
-    "CleanGate",
-    "LearnedReverseDiffusion",
-    "OutlierCheck",
-]
-
 _CHECK_EVALUATIONS = 2  # of the network, for a datum
 
 

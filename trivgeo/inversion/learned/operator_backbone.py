@@ -17,8 +17,6 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.domain_distance import hull_points
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, backbone_for
 
-__all__ = ["OperatorBackbone", "OperatorReader"]
-
 _DIRECTIONS = 8  # of the support function of the query points
 _CORNERS = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0))
 

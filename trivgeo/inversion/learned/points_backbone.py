@@ -17,8 +17,6 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import PointAction
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, _spread, backbone_for
 
-__all__ = ["LandmarksBackbone", "PointsBackbone"]
-
 _MIN_CLOUDS = 16  # from which an order can be told
 _MAX_LANDMARK_VARIANCE = 0.5  # about the mean landmarks, as a share of the variance of all points
 

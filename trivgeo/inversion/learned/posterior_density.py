@@ -16,13 +16,6 @@ from trivgeo.groups import LieGroup
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.sampling.mixture import Charts, StudentMixture
 
-__all__ = [
-    "NUM_DEGREES_OF_FREEDOM",
-    "DensityFit",
-    "fit_density",
-    "mixture_of_draws",
-]
-
 NUM_DEGREES_OF_FREEDOM = 24
 """Of a component before its calibration: nearly normal."""
 _NUM_MODES = 4

@@ -24,14 +24,6 @@ from trivgeo.sde.noise import noise_with_target
 from trivgeo.sde.noise.schedule import check_time
 from trivgeo.sde.scores import ScoreEstimate
 
-__all__ = [
-    "ConditionedScore",
-    "LearnedScore",
-    "NoisyBatch",
-    "apply_inverse",
-    "consistency_loss",
-]
-
 
 @checked
 class LearnedScore(nn.Module):

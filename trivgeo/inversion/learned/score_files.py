@@ -15,8 +15,6 @@ from trivgeo.inversion.learned.score import LearnedScore
 from trivgeo.networks import NetworkFile
 from trivgeo.sde import GeometricSchedule
 
-__all__ = ["calibration_of", "describe", "score_of"]
-
 
 def describe(score: LearnedScore) -> dict[str, Any]:
     """Return the header of a score's file as plain types: group, noise and prior.

@@ -24,8 +24,6 @@ from trivgeo.inversion.stages.gaussian_search import GaussianSearch
 from trivgeo.inversion.stages.langevin_dynamics import Langevin
 from trivgeo.inversion.stages.search_orbits import OrbitCriterion, SearchLevel, SearchOrbits
 
-__all__ = ["ITS", "GradientDescent", "KineticLangevin", "LieLAC", "RandomSearch"]
-
 
 @checked
 class LieLAC(Inverter):

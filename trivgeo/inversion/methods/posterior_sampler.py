@@ -14,8 +14,6 @@ from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.sampling.importance import ImportanceSampling
 from trivgeo.inversion.stages.chains import WarmStart
 
-__all__ = ["PosteriorSampler"]
-
 
 @checked
 class PosteriorSampler(Inverter):

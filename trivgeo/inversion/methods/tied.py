@@ -25,8 +25,6 @@ from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, Reverse
 from trivgeo.inversion.transformations import Transformations, spread_of
 from trivgeo.sde import GeometricSchedule, Schedule, Stepper
 
-__all__ = ["TIED", "TimedSearch"]
-
 _SETTINGS = ("schedule", "steps", "num_mc", "num_hypotheses", "temperature", "max_score_norm")
 # a chain of the search of `TIED.for_data`: elements drawn, of the best of them how many descend, how often, how far
 _DRAWS, _DESCENTS = 128, ((8, 6, 0.1), (3, 10, 0.07))

@@ -19,18 +19,6 @@ from trivgeo.inversion.sampling.mixture import Charts, StudentMixture, reach_of_
 from trivgeo.sde.resampling import next_inverse_temperature, normalized_weights, resample, take_rows
 from trivgeo.sde.scores.gradient import trivialized_grad_and_value
 
-__all__ = [
-    "LocalMaxima",
-    "Particles",
-    "WeightedDraws",
-    "anneal",
-    "ascend",
-    "choose_starts",
-    "mixture_of_particles",
-    "weighted_draws",
-    "with_maxima",
-]
-
 _TARGET_ACCEPTANCE = 0.6
 """Share of Langevin moves that step sizes aim at (Roberts and Rosenthal 1998 have .574 in high dimensions)."""
 _KEPT_EFFICIENCY = 0.4

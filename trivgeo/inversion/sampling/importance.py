@@ -37,8 +37,6 @@ from trivgeo.inversion.stages.chains import WarmStart
 from trivgeo.sde.resampling import effective_sample_size, normalized_weights, take_rows, thinned_indices
 from trivgeo.verdict import Verdict
 
-__all__ = ["LARGEST_SHAPE", "ImportanceSampling", "Prior", "adaptive_importance_sampling", "pareto_shape"]
-
 LARGEST_SHAPE = 0.7
 """Pareto shape above which averages with weights are not reliable (Vehtari et al. 2024, section 3.2)."""
 _MIN_TAIL = 5

@@ -20,8 +20,6 @@ from trivgeo.inversion.rows import where_rows
 from trivgeo.sde.noise.kernel import is_principal, log_about
 from trivgeo.sde.resampling import normalized_weights, systematic_indices, take_rows
 
-__all__ = ["Charts", "StudentMixture", "reach_of_normal"]
-
 _DEGREES_OF_FREEDOM = 6
 """Student distributions of so many degrees have tails heavier than any posterior with Gaussian wells, and cost a tenth
 of the draws."""

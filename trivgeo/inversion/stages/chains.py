@@ -16,8 +16,6 @@ from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde import GeometricSchedule, NoiseKernel, Schedule
 
-__all__ = ["AddNoise", "Replicate", "Select", "Side", "WarmStart"]
-
 Side = Literal["restored", "given"]
 """Which datum noise moves: g exp(v) the restored one, exp(v) g the given one."""
 

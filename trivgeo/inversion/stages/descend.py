@@ -15,16 +15,6 @@ from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import lower_rows, where_rows
 from trivgeo.inversion.stage import Population, Stage
 
-__all__ = [
-    "Adam",
-    "AlgebraCoordinates",
-    "Descend",
-    "GroupElements",
-    "HeavyBall",
-    "Parametrization",
-    "UpdateRule",
-]
-
 
 @checked
 class Parametrization(Described, ABC):

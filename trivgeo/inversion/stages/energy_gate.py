@@ -15,8 +15,6 @@ from trivgeo.inversion.posterior import Posterior, check_batch
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
 
-__all__ = ["EnergyGate"]
-
 
 @checked
 class EnergyGate(Stage):

@@ -10,8 +10,6 @@ from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.stage import Population, Stage
 
-__all__ = ["DRAWN_TOGETHER", "GaussianSearch"]
-
 DRAWN_TOGETHER = 64
 """Elements of one datum that are drawn together."""
 

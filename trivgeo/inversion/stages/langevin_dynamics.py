@@ -10,8 +10,6 @@ from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde import solve, uniform_grid
 from trivgeo.sde.processes import KineticLangevinSDE
 
-__all__ = ["Langevin"]
-
 
 @checked
 class Langevin(Stage):

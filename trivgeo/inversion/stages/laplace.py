@@ -13,8 +13,6 @@ from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde.resampling import systematic_indices
 
-__all__ = ["Laplace"]
-
 _WELL_RADIUS = 5.0  # standard deviations within which two chains are in one well
 
 

@@ -12,8 +12,6 @@ from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
 
-__all__ = ["LevenbergMarquardt"]
-
 _DAMPING_BOUNDS = (1e-9, 1e9)  # in units of the diagonal of the curvature
 
 

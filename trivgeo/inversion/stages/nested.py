@@ -15,8 +15,6 @@ from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stage import Population, Stage, StageLike, check_stage, run_stages, steps_of
 
-__all__ = ["InDoublePrecision", "KeepLower", "NestedStages", "WithEnergy"]
-
 
 @checked
 class NestedStages(Stage):

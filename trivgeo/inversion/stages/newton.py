@@ -15,8 +15,6 @@ from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage
 
-__all__ = ["Newton"]
-
 _MIN_RELATIVE_CURVATURE = 1e-6  # directions that are flatter, in units of the steepest, are taken to be as steep
 _STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.03, 0.01)  # tried in turn until the energy falls
 

@@ -24,8 +24,6 @@ from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.scores import EnergySamples
 from trivgeo.sde.solvers import Accumulator, StepState
 
-__all__ = ["ReverseDiffusion", "ReverseDiffusionOptions", "ScoreBound", "score_bound"]
-
 ScoreBound = float | Literal["adaptive"] | None
 """Longest score; see `ReverseDiffusion`."""
 

@@ -22,16 +22,6 @@ from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.stage import Population, Stage
 
-__all__ = [
-    "LowestEnergy",
-    "OrbitCriterion",
-    "OrbitCurvature",
-    "SearchLevel",
-    "SearchOrbits",
-    "affine_levels",
-    "basis_levels",
-]
-
 
 @checked
 class OrbitCriterion(Described, ABC):

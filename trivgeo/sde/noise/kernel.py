@@ -23,16 +23,6 @@ from trivgeo.groups.harmonic import heat_kernel
 from trivgeo.sde.grid import uniform_grid
 from trivgeo.sde.noise.schedule import Schedule, check_time
 
-__all__ = [
-    "NoiseKernel",
-    "NoisePaths",
-    "VirtualNoisePaths",
-    "is_principal",
-    "log_about",
-    "log_volume",
-    "noise_log_density",
-]
-
 
 @checked
 def noise_log_density(group: LieGroup, variance: float) -> Callable[[Tensor], Tensor]:

@@ -16,8 +16,6 @@ from trivgeo._text import described
 from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.groups import LieGroup
 
-__all__ = ["KineticNoise", "KineticSample"]
-
 
 class KineticSample(NamedTuple):
     r"""Kinetic noise, and the target of its denoising score matching.

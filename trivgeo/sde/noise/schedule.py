@@ -14,8 +14,6 @@ from torch import Tensor
 from trivgeo.checks import check_positive, check_tensor, checked
 from trivgeo.errors import ConfigurationError, DomainError
 
-__all__ = ["ConstantSchedule", "CosineSchedule", "GeometricSchedule", "LinearSchedule", "Schedule", "check_time"]
-
 Time = TypeVar("Time", float, Tensor)
 _GAUSS = [each.tolist() for each in np.polynomial.legendre.leggauss(12)]
 """Nodes and weights on [-1, 1]: to 1e-17 for products of the four sines of `CosineSchedule` on a unit interval."""

@@ -16,8 +16,6 @@ from trivgeo.checks import check_choice, check_count, check_tensor, checked
 from trivgeo.groups import LieGroup
 from trivgeo.groups.harmonic import heat_kernel
 
-__all__ = ["NoiseSample", "noise_with_target"]
-
 
 class NoiseSample(NamedTuple):
     r"""Noise on a group, and the target of its denoising score matching.

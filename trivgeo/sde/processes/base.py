@@ -17,14 +17,6 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import DirectProduct, LieGroup, Translation
 from trivgeo.sde.scores.base import SolveContext
 
-__all__ = [
-    "Process",
-    "StepState",
-    "Stepper",
-    "merge_evaluated",
-    "with_vectors",
-]
-
 
 def with_vectors(group: LieGroup, dim: int) -> DirectProduct:
     """Return the direct product of ``group`` and R^dim, an element followed by a vector.

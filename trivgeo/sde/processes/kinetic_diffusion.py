@@ -23,15 +23,6 @@ from trivgeo.sde.processes.base import Process, Stepper, StepState, with_vectors
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.scores.base import check_drift
 
-__all__ = [
-    "KineticAncestralStep",
-    "KineticDiffusion",
-    "KineticState",
-    "SplittingAOA",
-    "join_state",
-    "split_state",
-]
-
 MomentumScore = Callable[[Tensor, Tensor, float], Tensor]
 
 

@@ -23,8 +23,6 @@ from trivgeo.sde.processes.base import Process, Stepper, StepState
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.scores.gradient import trivialized_grad, trivialized_grad_and_value
 
-__all__ = ["KineticLangevinSDE", "KineticLangevinState", "SplittingOBABO", "overdamped_langevin"]
-
 Energy = Callable[[Tensor], Tensor]
 
 _MAX_RISE, _MAX_RISE_PER_DIMENSION = 32.0, 4.0

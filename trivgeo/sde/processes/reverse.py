@@ -14,12 +14,6 @@ from trivgeo.sde.noise.schedule import Schedule
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.scores.base import Score, ScoreEstimate, SolveContext, check_drift, checked_score
 
-__all__ = [
-    "probability_flow",
-    "reverse_process",
-    "reversed_score",
-]
-
 
 @checked
 def reverse_process(

@@ -19,8 +19,6 @@ from trivgeo.sde.noise.schedule import Schedule
 from trivgeo.sde.processes.base import Process, Stepper, StepState, merge_evaluated
 from trivgeo.sde.scores.base import Score, SolveContext, as_score, check_drift, checked_score
 
-__all__ = ["DriftIncrement", "ExponentialEuler", "TrivializedSDE", "check_noiseless", "check_reverse"]
-
 Drift = Score | Callable[[Tensor, float], Tensor]
 
 

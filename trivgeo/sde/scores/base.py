@@ -17,17 +17,6 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import Schedule
 
-__all__ = [
-    "EnergySamples",
-    "FunctionScore",
-    "Score",
-    "ScoreEstimate",
-    "SolveContext",
-    "as_score",
-    "check_drift",
-    "checked_score",
-]
-
 
 @dataclass(frozen=True)
 class SolveContext:

@@ -18,8 +18,6 @@ from trivgeo.sde.noise.kernel import NoiseKernel, NoisePaths, VirtualNoisePaths
 from trivgeo.sde.noise.schedule import Schedule
 from trivgeo.sde.scores.base import EnergySamples, Score, ScoreEstimate, SolveContext
 
-__all__ = ["EnergyScore"]
-
 Energy = Callable[[Tensor], Tensor]
 
 

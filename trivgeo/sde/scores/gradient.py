@@ -13,8 +13,6 @@ from trivgeo.checks import check_tensor, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
 
-__all__ = ["trivialized_grad", "trivialized_grad_and_value"]
-
 
 @checked
 def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) -> Float[Tensor, "*batch n"]:

@@ -14,8 +14,6 @@ from trivgeo.checks import checked
 from trivgeo.sde.processes.base import Stepper, StepState
 from trivgeo.sde.processes.trivialized import TrivializedSDE, check_reverse
 
-__all__ = ["AncestralStep", "DenoisingStep", "FlowStep", "RefiningStep", "RenoisingStep"]
-
 
 @checked
 class DenoisingStep(Stepper[TrivializedSDE, Tensor]):

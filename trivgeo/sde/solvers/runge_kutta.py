@@ -24,16 +24,6 @@ from trivgeo.sde.processes.base import Stepper, StepState, merge_evaluated
 from trivgeo.sde.processes.trivialized import DriftIncrement, ExponentialEuler, TrivializedSDE, check_noiseless
 from trivgeo.sde.scores.base import SolveContext
 
-__all__ = [
-    "AdaptiveSolution",
-    "ButcherTableau",
-    "DormandPrince5",
-    "GeometricHeun",
-    "RungeKuttaMuntheKaas",
-    "RungeKuttaMuntheKaas4",
-    "solve_adaptive",
-]
-
 
 @checked
 @dataclass(frozen=True)

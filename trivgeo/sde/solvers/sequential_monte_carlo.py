@@ -21,11 +21,6 @@ from trivgeo.sde.processes.trivialized import TrivializedSDE, check_reverse
 from trivgeo.sde.resampling import effective_sample_size, normalized_log_weights, systematic_indices, take_rows
 from trivgeo.sde.scores.base import Score
 
-__all__ = [
-    "PopulationWeights",
-    "Resampling",
-]
-
 
 class PopulationWeights(NamedTuple):
     """Weights of the chains at one time, before they are resampled; a by-product of a step, see `StepState`.

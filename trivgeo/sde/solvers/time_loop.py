@@ -22,13 +22,6 @@ from trivgeo.sde.grid import check_grid, check_row_grids
 from trivgeo.sde.processes.base import Process, Stepper, StepState
 from trivgeo.sde.scores.base import SolveContext
 
-__all__ = [
-    "Accumulator",
-    "Solution",
-    "checkpointed",
-    "solve",
-]
-
 Segment = Callable[[Any, int, int], Any]
 
 

@@ -19,8 +19,6 @@ from trivgeo.symmetry.determining.random_points import (
 )
 from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareRoots, exact_rows
 
-__all__ = ["bracket", "closed_part", "closes", "keeping", "moving_grids", "structure_constants"]
-
 Field = Sequence[sp.Expr]
 
 _NUM_SPARE_POINTS = 6  # random points more than are needed

@@ -16,12 +16,6 @@ from trivgeo.groups.ground_fields import REALS
 from trivgeo.groups.structure import LeviDecomposition, LieStructure, exact_structure, find_split, real_structure
 from trivgeo.symmetry.algebra.optimal import OptimalSystem, optimal_system
 
-__all__ = [
-    "SymmetryAlgebra",
-    "named",
-    "parameter_value",
-]
-
 # By dimension, the number of directions in which the Killing form is positive, and the dimension of what commutes with
 # the adjoint representation (the number of simple parts, complex ones counted twice).
 _SEMISIMPLE = {

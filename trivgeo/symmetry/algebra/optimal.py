@@ -24,8 +24,6 @@ from trivgeo.groups.ground_fields import RATIONALS, Array, RationalFunctions
 from trivgeo.groups.structure import rational_structure
 from trivgeo.symmetry.equations.found import FoundSequence
 
-__all__ = ["Line", "OptimalSystem", "optimal_system"]
-
 Floats = NDArray[np.float64]
 
 

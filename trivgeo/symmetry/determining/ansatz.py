@@ -25,8 +25,6 @@ from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareR
 from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices
 
-__all__ = ["AnsatzSpace"]
-
 _MAX_DRAWS = 30  # batches of random points
 _MIN_IDLE_EQUATIONS = 8  # equations in a row that add nothing, after which none is taken to add anything
 

@@ -12,8 +12,6 @@ from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.multi_index import Index, derivative, shifted
 from trivgeo.symmetry.equations.numeric import vanishes
 
-__all__ = ["LinearForm", "characteristics", "check", "collect", "left_side", "symmetry_condition"]
-
 # (coefficient c of the field, multi-index K of a derivative of it in all variables) -> expression
 LinearForm = dict[tuple[int, Index], sp.Expr]
 

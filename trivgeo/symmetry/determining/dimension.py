@@ -18,8 +18,6 @@ from trivgeo.symmetry.determining.random_points import PowerSeries, RandomEvalua
 from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.multi_index import Index, covers, multi_indices, shifted
 
-__all__ = ["Dimension", "Jets"]
-
 Slot = tuple[int, Index]
 
 _MAX_COEFFICIENTS = 3000  # unknown Taylor coefficients of an order

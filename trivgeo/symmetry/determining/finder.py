@@ -20,13 +20,8 @@ from trivgeo.symmetry.equations.equation import EvolutionSystem, free_name, resi
 from trivgeo.symmetry.equations.equivalent import Equivalent, about_any_solution, simpler, term_matrix, with_right_sides
 from trivgeo.symmetry.equations.numeric import Radicals, vanishes
 from trivgeo.symmetry.equations.unnamed_functions import fundamental
-from trivgeo.symmetry.result import Knowledge, SuperpositionIdeal, Symmetries, Symmetry, TrivialSymmetries
-
-__all__ = [
-    "is_linear",
-    "residual",
-    "search",
-]
+from trivgeo.symmetry.equations.vector_fields import SuperpositionIdeal, Symmetry, TrivialSymmetries
+from trivgeo.symmetry.result import Knowledge, Symmetries
 
 Coefficients = tuple[sp.Expr, ...]
 

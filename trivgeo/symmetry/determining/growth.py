@@ -15,8 +15,6 @@ from trivgeo.symmetry.determining.random_points import RandomEvaluator, irration
 from trivgeo.symmetry.determining.reconstruction import rational_functions
 from trivgeo.symmetry.equations.equation import EvolutionSystem
 
-__all__ = ["MAX_COLUMNS", "Found", "grow", "radicands_of_rates"]
-
 Coefficients = tuple[sp.Expr, ...]
 
 MAX_COLUMNS = 900

@@ -21,17 +21,6 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry.equations.multi_index import Index, multi_indices
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, Particular, Solution, arbitrary
 
-__all__ = [
-    "PRIMES",
-    "PowerSeries",
-    "RandomEvaluator",
-    "Values",
-    "irrational_constants",
-    "random_values",
-    "usable_primes",
-]
-
-
 Values = NDArray[np.int64]
 """Numbers modulo a prime below 2^31."""
 

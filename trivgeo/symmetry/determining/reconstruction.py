@@ -13,15 +13,6 @@ from trivgeo.groups.ground_fields import PrimeField
 from trivgeo.symmetry.determining.random_points import Values
 from trivgeo.symmetry.equations.multi_index import Index, multi_indices
 
-__all__ = [
-    "ParameterValues",
-    "ResidueFunction",
-    "SquareRoots",
-    "exact_rows",
-    "rational_functions",
-    "rational_reconstruction",
-]
-
 ParameterValues = dict[sp.Expr, int]
 ResidueFunction = Callable[[int, Sequence[ParameterValues]], list[list[int] | None]]
 """Values at a prime and at each of several numbers for the parameters; ``None`` where there are none."""

@@ -16,8 +16,6 @@ from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary
 from trivgeo.symmetry.result import Symmetries
 
-__all__ = ["larger_algebras", "larger_dimensions", "simple_fractions"]
-
 
 def simple_fractions() -> list[sp.Rational]:
     """Numbers that exponents and coefficients of textbooks are: halves up to 3, thirds up to 2, integers up to 6."""

@@ -27,13 +27,6 @@ from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, sh
 from trivgeo.symmetry.equations.numeric import is_complex, vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, arbitrary, with_symbols
 
-__all__ = [
-    "EvolutionSystem",
-    "check_one_branch",
-    "free_name",
-    "residuals_of",
-]
-
 _NUM_REAL_POINTS = 200  # where a solution is looked at for real values
 
 

@@ -12,8 +12,6 @@ from trivgeo.symmetry.equations.multi_index import Index, derivative, multi_indi
 from trivgeo.symmetry.equations.numeric import vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Particular
 
-__all__ = ["Equivalent", "about_any_solution", "simpler", "term_matrix", "with_right_sides"]
-
 _MAX_SEEDS = 12  # functions that polynomials are multiplied with to find a particular solution
 _MAX_DEGREE = 4  # particular solutions are polynomials of this degree at most
 _MAX_COLUMNS = 150  # unknown coefficients of a particular solution

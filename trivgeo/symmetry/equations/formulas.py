@@ -11,8 +11,6 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 
-__all__ = ["flow", "invariants", "landing", "moved_solution", "sliced"]
-
 Expressions = tuple[sp.Expr, ...]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar, overload
 
-__all__ = ["FoundSequence"]
-
 Item = TypeVar("Item")
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import sympy as sp
 
-__all__ = ["Index", "covers", "derivative", "multi_indices", "shifted"]
-
 Index = tuple[int, ...]
 """One number for each variable."""
 

@@ -12,14 +12,6 @@ import sympy as sp
 
 from trivgeo.symmetry.equations.unnamed_functions import with_symbols
 
-__all__ = [
-    "INFINITE",
-    "Radicals",
-    "is_complex",
-    "is_root_of_even_power",
-    "vanishes",
-]
-
 
 class Radicals:
     r"""New parameters r with :math:`r^2 = p` for expressions p of the parameters, which take the place of others.

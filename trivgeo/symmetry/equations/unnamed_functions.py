@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 import sympy as sp
 
-__all__ = ["Arbitrary", "Particular", "Solution", "arbitrary", "fundamental", "with_symbols"]
-
 
 class _Primed(sp.Function):
     """A function of one variable whose derivatives are written with primes."""

@@ -18,8 +18,6 @@ from trivgeo.expressions import exact
 from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.formulas import flow, invariants
 
-__all__ = ["SuperpositionIdeal", "Symmetry", "TrivialSymmetries", "group_parameter"]
-
 
 @dataclass(frozen=True)
 class Symmetry:

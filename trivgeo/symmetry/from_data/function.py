@@ -24,17 +24,6 @@ from trivgeo.symmetry.equations.vector_fields import Symmetry
 from trivgeo.symmetry.from_data.result import BrokenSymmetry, SymmetriesFromData
 from trivgeo.verdict import Verdict
 
-__all__ = [
-    "MAX_BROKEN",
-    "MIN_GAP",
-    "OperatorFields",
-    "broken_fields",
-    "closed_fields",
-    "floating_values",
-    "of_function",
-    "operator_fields",
-]
-
 _SPACE = ("x", "y", "z")
 _UNKNOWNS = ("u", "v", "w", "p", "q")
 

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
 
-__all__ = ["FittedEquation", "fit_equations"]
-
 _BUMP_POWER = 8  # test functions are (1 - s^2)^8: their derivatives vanish at the ends
 _MIN_HALF_WIDTHS = 5  # an axis is at least that many half-widths of test functions long
 _MIN_HALF_WIDTH = 4  # half-width of test functions, in points of the grid

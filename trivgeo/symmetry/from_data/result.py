@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from trivgeo.symmetry.from_data.regression import FittedEquation
     from trivgeo.symmetry.result import Symmetries
 
-__all__ = ["BrokenSymmetry", "SymmetriesFromData"]
-
 
 class BrokenSymmetry(NamedTuple):
     """A vector field that nearly is a symmetry.

@@ -15,8 +15,6 @@ from trivgeo.symmetry.from_data.regression import fit_equations
 from trivgeo.symmetry.from_data.result import SymmetriesFromData
 from trivgeo.verdict import Verdict
 
-__all__ = ["of_solutions"]
-
 
 def of_solutions(
     samples: Field | Tensor, grid: Any, library: int | Sequence[Any] | None, order: int, degree: int
