@@ -54,6 +54,8 @@ SLOW = (
     "special_values",
     "symmetry_dimension",
     "solve_adaptive",
+    "evaluate",  # a hook of scores of features, which are checked before
+    "check_arguments",  # whose arguments are names in the source of the library
 )
 
 RARE = ("groups.BurgersSymmetry", "groups.HeatSymmetry", "inversion.calibrated_scale")  # a second each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import doctest
 import functools
 import importlib
@@ -98,6 +99,8 @@ def test_few_parameters() -> None:
     many = {}
     for name, thing in public_objects():
         if not inspect.isroutine(thing) and not (inspect.isclass(thing) and not issubclass(thing, BaseException)):
+            continue
+        if dataclasses.is_dataclass(thing):  # a record that the library fills
             continue
         number = len([p for p in inspect.signature(thing).parameters if p != "self"])
         if number > MAX_PARAMETERS:

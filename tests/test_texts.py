@@ -14,7 +14,7 @@ from trivgeo._text import text_of
 from trivgeo.actions import FieldAction, Grid, ImageWarp, OperatorInput, PointCloud
 from trivgeo.groups import SE, KdVSymmetry
 from trivgeo.inversion import TIED, InverseProblem, LieLAC, Population
-from trivgeo.inversion.energies.least_squares import Trimmed
+from trivgeo.inversion.energies import Trimmed
 from trivgeo.inversion.stages import (
     Adam,
     AddNoise,

@@ -28,11 +28,13 @@ _SUBPACKAGES = (
     "checks",
     "errors",
     "expressions",
+    "features",
     "generative",
     "geoopt",
     "groups",
     "inversion",
     "pde",
+    "registration",
     "sde",
     "symmetry",
 )

@@ -81,7 +81,7 @@ class NoiseStreams(torch.Generator):
         return self._starts.numel()
 
     def get_state(self) -> Tensor:
-        """What `set_state` takes to draw the same numbers again."""
+        """Return the state that `set_state` takes to draw the same numbers again."""
         return torch.cat([super().get_state(), torch.tensor([self._drawn]).view(torch.uint8)])
 
     def set_state(self, state: Tensor) -> NoiseStreams:
@@ -91,7 +91,7 @@ class NoiseStreams(torch.Generator):
         return self
 
     def common(self) -> NoiseStreams:
-        """One stream for all data together, which draws any shape."""
+        """Return a single stream for all data together, which draws any shape."""
         self._drawn += 1
         return self._child(self._common, self._drawn)
 
@@ -101,7 +101,7 @@ class NoiseStreams(torch.Generator):
         return self._child(_hash(self._starts), self._drawn)
 
     def rows(self, index: Int[Tensor, " k"]) -> NoiseStreams:
-        """The streams of some of the data, by their places in the batch."""
+        """Return the streams of some of the data, by their places ``index`` in the batch."""
         other = NoiseStreams(torch.zeros(1, dtype=torch.long, device=self.device), self.initial_seed())
         other._common, other._starts, other._drawn = self._common, self._starts[index.to(self.device)], self._drawn
         return other
@@ -111,7 +111,7 @@ class NoiseStreams(torch.Generator):
         return self._child(self._starts, number)
 
     def symmetric(self, shape: Sequence[int]) -> Tensor:
-        """Numbers in (-1, 1), in double precision.
+        """Return numbers of a ``shape`` in (-1, 1), in double precision.
 
         Raises:
             ShapeError: the first dimension is not that of the data.

@@ -425,7 +425,7 @@ class _Rule:
 
 def _has_dtype(value: Tensor, hint: Any) -> bool:
     """Whether the dtype of a tensor is one of an annotation such as ``Float[Tensor, "*batch n"]``."""
-    return isinstance(hint.dtypes, str) or str(value.dtype).removeprefix("torch.") in hint.dtypes
+    return not isinstance(hint.dtypes, list | tuple) or str(value.dtype).removeprefix("torch.") in hint.dtypes
 
 
 def _fits(hint: Any) -> Fits | None:

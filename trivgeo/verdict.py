@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-__all__ = ["Verdict", "trusted_mask"]
+__all__ = ["Verdict"]
 
 
 @dataclass(frozen=True)

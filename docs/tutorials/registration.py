@@ -20,8 +20,7 @@ from torch import Tensor
 from trivgeo.actions import PointCloud
 from trivgeo.groups import SE, SO
 from trivgeo.inversion import Inverter
-from trivgeo.inversion.energies import LeastSquares, NearestPoints
-from trivgeo.inversion.energies.least_squares import GemanMcClure
+from trivgeo.inversion.energies import GemanMcClure, LeastSquares, NearestPoints
 from trivgeo.inversion.stages import Laplace, LevenbergMarquardt, Select, WithEnergy
 
 # %% [markdown]

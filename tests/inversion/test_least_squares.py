@@ -29,8 +29,7 @@ from trivgeo.groups import (
     Translation,
 )
 from trivgeo.inversion import TIED, InverseProblem, InversionResult, Inverter, Stage
-from trivgeo.inversion.energies import LeastSquares, NearestPoints, PairedPoints, with_normals
-from trivgeo.inversion.energies.least_squares import GemanMcClure, Trimmed
+from trivgeo.inversion.energies import GemanMcClure, LeastSquares, NearestPoints, PairedPoints, Trimmed, with_normals
 from trivgeo.inversion.stages import Laplace, LevenbergMarquardt, Replicate, Select, WithEnergy
 
 

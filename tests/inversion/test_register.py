@@ -18,8 +18,7 @@ from trivgeo.actions import ImageWarp, PointCloud
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO, Affine, E, GLPlus, LieGroup, Projective, Similarity, Translation
 from trivgeo.inversion import Inverter
-from trivgeo.inversion.energies import LeastSquares, PairedImages, SymmetricNearestPoints, with_coverage
-from trivgeo.inversion.energies.least_squares import GemanMcClure
+from trivgeo.inversion.energies import GemanMcClure, LeastSquares, PairedImages, SymmetricNearestPoints, with_coverage
 from trivgeo.inversion.point_alignment import fit_points
 from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.stages import LevenbergMarquardt

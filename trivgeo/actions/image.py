@@ -22,6 +22,8 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, LieGroup, PointAction
 from trivgeo.groups.action import ContentGuard
 
+__all__ = ["ImageContent", "ImageGuard"]
+
 Interpolation = Literal["bilinear", "bicubic"]
 Padding = Literal["zeros", "border", "reflection"]
 

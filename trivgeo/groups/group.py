@@ -242,7 +242,7 @@ class LieGroup(ABC):
 
     @final
     def with_scale(self: GroupT, scale: Scale) -> GroupT:
-        """The same group with another basis, in units of the natural one."""
+        """Return the same group with another basis, ``scale`` in units of the natural one."""
         other = copy.copy(self)
         if self._evaluator is not EAGER:
             other._evaluator = copy.copy(self._evaluator)  # without compiled code, which knows the scale
@@ -309,7 +309,7 @@ class LieGroup(ABC):
 
     @final
     def has_log(self, g: Tensor) -> Bool[Tensor, "*batch"]:
-        """Whether `log` is defined at each element."""
+        """Return True where `log` is defined at an element ``g``."""
         return torch.isfinite(self.log(g)).all(-1)
 
     @final
@@ -504,6 +504,13 @@ class LieGroup(ABC):
         """Elements ``exp(v)`` with v normal of standard deviation ``std`` in every basis direction.
 
         Not Haar-uniform: see `random_haar`. All are in the component of the identity, also on groups of several.
+
+        Args:
+            batch: the batch shape.
+            std: standard deviation, in units of the basis.
+            generator: random numbers; ``None`` is torch's.
+            dtype: of the elements; default torch's.
+            device: of the elements; default torch's.
         """
         check_batch(batch, dtype, device)
         v = normal((*batch, self.dim), torch.empty(0, dtype=dtype, device=device), generator)
@@ -518,6 +525,12 @@ class LieGroup(ABC):
         device: torch.device | str | None = None,
     ) -> Tensor:
         """Elements ``[*batch, *element_shape]`` distributed by the Haar measure of total mass one.
+
+        Args:
+            batch: the batch shape.
+            generator: random numbers; ``None`` is torch's.
+            dtype: of the elements; default torch's.
+            device: of the elements; default torch's.
 
         Raises:
             ConfigurationError: the group is not compact (or not known to be, see `is_compact`), so that it has none.
@@ -537,7 +550,7 @@ class LieGroup(ABC):
 
     @final
     def fingerprint(self) -> dict[str, Any]:
-        """What elements are and how they multiply, as numbers that a file can hold; the scale is no part of it.
+        """Describe elements and their products by numbers that a file can hold; the scale is no part of it.
 
         Returns:
             The dimension ``dim``, the ``element_shape``, and as flat lists in float64 the elements ``exp`` of half of
@@ -550,7 +563,7 @@ class LieGroup(ABC):
 
     @final
     def matches(self, fingerprint: Mapping[str, Any]) -> bool:
-        """Whether a `fingerprint` is that of this group, up to a relative error of 1e-6.
+        """Return True if a `fingerprint` is that of this group, up to a relative error of 1e-6.
 
         Raises:
             ConfigurationError: a part of it is missing.
@@ -559,7 +572,7 @@ class LieGroup(ABC):
 
     @final
     def is_same_group(self, other: LieGroup) -> bool:
-        """Whether elements of one group are those of the other, with the same meaning and product; scales may differ.
+        """Return True if elements of one group are those of the ``other``, with the same product; scales may differ.
 
         Equal brackets are not enough: the same tensor may be another element.
         """
@@ -569,12 +582,12 @@ class LieGroup(ABC):
 
     @final
     def batch_shape(self, g: Tensor) -> torch.Size:
-        """The leading dimensions of a tensor of elements."""
+        """Return the leading dimensions of a tensor ``g`` of elements."""
         return g.shape[: g.ndim - len(self._element_shape)]
 
     @final
     def check_elements(self, g: Any, name: str = "g") -> Tensor:
-        """Return ``g`` as a tensor ``[*batch, *element_shape]``, see `trivgeo.checks.check_tensor`.
+        """Return ``g`` as a tensor ``[*batch, *element_shape]``; the message of an error calls it ``name``.
 
         Raises:
             ConfigurationError: no floating-point numbers.
@@ -587,7 +600,12 @@ class LieGroup(ABC):
 
     @final
     def check_vectors(self, v: Any, name: str = "v") -> Tensor:
-        """Return ``v`` as a tensor ``[*batch, dim]``, see `check_elements`."""
+        """Return ``v`` as a tensor ``[*batch, dim]``; the message of an error calls it ``name``.
+
+        Raises:
+            ConfigurationError: no floating-point numbers.
+            ShapeError: another shape.
+        """
         v = check_tensor(name, v)
         if v.ndim < 1 or v.shape[-1] != self.dim:
             raise ShapeError(f"{name}: expected algebra vectors [*batch, {self.dim}], got {list(v.shape)}")

@@ -269,7 +269,7 @@ def _pixels(action: Action, left: Tensor, x: Any) -> float | None:
 @checked
 @dataclass(frozen=True, repr=False)
 class EnergyReport:
-    """What `check_energy` measures, the settings that it suggests, and two verdicts; prints as a table.
+    """Measurements of `check_energy`, the settings that it suggests, and two verdicts; prints as a table.
 
     Attributes:
         profile: how the energy of clean data rises when they are moved, and the settings suggested.
@@ -294,7 +294,7 @@ class EnergyReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether transformations are found, see `finds_transformations`."""
+        """The verdict on the search: trusted if transformations are found, see `finds_transformations`."""
         found = f"the search found {self.search.share_found:.0%} of the transformations"
         return Verdict(() if self.search.finds else (found,))
 

@@ -19,6 +19,8 @@ from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.rows import where_rows
 from trivgeo.verdict import Verdict, trusted_mask
 
+__all__ = ["CheckedResult", "InversionResult", "PosteriorModes", "PosteriorSample"]
+
 _NUM_MEAN_STEPS = 8
 """Iterations of the mean of the elements of a cluster."""
 

@@ -19,6 +19,8 @@ from trivgeo.inversion.rows import lower_rows
 from trivgeo.sde.resampling import take_rows
 from trivgeo.verdict import Verdict
 
+__all__ = ["CheckedPopulation", "Population", "Stage"]
+
 
 @checked
 @dataclass(frozen=True, repr=False)

@@ -18,6 +18,8 @@ from trivgeo.symmetry.api import solved_form
 if TYPE_CHECKING:
     from trivgeo.symmetry.equations.equation import EvolutionSystem
 
+__all__ = ["JetFunction"]
+
 
 @checked
 class EvolutionEquation:

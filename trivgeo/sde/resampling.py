@@ -45,13 +45,13 @@ def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "
 
 @checked
 def normalized_weights(log_weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """Weights of sum one in each row; zero in a row without a positive weight."""
+    """Return weights of sum one in each row of ``log_weights``; zero in a row without a positive weight."""
     return torch.softmax(log_weights, -1).nan_to_num(0.0)
 
 
 @checked
 def normalized_log_weights(log_weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """Logarithms of weights of sum one in each row; all weights are equal in a row without a positive weight."""
+    """Return ``log_weights`` of weights of sum one in each row; all equal in a row without a positive weight."""
     return _uniform_where_zero(log_weights).log_softmax(-1)
 
 

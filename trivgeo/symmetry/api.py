@@ -142,7 +142,7 @@ def symmetries_from_data(
 
     Returns:
         Dimension, fields, what was fitted or tested, and the group; see
-        `trivgeo.symmetry.result.SymmetriesFromData`.
+        `trivgeo.symmetry.from_data.result.SymmetriesFromData`.
 
     Raises:
         ConfigurationError: samples and grid do not fit, or are too few, or no equation of that form explains the
@@ -215,7 +215,7 @@ def conservation_laws(pde: Any, order: int = 2, degree: int = 3, *, time: Any = 
             ``t`` if there is one, else as for `find_symmetries`.
 
     Returns:
-        The laws, simple ones first; see `trivgeo.symmetry.result.ConservationLaws`.
+        The laws, simple ones first; see `trivgeo.symmetry.conservation.ConservationLaws`.
 
     Raises:
         ConfigurationError: as for `find_symmetries`, or there are more or fewer equations than unknowns, or too many

@@ -1,7 +1,7 @@
 """Phase 5 of `from_generators`: the group whose elements move points as planned.
 
 `build_group` tries a group of matrices, then covers of it if loops of matrices move points (`_find_monodromy`), then
-local actions, in which points move less far than from one of their names to another (`deck_transformations`). The
+local actions, in which points move less far than from one of their names to another (deck_transformations.py). The
 first group whose products act as their factors do is taken.
 """
 

@@ -119,6 +119,7 @@ class FunctionEnergy(nn.Module, DataEnergy):
         self.function = function
 
     def forward(self, x: Any) -> Tensor:
+        """Return the value of the function of data ``x``."""
         return self.function(x)
 
 

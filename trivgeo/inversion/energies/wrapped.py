@@ -38,9 +38,10 @@ class WrappedEnergy(nn.Module, DataEnergy):
 
     @abstractmethod
     def added_energy(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "*out"]:
-        """The energy that is added, before its weight, see `DataEnergy.transformation_energy`."""
+        """Return what the ``action`` of g on x adds, before its weight; see `DataEnergy.transformation_energy`."""
 
     def forward(self, x: Any) -> Float[Tensor, " b"]:
+        """Return the energies ``[b]`` of data ``x``, without what is added."""
         return self.energy(x)
 
     def prepare(self, action: Action, x: Any) -> Any:

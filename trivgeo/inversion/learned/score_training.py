@@ -31,7 +31,7 @@ class _Training(NetworkTraining[nn.Module]):
 
     @abstractmethod
     def batch_loss(self, clean: Any, generator: torch.Generator) -> Tensor:
-        """Return the loss of a batch of clean data, a scalar."""
+        """Return the loss of a batch of ``clean`` data, a scalar, with random numbers of ``generator``."""
 
     def data(self, batch: Any) -> Any:
         """Return the clean data in a ``batch`` of the loader: the batch, or the first part of a list

@@ -76,7 +76,7 @@ class TrivializedSDE(Process):
 
     @property
     def has_drift(self) -> bool:
-        """Whether there is a drift, of either kind."""
+        """True if there is a drift, of either kind."""
         return self.drift is not None or self.score_drift is not None
 
     def check_state(self, state: Tensor, name: str) -> None:

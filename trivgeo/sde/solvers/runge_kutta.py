@@ -66,7 +66,7 @@ class ButcherTableau:
 
     @property
     def ends_in_its_last_stage(self) -> bool:
-        """Whether the last slope is the first one of the next step ("first same as last")."""
+        """True if the last slope is the first one of the next step ("first same as last")."""
         return self.weights == (*self.stages[-1], 0.0)
 
 

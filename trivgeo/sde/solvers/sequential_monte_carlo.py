@@ -113,6 +113,11 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         return tuple(grid)
 
     def init(self, sde: TrivializedSDE, y: Tensor, start: float, generator: torch.Generator | None) -> StepState:
+        """Weigh the population at ``start``, and resample it.
+
+        Raises:
+            ConfigurationError: the equation is no reversal with an estimated density, or there is no population.
+        """
         score, batch = check_reverse(sde, start, start, self), tuple(sde.batch_shape(y))
         if not batch or (score.shares_noise and len(batch) == 1):
             raise ConfigurationError(
