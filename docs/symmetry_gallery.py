@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from tests.symmetry.catalogue import CATALOGUE, Textbook
 from trivgeo.errors import AlgebraError
 from trivgeo.symmetry import find_symmetries
-from trivgeo.symmetry.result import Symmetries, Symmetry
+from trivgeo.symmetry.equations.vector_fields import Symmetry
+from trivgeo.symmetry.result import Symmetries
 
 PAGE = Path(__file__).parent / "symmetries.md"
 FOLDER = Path(__file__).parent / "images" / "symmetries"

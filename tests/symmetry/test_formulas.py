@@ -12,7 +12,8 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries
 from trivgeo.symmetry.algebra.exact import named
 from trivgeo.symmetry.equations.formulas import flow, invariants
-from trivgeo.symmetry.result import Symmetries, Symmetry
+from trivgeo.symmetry.equations.vector_fields import Symmetry
+from trivgeo.symmetry.result import Symmetries
 
 x, y, t, u, k = sp.symbols("x y t u k")
 s = sp.Symbol("s", real=True)

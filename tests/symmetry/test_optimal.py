@@ -11,7 +11,7 @@ import torch
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries
-from trivgeo.symmetry.result import SymmetryAlgebra
+from trivgeo.symmetry.algebra.exact import SymmetryAlgebra
 
 Brackets = dict[tuple[int, int], dict[int, int | Fraction]]
 

@@ -8,7 +8,8 @@ import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry import find_symmetries
-from trivgeo.symmetry.result import Symmetries, Symmetry
+from trivgeo.symmetry.equations.vector_fields import Symmetry
+from trivgeo.symmetry.result import Symmetries
 
 x, y, t, c = sp.symbols("x y t c")
 w = sp.Function("u")
