@@ -1,4 +1,4 @@
-"""The tests of `tests/devices` on the emulated device, in two processes of their own."""
+"""The tests of `tests/devices` on the emulated device, in a process of their own."""
 
 from __future__ import annotations
 
@@ -7,23 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 FOLDER = Path(__file__).parent / "devices"
 
 
-# each process takes seconds to import the library; two keep two workers busy
-HALVES = [
-    ["test_emulated", "test_groups", "test_diffusion"],
-    ["test_inversion", "test_tasks", "test_others"],
-]
-
-
-@pytest.mark.parametrize("names", HALVES, ids="-".join)
-def test_on_an_emulated_device(names: list[str]) -> None:
+def test_on_an_emulated_device() -> None:
     options = ["-q", "-m", "not slow and not cuda", "-p", "no:cacheprovider", "-p", "no:xdist"]
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *(str(FOLDER / f"{name}.py") for name in names)],
+        [sys.executable, "-m", "pytest", *options, *map(str, files())],
         capture_output=True,
         text=True,
         env=os.environ | {"TRIVGEO_EMULATED_DEVICE": "1"},
@@ -34,7 +24,10 @@ def test_on_an_emulated_device(names: list[str]) -> None:
     assert " passed" in found.stdout
 
 
-def test_every_file_runs() -> None:
-    """The rest needs no emulated device."""
-    takes_device = {path.stem for path in FOLDER.glob("test_*.py") if "device: torch.device" in path.read_text()}
-    assert takes_device == {name for half in HALVES for name in half}
+def files() -> list[Path]:
+    """The files whose tests take the fixture `device`; the rest needs no emulated one."""
+    return [path for path in sorted(FOLDER.glob("test_*.py")) if "device: torch.device" in path.read_text()]
+
+
+def test_files_are_found() -> None:
+    assert {"test_groups", "test_inversion"} < {path.stem for path in files()}

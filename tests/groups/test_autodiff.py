@@ -13,6 +13,13 @@ from trivgeo.groups import SL, HeatSymmetry, LieGroup
 
 Function = Callable[[Tensor], Tensor]
 
+RELATIVES = {
+    *("Heisenberg(2,5)", "R.Heisenberg(1)", "SL(2).Heisenberg(1)", "HeatSymmetry(1)", "HeatSymmetry(0.001)", "E(2)"),
+    *("SL(2) and translations", "Triangular(2)", "Similarity(2)", "Affine(1)^3", "KdV from generators"),
+    *("rigid motions from generators", "special affine from generators"),
+}
+"""Groups whose operations are those of another case, with other sizes or constants."""
+
 QUICK_TO_TRACE = ("SL(2)", "HeatSymmetry(0.1)", "BurgersSymmetry")
 
 
@@ -34,6 +41,16 @@ def operations(group: LieGroup, std: float) -> dict[str, Function]:
         return torch.cat([group.Ad(x).flatten(-2), group.log_modular(x).unsqueeze(-1)], -1)
 
     return {"products": products, "logarithms": logarithms, "adjoint": adjoint}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(c, id=c.name, marks=[pytest.mark.slow(reason="a relative stays")] if c.name in RELATIVES else [])
+        for c in CASES
+    ]
+)
+def case(request: pytest.FixtureRequest) -> GroupCase:
+    return request.param
 
 
 @pytest.fixture(params=list(operations(CASES[0].group, 1.0)))
