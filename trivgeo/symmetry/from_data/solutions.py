@@ -1,4 +1,4 @@
-"""Symmetries of equations of which solutions are known alone."""
+"""Symmetries of unknown equations from sampled solutions."""
 
 from __future__ import annotations
 
@@ -19,22 +19,16 @@ from trivgeo.verdict import Verdict
 def of_solutions(
     samples: Field | Tensor, grid: Any, library: int | Sequence[Any] | None, order: int, degree: int
 ) -> SymmetriesFromData:
-    """Fit equations to solutions, and find their symmetries, see `trivgeo.symmetry.symmetries_from_data`.
-
-    Args:
-        samples: solutions: a `Field`, or values ``[b, c, s, *n]``.
-        grid: the grid of the values, or their coordinates.
-        library: degree of polynomial generators, or functions; ``None`` for all symmetries.
-        order: largest order of derivatives in space, see `trivgeo.symmetry.symmetries_from_data`.
-        degree: largest degree of polynomials in the unknowns, see `trivgeo.symmetry.symmetries_from_data`.
-    """
+    """Fit equations to solutions, and find their symmetries, see `trivgeo.symmetry.symmetries_from_data`."""
     values, axes = _sampled(samples, grid)
     equations = fit_equations(values, axes, order, degree)
     polynomials = library if isinstance(library, int) else None
     functions = () if library is None or isinstance(library, int) else library
     found = search([e.text for e in equations], polynomials, "t", functions)
     terms = sum(len(e.coefficients) for e in equations)
-    words = f"{len(values)} solutions; {terms} terms of significance in {len(equations)} fitted equation(s); of these: "
+    words = (
+        f"{len(values)} solutions; {terms} terms of significance in {len(equations)} fitted equation(s); of these: "
+    )
     verdict = Verdict(
         () if found.is_complete else (found.statement,),
         ("the fitted equations, with simple fractions for coefficients, are those of the data",),
@@ -72,14 +66,16 @@ def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
         if values.ndim == len(axes) + 1:  # one unknown
             values = values.unsqueeze(1)
     else:
-        raise ConfigurationError("grid: expected a Grid, or coordinates (x, ..., t), got none of them")
+        raise ConfigurationError(f"grid: expected a Grid, or coordinates (x, ..., t), got {type(grid).__name__}")
     wanted = tuple(map(len, axes))
     if values.ndim != len(axes) + 2 or tuple(values.shape[2:]) != wanted:
         raise ConfigurationError(
             f"samples: expected values [b, c, {', '.join(map(str, wanted))}], got {list(values.shape)}"
         )
     if values.shape[1] > 5 or len(axes) > 4:
-        raise ConfigurationError("samples: expected up to five unknowns of up to three variables of space, got more")
+        raise ConfigurationError(
+            f"samples: expected up to five unknowns of up to three variables of space, got {list(values.shape)}"
+        )
     return values, axes
 
 
