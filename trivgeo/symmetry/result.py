@@ -267,7 +267,7 @@ class Symmetries(FoundSequence[Symmetry]):
             generator: a symmetry.
             solution: a solution as an expression of the independent variables (or text), or a sequence of them, one
                 for each unknown.
-            parameter: the name of the group parameter.
+            parameter: name of the group parameter.
 
         Raises:
             ConfigurationError: ``solution`` does not solve the equations, or the equations or the solution hold a

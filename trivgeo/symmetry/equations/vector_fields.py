@@ -57,7 +57,7 @@ class Symmetry:
         """The one-parameter group as formulas: the image of each variable, the identity where the parameter is zero.
 
         Args:
-            parameter: the name of the group parameter.
+            parameter: name of the group parameter.
 
         Raises:
             ConfigurationError: a variable or parameter has that name.

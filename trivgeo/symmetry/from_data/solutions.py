@@ -26,9 +26,7 @@ def of_solutions(
     functions = () if library is None or isinstance(library, int) else library
     found = search([e.text for e in equations], polynomials, "t", functions)
     terms = sum(len(e.coefficients) for e in equations)
-    words = (
-        f"{len(values)} solutions; {terms} terms of significance in {len(equations)} fitted equation(s); of these: "
-    )
+    words = f"{len(values)} solutions; {terms} terms of significance in {len(equations)} fitted equation(s); of these: "
     verdict = Verdict(
         () if found.is_complete else (found.statement,),
         ("the fitted equations, with simple fractions for coefficients, are those of the data",),
@@ -66,7 +64,7 @@ def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
         if values.ndim == len(axes) + 1:  # one unknown
             values = values.unsqueeze(1)
     else:
-        raise ConfigurationError(f"grid: expected a Grid, or coordinates (x, ..., t), got {type(grid).__name__}")
+        raise ConfigurationError(f"grid: expected a Grid, or coordinates (x, ..., t), got {grid!r:.80}")
     wanted = tuple(map(len, axes))
     if values.ndim != len(axes) + 2 or tuple(values.shape[2:]) != wanted:
         raise ConfigurationError(
