@@ -8,29 +8,28 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-_SHORT, _LONG = "tasks", "trivgeo.tasks"
-_HERE = Path(__file__).parent
-_INSTALLED = (_HERE / "tasks").is_dir()
-_FOLDER = _HERE / "tasks" if _INSTALLED else _HERE.parent / "tasks"
+_SHORT_NAME, _LONG_NAME = "tasks", "trivgeo.tasks"
+_PACKAGE_FOLDER = Path(__file__).parent
+_IS_INSTALLED = (_PACKAGE_FOLDER / "tasks").is_dir()
+_FOLDER = (_PACKAGE_FOLDER if _IS_INSTALLED else _PACKAGE_FOLDER.parent) / "tasks"
 
 
 def applications() -> str:
     """The name under which this process imports the applications."""
-    if _INSTALLED or _LONG in sys.modules:
-        return _LONG
-    spec = find_spec(_SHORT)
-    return _SHORT if spec is not None and spec.origin == str(_FOLDER / "__init__.py") else _LONG
+    if _IS_INSTALLED or _LONG_NAME in sys.modules:
+        return _LONG_NAME
+    spec = find_spec(_SHORT_NAME)
+    return _SHORT_NAME if spec is not None and spec.origin == str(_FOLDER / "__init__.py") else _LONG_NAME
 
 
 def importable(path: str) -> str:
-    """The dotted path under which this process imports what a file calls by this one.
+    """The dotted path under which this process imports an object that a file calls ``path``.
 
-    Args:
-        path: such as ``tasks.images.vae.VAE``; what is not of the applications stays as it is.
+    Paths outside of the applications stay as they are.
     """
-    if path == _LONG:
+    if path == _LONG_NAME:
         return applications()
-    for package in (_LONG, _SHORT):
+    for package in (_LONG_NAME, _SHORT_NAME):
         inner = path.removeprefix(f"{package}.")
         if inner != path and _has_module(inner.split(".")[0]):
             return f"{applications()}.{inner}"
@@ -38,14 +37,14 @@ def importable(path: str) -> str:
 
 
 def portable(path: str) -> str:
-    """The dotted path that a file holds for a module or class of this process."""
-    return path.removeprefix("trivgeo.") if path.startswith(f"{_LONG}.") else path
+    """The dotted path that files hold for a module or class of this process."""
+    return path.removeprefix("trivgeo.") if path.startswith(f"{_LONG_NAME}.") else path
 
 
 def is_ours(path: str) -> bool:
-    """Whether a dotted path, of a file or of this process, is one of this project."""
+    """Whether a dotted path, of a file or of this process, belongs to this project."""
     package = importable(path).split(".")[0]
-    return package == "trivgeo" or (package == _SHORT and applications() == _SHORT)
+    return package == "trivgeo" or (package == _SHORT_NAME and applications() == _SHORT_NAME)
 
 
 def _has_module(name: str) -> bool:

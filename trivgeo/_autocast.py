@@ -1,4 +1,4 @@
-"""Full precision where a user's autocast would round: it is for networks, not for the arithmetic of groups."""
+"""Full precision under a user's autocast, which is for networks, not for the arithmetic of groups."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 AuxT = TypeVar("AuxT")
 
-_DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps")
-"""Types of devices whose autocast is looked at."""
+_DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps")  # types of devices whose autocast is turned off
 
 
 def full_precision(f: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with ``torch.autocast`` off, on every device, while it runs.
+    """Return a function that calls no network with ``torch.autocast`` off, on every device, while it runs.
 
-    Products of matrices in float32 would come back in bfloat16 under it.
-
-    Args:
-        f: a function that calls no network.
+    Under autocast products of matrices in float32 would be returned in bfloat16.
     """
 
     @functools.wraps(f)
@@ -43,8 +39,8 @@ def full_precision(f: Callable[P, R]) -> Callable[P, R]:
 def grad_and_aux(f: Callable[[Tensor], tuple[Tensor, AuxT]], x: Tensor) -> tuple[Tensor, AuxT]:
     """Return ``torch.func.grad(f, has_aux=True)(x)``, under autocast with the backward pass in full precision.
 
-    Networks in ``f`` are rounded as autocast says, and so are their gradients, whose dtypes are those of the forward
-    pass. Under autocast the backward pass of all other operations would be rounded, too.
+    Networks in ``f`` are rounded by autocast, and so are their gradients, which have the dtypes of the forward pass.
+    Under autocast the backward pass of all other operations would be rounded, too.
     """
     if not is_any_autocast_enabled():
         return torch.func.grad(f, has_aux=True)(x)

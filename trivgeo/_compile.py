@@ -2,7 +2,7 @@
 
 Compiled groups (`trivgeo.groups.compile_group`) and inverters with ``compiled=True`` share the rules: a function whose
 compilation fails, or whose first result differs, stays eager and one warning says why; nothing is compiled in a forked
-process; what fails for a broken file in torch's cache is compiled anew in a folder below it.
+process; if a file in torch's cache is broken, the function is compiled anew in a folder below the cache.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from trivgeo._torch import mark_dynamic, pytree
 Result = TypeVar("Result")
 
 _CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch reads it at every compilation, and sets it at the first
-_SPARE_FOLDER = "trivgeo_spare"
-_PROCESS = os.getpid()
-"""The process that imported this; its children have this number, too, but not the workers of torch's compiler."""
-_COMPILING = threading.RLock()  # torch traces one function at a time
-_COUNTER = itertools.count()
+_SPARE_FOLDER = "trivgeo_spare"  # below the cache of torch
+_PROCESS_ID = os.getpid()  # of the process that imported this; in a forked child it differs from `os.getpid`
+_COMPILER_LOCK = threading.RLock()  # torch traces one function at a time
+_CODE_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,9 @@ class Compilation:
 
     Attributes:
         operation: name of the operation.
-        dtype: dtype of its first argument.
-        derivatives: whether this is the code of its derivatives.
-        seconds: that compilation took, zero if there was none.
+        dtype: dtype of the first argument.
+        derivatives: whether this is the code of derivatives.
+        seconds: time of the compilation, zero if there was none.
         reason: why the operation stays eager, empty if it is compiled.
     """
 
@@ -79,25 +78,24 @@ def compile_and_compare(
     """Compile a function of tensors as one graph, for arguments like these, and compare its first result.
 
     Args:
-        operation: name of what is computed, for the report and the warning.
-        function: the function, without default values; it has just succeeded on the arguments.
+        operation: name of the operation in the report and the warning.
+        function: a function without default values, which has just succeeded on the arguments.
         arguments: tensors, or containers of tensors, the first a tensor.
         agree: whether a result is near enough to the eager one.
         derivatives: whether the function computes derivatives, for the report.
-        varying_batch: whether code is made for any size of the last dimension of tensors, the batch, which all
-            arguments then are. Otherwise all sizes are fixed: with symbolic sizes torch lays convolutions out as they
-            are given, which is slower.
+        varying_batch: whether code is made for any size of the last dimension, the batch; all arguments are tensors
+            then. Otherwise all sizes are fixed: with symbolic sizes convolutions are slower.
 
     Returns:
-        The compiled function, ``None`` if it stays eager, and what became of it. If it stays eager, a warning says why.
+        The compiled function, ``None`` if it stays eager, and the report. If it stays eager, a warning says why.
     """
     arguments = pytree.tree_map(lambda x: x.detach(), arguments)
     dtype = arguments[0].dtype
     start = time.perf_counter()
 
     def compiled() -> Callable[..., Any]:
-        with _COMPILING, torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch about itself: what goes wrong raises
+        with _COMPILER_LOCK, torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own code; failures raise
             fast = fuse(_with_own_code(function), dynamic=None if varying_batch else False)
             for x in arguments if varying_batch else ():
                 mark_dynamic(x, x.ndim - 1)
@@ -110,7 +108,7 @@ def compile_and_compare(
         fast = _call_compiled(compiled)
     except DifferentResultError:
         reason = "since its compiled result differed"
-    except Exception as error:  # whatever the compiler or its absence raises: the eager call has just succeeded
+    except Exception as error:  # the compiler, or its absence, may raise anything; the eager call has succeeded
         reason = f"since compilation failed: {type(error).__name__}: {_first_line(error)}"
     else:
         return fast, Compilation(operation, dtype, derivatives, seconds=time.perf_counter() - start)
@@ -120,40 +118,37 @@ def compile_and_compare(
 
 
 def environment(x: Tensor) -> tuple[Hashable, ...]:
-    """Return all that compiled code depends on but the operation and the shapes and layouts of its arguments.
+    """Return all that compiled code depends on except the operation and the shapes and layouts of its arguments.
 
     Args:
-        x: the first argument.
+        x: the first argument of the code.
     """
     return x.dtype, x.device, torch.is_inference_mode_enabled(), torch.get_num_threads()
 
 
 def fuse(function: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
-    """Compile a function of tensors as one graph; ``dynamic`` as of `torch.compile`."""
+    """Compile a function of tensors as one graph by `torch.compile`, which takes ``dynamic``."""
     return torch.compile(function, fullgraph=True, dynamic=dynamic)
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """Copy a function with a code object of its own, on which `torch.compile` counts its compilations."""
-    code = function.__code__.replace(co_name=f"trivgeo_operation_{next(_COUNTER)}")
+    code = function.__code__.replace(co_name=f"trivgeo_operation_{next(_CODE_NUMBERS)}")
     return types.FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
 
 
 def _call_compiled(call: Callable[[], Result]) -> Result:
     """Return the result of a function that compiles, in a folder of its own where the cache may be broken.
 
-    A file that is cut, emptied or damaged in the cache of `torch.compile` makes compilation fail in every process that
-    reads it. What fails is compiled again with an empty cache, in a folder below the first, for this process and later
-    ones; a warning names both.
-
-    Args:
-        call: the function, which may be called three times.
+    A damaged file in the cache of `torch.compile` makes compilation fail in every process that reads it. A failed
+    compilation is repeated with an empty cache, in a folder below the first, for this process and later ones; a warning
+    names both. The function may be called three times.
 
     Raises:
         ForkedProcessError: this process was forked from one that imported the library.
-        Exception: what the first call raised, if the others raise, too.
+        Exception: the error of the first call, if the other calls raise, too.
     """
-    if os.getpid() != _PROCESS:
+    if os.getpid() != _PROCESS_ID:
         raise ForkedProcessError("torch's compiler may hang here; start processes by spawn or forkserver")
     try:
         return call()
@@ -173,9 +168,9 @@ def _call_compiled(call: Callable[[], Result]) -> Result:
 
 
 def _call_in_spare(call: Callable[[], Result]) -> tuple[Result] | None:
-    """The result with the cache of the spare folder, or where that is broken, too, with an empty one."""
+    """The result with the cache of the spare folder, or with an empty cache if that is broken, too."""
     cache = os.environ.get(_CACHE_VARIABLE)
-    if cache is None:  # torch has not come that far
+    if cache is None:  # torch has not set it: compilation failed before
         return None
     spare = Path(cache) / _SPARE_FOLDER
     was_there = spare.exists()

@@ -1,4 +1,4 @@
-"""Where modules are, and how data get there: a module is where ``.to`` put it, data are brought to it."""
+"""Devices of modules and data: a module stays where ``.to`` put it, and data are moved to it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trivgeo._torch import pytree
 
 
 def module_device(*modules: nn.Module | None) -> torch.device | None:
-    """Return the device of the parameters and buffers of modules.
+    """Return the device of the parameters and buffers of modules, the first that is not the CPU if there are several.
 
-    Of several devices it is the first that is not the CPU. ``None`` if the modules have no tensors, and so no place of
-    their own; an empty tensor on the CPU does not count, for it is there to show that a module was moved elsewhere.
+    ``None`` if the modules have no tensors. An empty tensor on the CPU does not count: modules without weights hold one
+    to know that they were moved elsewhere.
     """
     found: torch.device | None = None
     for module in modules:

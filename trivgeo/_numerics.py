@@ -23,13 +23,13 @@ from trivgeo._autocast import full_precision
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SERIES_RADIUS = 1.0  # size of q below which Stumpff functions are evaluated by their series
-_SERIES_TERMS = 10  # the first term left out is below 1 / 22! = 1e-21
-_C2 = tuple(1.0 / math.factorial(2 * j + 2) for j in range(_SERIES_TERMS))
-_C3 = tuple(1.0 / math.factorial(2 * j + 3) for j in range(_SERIES_TERMS))
+_STUMPFF_SERIES_RADIUS = 1.0  # |q| below which Stumpff functions are evaluated by their series
+_NUM_STUMPFF_TERMS = 10  # the first term left out is below 1 / 22! = 1e-21
+_STUMPFF_SERIES_C2 = tuple(1.0 / math.factorial(2 * j + 2) for j in range(_NUM_STUMPFF_TERMS))
+_STUMPFF_SERIES_C3 = tuple(1.0 / math.factorial(2 * j + 3) for j in range(_NUM_STUMPFF_TERMS))
 
-# asinh(sqrt p) / sqrt p = sum_k (-1)^k (2k)! / (4^k k!^2 (2k+1)) p^k, |p| < 1
-_LOG_RADIUS = 0.02  # size of p below which `log_ratio` is evaluated by this series
+_LOG_SERIES_RADIUS = 0.02  # |p| below which `log_ratio` is evaluated by its series
+# coefficients of asinh(sqrt p) / sqrt p = sum_k (-1)^k (2k)! / (4^k k!^2 (2k+1)) p^k, |p| < 1
 _LOG_SERIES = tuple(
     (-1) ** k * math.factorial(2 * k) / (4**k * math.factorial(k) ** 2 * (2 * k + 1)) for k in range(10)
 )
@@ -62,10 +62,10 @@ def stumpff(q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     Returns:
         ``(c0, c1, c2, c3)``, each of the shape of ``q``, with finite derivatives of every order at q = 0.
     """
-    small = q.abs() < _SERIES_RADIUS
+    small = q.abs() < _STUMPFF_SERIES_RADIUS
     positive = q > 0
     near = torch.where(small, q, 0.0)
-    series2, series3 = polynomial(near, _C2), polynomial(near, _C3)
+    series2, series3 = polynomial(near, _STUMPFF_SERIES_C2), polynomial(near, _STUMPFF_SERIES_C3)
 
     r = torch.sqrt(torch.where(small, 1.0, q.abs()))
     half_grow = 0.5 * torch.exp(torch.where(positive, r, 0.0))
@@ -81,15 +81,11 @@ def stumpff(q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def grown_stumpff(m: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`e^m c_0(q)` and :math:`e^m c_1(q)`, see `stumpff`: finite wherever :math:`e^{m + \sqrt q}` is.
+    r""":math:`e^m c_0(q)` and :math:`e^m c_1(q)` of one shape, see `stumpff`: finite where :math:`e^{m + \sqrt q}` is.
 
-    A decay and a growth that make up for one another are added before they could overflow apart.
-
-    Args:
-        m: any shape.
-        q: of the same shape.
+    Exponents are added before the exponential: the two factors alone could overflow.
     """
-    small = q.abs() < _SERIES_RADIUS
+    small = q.abs() < _STUMPFF_SERIES_RADIUS
     positive = q > 0
     near = torch.where(small, q, 0.0)
     r = torch.sqrt(torch.where(small, 1.0, q.abs()))
@@ -99,8 +95,8 @@ def grown_stumpff(m: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     c0 = torch.where(positive, even, even * torch.cos(r))
     c1 = torch.where(positive, odd, even * torch.sin(r)) / r
     return (
-        torch.where(small, even * (1.0 + near * polynomial(near, _C2)), c0),
-        torch.where(small, even * (1.0 + near * polynomial(near, _C3)), c1),
+        torch.where(small, even * (1.0 + near * polynomial(near, _STUMPFF_SERIES_C2)), c0),
+        torch.where(small, even * (1.0 + near * polynomial(near, _STUMPFF_SERIES_C3)), c1),
     )
 
 
@@ -108,14 +104,14 @@ def log_ratio(half_trace: Tensor, p: Tensor) -> Tensor:
     r"""The factor f with :math:`\log A = f (A - \tau I)` for A in SL(2, R), :math:`\tau = \mathrm{tr} A / 2`.
 
     :math:`f = \mathrm{arcosh}(\tau) / \sqrt{p}` with :math:`p = \tau^2 - 1`, continued through p = 0 and to
-    :math:`\arccos(\tau) / \sqrt{-p}` for p < 0. ``p`` is passed apart because it is computed from the entries
-    of A without the cancellation of :math:`\tau^2 - 1`.
+    :math:`\arccos(\tau) / \sqrt{-p}` for p < 0. ``p`` is an argument of its own because it can be computed from the
+    entries of A without the cancellation of :math:`\tau^2 - 1`.
 
     Returns:
         f, NaN where A has no real logarithm (trace at most -2).
     """
-    # arcosh by one logarithm: asinh(r) takes two in compiled code, and forty times as long as one in eager
-    small = torch.where(half_trace > 0, p.abs(), 1.0) < _LOG_RADIUS
+    # arcosh by one logarithm: asinh(r) takes two in compiled code, and forty times as long as one in eager code
+    small = torch.where(half_trace > 0, p.abs(), 1.0) < _LOG_SERIES_RADIUS
     no_log = torch.where(p >= 0, half_trace, 1.0) < 0
     near = polynomial(torch.where(small, p, 0.0), _LOG_SERIES)
     r = torch.sqrt(torch.where(small, 1.0, p.abs().clamp(min=torch.finfo(p.dtype).tiny)))
@@ -128,8 +124,8 @@ def plane_log_ratio(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor,
     r"""The f and p of `log_ratio` for the matrix of rows (a, b) and (c, d), of determinant one.
 
     Returns:
-        f and :math:`p = \tfrac14 (a - d)^2 + b c`; f is NaN also where what rounds off :math:`f^2 p`, the square of the
-        eigenvalues of the logarithm, leaves less than a third of the digits of its exponential.
+        f and :math:`p = \tfrac14 (a - d)^2 + b c`; f is NaN also where rounding of :math:`f^2 p`, the square of the
+        eigenvalues of the logarithm, leaves less than a third of the digits of the exponential.
     """
     x, y = 0.5 * (a - d), b * c
     p = x * x + y
@@ -139,7 +135,7 @@ def plane_log_ratio(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor,
 
 
 def half_power(x: Tensor, n: int) -> Tensor:
-    """``x^(n / 2)`` of numbers that are not negative, in a quarter of the time of a power that is no whole one."""
+    """``x^(n / 2)`` of numbers that are not negative, in a quarter of the time of a power that is no integer."""
     whole = x.pow(n // 2)
     return whole * x.sqrt() if n % 2 else whole
 
@@ -181,28 +177,28 @@ _forward_mode = threading.RLock()
 def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """``f`` and its derivative along tangents, by ``torch.func.jvp``, one thread at a time.
 
-    The level of forward mode is one for the whole process: concurrent calls raise or are wrong (see `trivgeo._torch`).
-    The lock covers the library's own; those that a user's threads make around it are theirs.
+    Forward mode has one level for the whole process: concurrent calls raise or are wrong (see `trivgeo._torch`). The
+    lock covers the calls of the library, not those of a user's threads.
     """
-    if torch.compiler.is_compiling():  # which takes no lock
+    if torch.compiler.is_compiling():  # locks cannot be traced
         return torch.func.jvp(f, points, tangents)[:2]
     with _forward_mode:
         return torch.func.jvp(f, points, tangents)[:2]
 
 
 def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
-    """``torch.broadcast_shapes``, at a fiftieth of its time for shapes that agree, which most do."""
+    """``torch.broadcast_shapes``, in a fiftieth of its time for equal shapes, the usual case."""
     first, *others = shapes
-    # traced sizes may not be compared: that would fix them
+    # a comparison of traced sizes would fix them
     agree = not is_traced() and all(shape == first for shape in others)
     return first if agree else torch.broadcast_shapes(*shapes)
 
 
 @full_precision
 def in_single(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-    """``f`` without autocast, in float32 where an argument has half that precision, in which the result comes back.
+    """``f`` without autocast, in float32 if the arguments have half precision, which the result has again.
 
-    Torch's linear algebra refuses such numbers, or is wrong, as ``matrix_exp`` of bfloat16 is (see `trivgeo._torch`).
+    Torch's linear algebra refuses half precision, or is wrong, as ``matrix_exp`` of bfloat16 (see `trivgeo._torch`).
     """
     dtype = arguments[0].dtype
     if dtype not in (torch.bfloat16, torch.float16):
@@ -213,12 +209,12 @@ def in_single(f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
 def dense_exp(matrix: Tensor) -> Tensor:
     """``torch.linalg.matrix_exp`` of ``[*batch, k, k]``, right also for a single matrix.
 
-    For one matrix torch takes a polynomial with a wrong coefficient at some norms: off by 1e-10 in float64 near
-    0.04, by 1e-5 in float32 near 0.5 (see `trivgeo._torch`). For several it does not.
+    For one matrix torch takes a polynomial with a wrong coefficient at some norms: the error is 1e-10 in float64 near
+    0.04, 1e-5 in float32 near 0.5 (see `trivgeo._torch`). For several it does not.
     """
-    # the derivative of forward mode must lie in memory like the value, or torch raises; a copy of both does
+    # in forward mode value and derivative need the same layout in memory, which a copy gives both
     matrix = matrix.clone(memory_format=torch.contiguous_format)
-    if math.prod(matrix.shape[:-2]) == 1:  # numel of a shape is no symbol when traced
+    if math.prod(matrix.shape[:-2]) == 1:  # numel of a traced shape would be a fixed number
         return torch.linalg.matrix_exp(torch.stack([matrix, matrix]))[0]
     return torch.linalg.matrix_exp(matrix)
 
@@ -237,8 +233,8 @@ def phi1(matrix: Tensor, vector: Tensor) -> Tensor:
 
 def augmented_exp(matrix: Tensor, vector: Tensor) -> Tensor:
     r""":math:`[e^A, \varphi_1(A) b]`, ``[*batch, n, n + 1]``, of A and b of one batch shape, see `phi1`."""
-    # a long b would be halved until it is short, and A with it, which loses the digits of A; the map is linear in b, so
-    # that the length counts as constant
+    # scaling and squaring would halve a long b until it is short, and A with it, which loses digits of A; the map is
+    # linear in b, so that its length counts as constant
     length = vector.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
     top = torch.cat([matrix, (vector / length).unsqueeze(-1)], -1)
     e = dense_exp(torch.cat([top, torch.zeros_like(top[..., :1, :])], -2))[..., :-1, :]
@@ -251,13 +247,13 @@ def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
     One forward-mode product per input coordinate, whatever the batch.
 
     Args:
-        f: the function, of ``x`` and the other arguments.
-        x: where, ``[*batch, n]``.
-        *others: arguments that are held fixed. They are given tangents of zero rather than closed over: where tensors
-            with and without tangents meet, torch leaves its kernels for Python, which costs small batches most.
+        f: a function of ``x`` and the other arguments.
+        x: points ``[*batch, n]``.
+        *others: arguments that are held fixed. They have tangents of zero and are not closed over: where tensors with
+            and without tangents meet, torch leaves its kernels for Python, which is slow for small batches.
 
     Returns:
-        ``[*batch, m, n]``, NaN where the function is: there torch has zeros.
+        ``[*batch, m, n]``, NaN where the function is NaN and torch has zeros.
     """
     # forward mode refuses a tensor whose entries share memory
     x, others = x.contiguous(), tuple(other.contiguous() for other in others)
@@ -272,7 +268,7 @@ def jvp_columns(f: Callable[..., Tensor], x: Tensor, *others: Tensor) -> Tensor:
 
 
 def on_cpu(f: Callable[P, R]) -> Callable[P, R]:
-    """The function, with the CPU as the default device: constants are made there, whatever torch is set to."""
+    """The function, with the CPU as the default device while it runs: constants are made there."""
 
     @functools.wraps(f)
     def call(*arguments: P.args, **named: P.kwargs) -> R:
@@ -293,7 +289,7 @@ _graph_form = _GraphForm()
 
 @contextlib.contextmanager
 def graph_form() -> Iterator[None]:
-    """Evaluate, in this thread, the form of every operation that `torch.compile` would trace; see `is_traced`."""
+    """Context in which this thread evaluates the form of operations that `torch.compile` traces, see `is_traced`."""
     before, _graph_form.is_wanted = _graph_form.is_wanted, True
     try:
         yield
@@ -310,12 +306,12 @@ def is_traced() -> bool:
 
 
 def is_transformed(x: Tensor) -> bool:
-    """Whether a transform of ``torch.func`` (vmap, grad, jvp, ...) is acting on ``x``; not to be asked while traced."""
+    """Whether a transform of ``torch.func`` (vmap, grad, jvp, ...) acts on ``x``; must not be called while traced."""
     return torch.func.debug_unwrap(x, recurse=False) is not x
 
 
 def is_abstract(x: Tensor) -> bool:
-    """Whether the values of ``x`` may not be looked at: while traced, under ``vmap``, or on the meta device."""
+    """Whether ``x`` has no values that can be read: while traced, under ``vmap``, or on the meta device."""
     if is_traced() or x.is_meta:
         return True
     while (inner := torch.func.debug_unwrap(x, recurse=False)) is not x:
@@ -326,7 +322,7 @@ def is_abstract(x: Tensor) -> bool:
 
 
 class Constant:
-    """A small constant tensor that is found on every device and in every dtype without a copy per call.
+    """A small constant tensor with cached copies for all devices and dtypes.
 
     Groups are stateless operators, not modules, so their constants cannot be buffers.
     """
@@ -366,7 +362,7 @@ class Constant:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """The tensor without the wrapper of a transform of ``torch.func``, unless that is ``vmap`` over it."""
+    """The tensor without the wrapper of a transform of ``torch.func`` other than ``vmap``."""
     return x if is_abstract(x) else torch.func.debug_unwrap(x)
 
 
@@ -375,17 +371,13 @@ def _constants(numbers: tuple[float, ...]) -> Constant:
     return Constant(torch.tensor(numbers, dtype=torch.float64, device="cpu"))
 
 
-_MAX_MATRICES = 2**14
-"""Matrices of one call on a device: cuSOLVER refuses batches of somewhat more than 2^15."""
+_MAX_MATRICES = 2**14  # matrices in one call on a device: cuSOLVER refuses batches of somewhat more than 2^15
 
 
 def eigh(matrix: Tensor) -> tuple[Float[Tensor, "*batch n"], Tensor]:
-    """Return eigenvalues ``[*batch, n]`` and eigenvectors ``[*batch, n, n]`` of Hermitian matrices.
+    """Return eigenvalues ``[*batch, n]`` and eigenvectors ``[*batch, n, n]`` of Hermitian matrices ``[*batch, n, n]``.
 
-    It is `torch.linalg.eigh`, called on parts of a large batch that is on a device.
-
-    Args:
-        matrix: ``[*batch, n, n]``, real or complex.
+    `torch.linalg.eigh` is called on parts of a large batch that is on a device.
     """
     batch = matrix.shape[:-2]
     if matrix.device.type == "cpu" or is_abstract(matrix) or batch.numel() <= _MAX_MATRICES:

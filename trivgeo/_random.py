@@ -14,20 +14,20 @@ from torch import Tensor
 from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 
-# SplitMix64: stride of the counter, factors of the mixing (as signed integers), and bits of a uniform number
-_STRIDE = 0x9E3779B97F4A7C15 - 2**64
-_FACTORS = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-_BITS = 52
+# the constants of SplitMix64 are signed integers here
+_COUNTER_STRIDE = 0x9E3779B97F4A7C15 - 2**64
+_MIXING_FACTORS = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+_NUM_UNIFORM_BITS = 52  # random bits of a uniform number
 
 
 @checked
 class NoiseStreams(torch.Generator):
     r"""A source of noise with a stream of its own for each datum of a batch, in place of a generator.
 
-    The stream of a datum is a function of a key and of the number of the datum alone: its noise is the same in every
-    batch, at every place in it. What is drawn has the data as its first dimension; each draw takes the next numbers of
-    all streams. An `Inverter` that is given a generator makes such streams for data 0, ..., b - 1. To go through a
-    data set in batches of any size and order, with the same results:
+    The stream of a datum is a function of a key and of the number of the datum alone: its noise is the same at every
+    place of every batch. The first dimension of random tensors is that of the data; each draw takes the next numbers of
+    all streams. An `Inverter` that is given a generator makes such streams for data 0, ..., b - 1. A loop over a data
+    set in batches of any size and order has the same results with
 
     ```python
     for rows in torch.arange(len(data)).split(64):
@@ -36,15 +36,15 @@ class NoiseStreams(torch.Generator):
 
     The n-th number of a stream is a hash of its start plus n times an odd constant (SplitMix64, Steele, Lea and Flood
     2014), the start a hash of key and number, all on 64-bit tensors; normal numbers are its quantiles in double
-    precision, rounded, so that both dtypes get the same noise. What is drawn by `torch.randn` and the like, instead of
-    by `Posterior.normal`, is a function of key and batch.
+    precision, rounded, so that both dtypes get the same noise. Numbers that are drawn by `torch.randn` and the like,
+    instead of `Posterior.normal`, are a function of key and batch.
 
     Args:
         index: the number of each datum, on the device of the noise.
         key: integers of at least 0, such as a seed.
 
     Raises:
-        ConfigurationError: the index is no tensor of integers, or the key holds something else.
+        ConfigurationError: the index is no tensor of integers, or the key holds anything but integers of at least 0.
         ShapeError: the index has not one dimension.
     """
 
@@ -63,17 +63,17 @@ class NoiseStreams(torch.Generator):
             raise ConfigurationError(f"key: expected integers of at least 0, got {key!r}") from error
         super().manual_seed(word)
         self._common = _hash(torch.tensor(word - 2**63, device=index.device))
-        self._starts = _hash(self._common + _STRIDE * index.long())
+        self._starts = _hash(self._common + _COUNTER_STRIDE * index.long())
         self._drawn = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (super().get_state(), vars(self))
 
     def manual_seed(self, seed: int) -> NoiseStreams:
-        """Streams have their key for good.
+        """Refuse a new seed.
 
         Raises:
-            ConfigurationError: always.
+            ConfigurationError: streams keep the key with which they were made.
         """
         raise ConfigurationError(f"seed: expected a key when streams are made, NoiseStreams(index, {seed})")
 
@@ -85,7 +85,7 @@ class NoiseStreams(torch.Generator):
         return torch.cat([super().get_state(), torch.tensor([self._drawn]).view(torch.uint8)])
 
     def set_state(self, state: Tensor) -> NoiseStreams:
-        """Go to where `get_state` was called."""
+        """Return to the state at a call of `get_state`."""
         super().set_state(state[:-8])
         self._drawn = int(state[-8:].clone().view(torch.int64))
         return self
@@ -96,7 +96,7 @@ class NoiseStreams(torch.Generator):
         return self._child(self._common, self._drawn)
 
     def fork(self) -> NoiseStreams:
-        """Other streams of the same data."""
+        """New streams of the same data, others at each call."""
         self._drawn += 1
         return self._child(_hash(self._starts), self._drawn)
 
@@ -107,11 +107,11 @@ class NoiseStreams(torch.Generator):
         return other
 
     def at(self, number: int) -> NoiseStreams:
-        """Other streams by number: the same at every call."""
+        """New streams of the same data by number, the same at each call."""
         return self._child(self._starts, number)
 
     def symmetric(self, shape: Sequence[int]) -> Tensor:
-        """Return numbers of a ``shape`` in (-1, 1), in double precision.
+        """Return uniform numbers of a ``shape`` in (-1, 1), in double precision.
 
         Raises:
             ShapeError: the first dimension is not that of the data.
@@ -122,12 +122,12 @@ class NoiseStreams(torch.Generator):
         each = math.prod(shape[lead:])
         place = torch.arange(self._drawn + 1, self._drawn + each + 1, device=self.device)
         self._drawn += each
-        bits = _hash(self._starts.unsqueeze(-1) + _STRIDE * place).bitwise_right_shift_(64 - _BITS)
-        return bits.double().add_(0.5).mul_(2.0 ** (1 - _BITS)).reshape(tuple(shape))
+        bits = _hash(self._starts.unsqueeze(-1) + _COUNTER_STRIDE * place).bitwise_right_shift_(64 - _NUM_UNIFORM_BITS)
+        return bits.double().add_(0.5).mul_(2.0 ** (1 - _NUM_UNIFORM_BITS)).reshape(tuple(shape))
 
     def _child(self, start: Tensor, number: int) -> NoiseStreams:
         other = NoiseStreams(torch.zeros(1, dtype=torch.long, device=self.device), self.initial_seed(), number)
-        other._starts = _hash(_hash(start) + number * torch.full_like(start, _STRIDE))
+        other._starts = _hash(_hash(start) + number * torch.full_like(start, _COUNTER_STRIDE))
         return other
 
 
@@ -139,19 +139,19 @@ def _restored(state: Tensor, attributes: dict[str, Any]) -> NoiseStreams:
 
 
 def _hash(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-    """A permutation of the 64-bit integers that looks random; shifts are those of unsigned numbers."""
-    for shift, factor in zip((30, 27), _FACTORS, strict=True):
+    """The mixing of SplitMix64, a permutation of the 64-bit integers; shifts are those of unsigned numbers."""
+    for shift, factor in zip((30, 27), _MIXING_FACTORS, strict=True):
         x = (x ^ (x >> shift).bitwise_and_((1 << 64 - shift) - 1)).mul_(factor)
     return x ^ (x >> 31).bitwise_and_((1 << 33) - 1)
 
 
 def streams_for(batch: int, reference: Tensor, generator: torch.Generator | None) -> torch.Generator | None:
-    """Streams for a batch of data: those given, or of data 0, ..., b - 1 with a key from a generator.
+    """Streams for a batch of data: ``generator`` itself, or streams of data 0, ..., b - 1 with a key drawn from it.
 
     Raises:
-        ShapeError: streams of another number of data.
+        ShapeError: ``generator`` has streams of another number of data.
     """
-    if torch.compiler.is_compiling():  # a program keeps the random numbers of torch
+    if torch.compiler.is_compiling():  # an exported program draws by torch
         return generator
     if not isinstance(_checked(generator), NoiseStreams):
         return NoiseStreams(
@@ -164,12 +164,12 @@ def streams_for(batch: int, reference: Tensor, generator: torch.Generator | None
 
 
 def common(generator: torch.Generator | None) -> torch.Generator | None:
-    """A source of what all data share."""
+    """A generator of numbers that all data share."""
     return generator.common() if isinstance(generator, NoiseStreams) else generator
 
 
 def replayed(reference: Tensor, generator: torch.Generator | None) -> Callable[[int], torch.Generator]:
-    """Generators by number, the same at every call, on the device of the generator."""
+    """A function from numbers to generators, the same at every call, on the device of the generator."""
     if isinstance(generator, NoiseStreams):
         return generator.fork().at
     first, device = seed(reference, generator), _source_device(reference, generator)
@@ -206,7 +206,10 @@ def integers(high: int, shape: Sequence[int], reference: Tensor, generator: torc
 
 
 def permutation(shape: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
-    """The places 0, ..., n - 1 of a tensor in a random order, in its shape; in streams each datum keeps its own."""
+    """The numbers 0, ..., n - 1 of the entries of a shape in random order, in that shape.
+
+    With `NoiseStreams` each datum has a permutation of its own entries.
+    """
     source, number = _checked(generator), math.prod(shape)
     if isinstance(source, NoiseStreams):
         order = (
@@ -219,7 +222,7 @@ def permutation(shape: Sequence[int], reference: Tensor, generator: torch.Genera
 
 
 def seed(reference: Tensor, generator: torch.Generator | None) -> int:
-    """A seed for generators that are to be made again."""
+    """A random seed, for generators that can be made again."""
     return int(torch.randint(2**62, (), generator=_checked(generator), device=_source_device(reference, generator)))
 
 
@@ -232,33 +235,31 @@ def choice(weights: Tensor, number: int, generator: torch.Generator | None) -> T
 
 
 def keyed(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator that is a function of the key alone; keys that differ give independent numbers.
+    """A generator that is a function of the key alone; different keys give independent numbers.
 
-    But for chance: it has one of 2^32 seeds, so that two of a hundred thousand keys may well share theirs. Of several
-    integers each should be below 2^32, for a larger one counts as several.
+    There are 2^32 seeds: of a hundred thousand keys two probably share a seed.
 
     Args:
-        key: integers of at least 0, such as a seed and the number of a batch.
-        device: of the generator.
+        key: integers of at least 0, such as a seed and the number of a batch; if there are several, each below 2^32.
     """
     # the CPU generator takes 32 bits
     return torch.Generator(device).manual_seed(int(_mixed(key).generate_state(1)[0]))
 
 
 def _mixed(key: Sequence[int]) -> np.random.SeedSequence:
-    """Mixes integers; by itself it does not see zeros at their end."""
+    """A seed sequence of integers and their number, since the sequence ignores zeros at the end."""
     return np.random.SeedSequence((len(key), *key))
 
 
 def _checked(generator: torch.Generator | None) -> torch.Generator | None:
-    """The generator, if it is one."""
+    """The generator; raises `ConfigurationError` if it is none."""
     if generator is None or torch.compiler.is_compiling() or isinstance(generator, torch.Generator):
         return generator
     raise ConfigurationError(f"generator: expected a torch.Generator, got {generator!r}")
 
 
 def _source_device(reference: Tensor, generator: torch.Generator | None) -> torch.device:
-    """The device on which random numbers are drawn: that of the generator, if there is one."""
+    """The device on which random numbers are drawn: the device of the generator, if there is one."""
     if generator is None or reference.is_meta or torch.compiler.is_compiling():
         return reference.device
     return generator.device

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-_UNREAD = 141  # 128 + SIGPIPE: what a shell reports of a program that wrote to a reader who had left
+_BROKEN_PIPE_STATUS = 141  # 128 + SIGPIPE, as shells report of programs that write to a closed pipe
 
 
 def text_of(value: Any) -> str:
-    """One value: a tensor by its shape, a function by its name, an object by its own text or else by its class."""
+    """The text of a value: the shape of a tensor, the name of a function, ``repr`` or the class of an object."""
     match value:
         case Tensor() | np.ndarray():
             return f"[{', '.join(map(str, value.shape))}]"
@@ -34,11 +34,9 @@ def text_of(value: Any) -> str:
 
 
 def described(thing: Any, values: Mapping[str, Any] | None = None) -> str:
-    """The class of an object and what it holds, in one line.
+    """The class of an object and values by name, in one line.
 
-    Args:
-        thing: the object.
-        values: by name; default its public attributes, or the entries of a named tuple.
+    Default: its public attributes, or the entries of a named tuple.
     """
     if values is None:
         names = getattr(type(thing), "_fields", None)  # of a named tuple
@@ -56,16 +54,16 @@ class Described:
 
 @contextmanager
 def ending_quietly() -> Iterator[None]:
-    """A command whose reader leaves before the end (``| head -1``) ends without a traceback, with status 141."""
+    """Context that ends a command with status 141, not a traceback, when its output pipe is closed (``| head -1``)."""
     try:
         try:
             yield
         finally:
             sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as error:
-        # a progress bar may have caught it first, and left in its own way
+        # a progress bar may have caught the error first and raised `SystemExit`
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        # what is left in the buffer goes nowhere, or the interpreter complains when it ends
+        # the rest of the buffer is discarded, or the interpreter would complain at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(_UNREAD)
+        sys.exit(_BROKEN_PIPE_STATUS)

@@ -1,9 +1,9 @@
-"""What the library knows of torch besides its public names: private names, and faults that it works around.
+"""Private names of torch that the library uses, and faults of torch that it works around.
 
-This is the only module that touches names of torch that are not public; a test lists them. Each function says what
-happens where a version of torch lacks the name.
+No other module touches names of torch that are not public; a test lists them. Each function says what happens where a
+version of torch lacks the name.
 
-Faults of torch 2.13, the work-arounds, and the test in ``tests/test_torch_faults.py`` that fails where a fault is gone:
+Faults of torch 2.13, the work-arounds, and the test in ``tests/test_torch_faults.py`` that fails once a fault is gone:
 
 - ``solve``, ``det`` and ``slogdet`` are wrong under ``vmap(vmap(jacfwd))``: closed forms, ``inv_ex`` and
   ``lu_factor_ex`` (`_numerics.log_abs_det`, `groups.linalg`, `LieGroup._exp_with_score`).
@@ -63,7 +63,7 @@ def mark_dynamic(x: Tensor, dim: int) -> None:
 
 
 def in_forward_mode() -> bool:
-    """Whether derivatives in forward mode may be taken of what is computed now.
+    """Whether the current code may be differentiated in forward mode.
 
     Without ``torch.autograd.forward_ad._current_level``, False.
     """

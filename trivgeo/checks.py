@@ -1,9 +1,8 @@
-"""Checks of arguments: by the annotations of what is called, and by functions that return what they were given, or
-say what was expected.
+"""Checks of arguments: by the annotations of a function, and by functions that return a value or say what was expected.
 
-Shapes are compared by jaxtyping. The rest is by hand, for beartype checks before every call, also in inner loops, and
-its errors are none of `trivgeo.errors`. That the library itself keeps to its annotations is tested with both
-(`tests/test_runtime_types.py`).
+Shapes are compared by jaxtyping. Other types are not compared by beartype, which checks before every call, also in
+inner loops, and whose errors are none of `trivgeo.errors`. A test uses both to check that the library keeps to its own
+annotations (`tests/test_runtime_types.py`).
 """
 
 from __future__ import annotations
@@ -47,14 +46,15 @@ __all__ = [
 
 T = TypeVar("T")
 
-_LONGEST_TEXT = 120  # largest number of letters of a value in a message
 Fits = Callable[[Any], bool]
 F = TypeVar("F", bound=Callable[..., Any])
 
-_RAW = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, RuntimeError, AssertionError)
-_SPECIAL = ("__init__", "__call__")
-_SEQUENCES = (list, tuple)  # not named tuples, which are data of several parts
-_ARRAYS = (np.ndarray, np.floating)
+_MAX_CHARACTERS = 120  # characters of a value in a message
+# errors that a bad argument may raise in a function, and that its annotations may explain
+_EXPLAINED_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, RuntimeError, AssertionError)
+_SPECIAL_METHODS = ("__init__", "__call__")  # decorated beside public methods
+_SEQUENCE_TYPES = (list, tuple)  # by `type`: named tuples are data of several parts
+_ARRAY_TYPES = (np.ndarray, np.floating)
 
 
 @overload
@@ -82,7 +82,7 @@ def checked(target: Any = None, *, but: Collection[str] = ()) -> Any:
 
     Args:
         target: the function or the class.
-        but: methods of a class that are left as they are, since they check by other means or are called in inner loops.
+        but: methods of a class that are not decorated, since they check by other means or are called in inner loops.
 
     Raises:
         ConfigurationError: the target is neither.
@@ -94,9 +94,9 @@ def checked(target: Any = None, *, but: Collection[str] = ()) -> Any:
     if not isinstance(target, type):
         return _explained(target)
     for name, member in list(vars(target).items()):
-        # a record holds what it is given
+        # constructors of records only keep their arguments
         record = name == "__init__" and dataclasses.is_dataclass(target) and "__post_init__" not in dir(target)
-        if name not in but and not record and (name in _SPECIAL or not name.startswith("_")):
+        if name not in but and not record and (name in _SPECIAL_METHODS or not name.startswith("_")):
             if isinstance(member, classmethod | staticmethod):
                 setattr(target, name, type(member)(_explained(member.__func__)))
             elif inspect.isfunction(member) and (found := _explained(member)) is not member:
@@ -106,13 +106,13 @@ def checked(target: Any = None, *, but: Collection[str] = ()) -> Any:
 
 
 def _explained(function: F) -> F:
-    """The function, whose arguments are checked by their annotations when it raises an error that is none of ours.
+    """The function, whose arguments are compared with its annotations when it raises an error that is none of ours.
 
-    What works is called at no cost, but for constructors, whose arguments are checked in any case, since what they keep
-    is used later; a typed error of its own comes first. Sizes that share a name, as n in
-    ``Float[Tensor, "n n"]``, must agree, also between arguments. Arrays and lists that should be tensors are made
-    tensors before the call. The function is called once: an error that no argument explains is raised as it is, since
-    it came from a function that was handed over, say.
+    A successful call has no further cost, except for constructors, whose arguments are always compared, since they are
+    used later; the function's own typed errors come first. Sizes that share a name, as n in ``Float[Tensor, "n n"]``,
+    must agree, also between arguments. Arrays and lists that should be tensors are made tensors before the call. The
+    function is called once: an error that no argument explains, such as one of a function that was passed, is raised
+    unchanged.
     """
     if inspect.unwrap(function) is not function:
         return function
@@ -122,7 +122,7 @@ def _explained(function: F) -> F:
 
     @functools.cache
     def rules() -> dict[str, _Rule]:
-        # not what is returned, which may be of a module that is not imported yet
+        # the annotation of the result may name a module that is not imported yet
         annotations = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
         holder = types.SimpleNamespace(__annotations__=annotations)
         hints = typing.get_type_hints(holder, function.__globals__, _Names(function.__globals__))
@@ -144,8 +144,9 @@ def _explained(function: F) -> F:
     def call(*arguments: Any, **named: Any) -> Any:
         if is_traced():
             return function(*arguments, **named)
-        if any(type(value) in _SEQUENCES or isinstance(value, _ARRAYS) for value in (*arguments, *named.values())):
-            with contextlib.suppress(TrivgeoError):  # the function has better words for what does not fit
+        given = (*arguments, *named.values())
+        if any(type(value) in _SEQUENCE_TYPES or isinstance(value, _ARRAY_TYPES) for value in given):
+            with contextlib.suppress(TrivgeoError):  # messages of the function itself are better
                 values, named = fitted(arguments, named)
                 arguments = tuple(values)
         try:
@@ -155,7 +156,7 @@ def _explained(function: F) -> F:
             return result
         except (TrivgeoError, jaxtyping.TypeCheckError):
             raise
-        except _RAW as error:
+        except _EXPLAINED_ERRORS as error:
             try:
                 fitted(arguments, named)
             except TrivgeoError as refusal:
@@ -166,18 +167,18 @@ def _explained(function: F) -> F:
 
 
 def check_arguments(name: str, function: Callable[..., Any], *arguments: str, keywords: Sequence[str] = ()) -> None:
-    """Check that a function takes so many positional arguments; the message of the error calls it ``name``.
+    """Check that a function takes a number of positional arguments, and keywords.
 
     Functions without a signature pass.
 
     Args:
         name: name of the function in messages.
-        function: a function, or a module, whose ``forward`` is meant.
-        arguments: names of the arguments in messages.
-        keywords: arguments that are given by these names.
+        function: a function, or a module, of which ``forward`` is checked.
+        arguments: names of the positional arguments in messages.
+        keywords: names of the keyword arguments.
 
     Raises:
-        ConfigurationError: the function takes others.
+        ConfigurationError: the function cannot be called with such arguments.
     """
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
@@ -230,7 +231,7 @@ def check_choice(name: str, value: T, choices: Iterable[T]) -> T:
     """Return ``value`` if it is one of ``choices``; the message of the error calls it ``name``.
 
     Raises:
-        ConfigurationError: ``value`` is none of ``choices``, or has another type than the equal one.
+        ConfigurationError: ``value`` is none of ``choices``, or has another type than the choice that it equals.
     """
     choices = list(choices)
     # values of other kinds than the choices, such as arrays, may not be comparable
@@ -259,11 +260,11 @@ def check_tensor(name: str, value: Any) -> Tensor:
     derivatives.
 
     Args:
-        name: argument's name in messages.
+        name: name of ``value`` in messages.
         value: a tensor, an array, or a list.
 
     Raises:
-        ConfigurationError: any other type, or integers, truth values or complex numbers, which would be truncated.
+        ConfigurationError: ``value`` has another type, or holds integers, truth values or complex numbers.
     """
     if not isinstance(value, Tensor):
         if not isinstance(value, np.ndarray | np.floating | list | tuple):
@@ -283,7 +284,7 @@ def check_tensor(name: str, value: Any) -> Tensor:
 def with_tensors(name: str, value: Any) -> Any:
     """Convert NumPy arrays and lists of numbers to tensors, in ``value`` itself or in a (named) tuple.
 
-    Other values stay as they are: a later check knows what is expected of them. Messages call the value ``name``.
+    Other values are returned unchanged, for later checks. Messages call the value ``name``.
 
     Raises:
         ConfigurationError: numbers that `check_tensor` refuses.
@@ -303,7 +304,7 @@ def promoted(**tensors: Tensor) -> tuple[Tensor, ...]:
         raise ConfigurationError("expected tensors, got none")
     first, *others = tensors.values()
     if len(others) == 1 and others[0].device == first.device and others[0].dtype == first.dtype:
-        return first, others[0]  # the usual case, at a third of the time
+        return first, others[0]  # the usual case, in a third of the time
     if any(x.device != first.device for x in others):
         places = ", ".join(f"{name} on {x.device}" for name, x in tensors.items())
         raise ConfigurationError(f"expected tensors on one device, got {places}")
@@ -324,8 +325,8 @@ def check_device(device: torch.device | str | None) -> None:
     if device is not None and not isinstance(device, torch.device):
         try:
             torch.empty(0, device=device)
-        except (TypeError, ValueError, RuntimeError, AssertionError) as error:  # torch's, one for each kind of fault
-            raise ConfigurationError(f"device: expected one that is there, got {device!r}: {error}") from error
+        except (TypeError, ValueError, RuntimeError, AssertionError) as error:  # by the kind of fault
+            raise ConfigurationError(f"device: expected a device of this machine, got {device!r}: {error}") from error
 
 
 def check_dtype(dtype: torch.dtype | None) -> None:
@@ -339,13 +340,13 @@ def check_dtype(dtype: torch.dtype | None) -> None:
 
 
 def _shortened(value: Any) -> str:
-    """The beginning of what a long value prints, on one line."""
+    """The text of a value on one line, cut if it is long."""
     text = " ".join(repr(value).split())
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} ..."
 
 
 def _holds_numbers(value: Any) -> bool:
-    """Whether this is an array, or a (nested) list of numbers."""
+    """Whether a value is an array, or a (nested) list of numbers."""
     if type(value) not in (list, tuple):  # a named tuple is a datum of several parts
         return isinstance(value, np.ndarray)
     return all(isinstance(x, int | float | np.generic) for x in pytree.tree_leaves(value))
@@ -356,7 +357,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _stacked(value: Any, reference: Tensor | None = None) -> Tensor:
-    """Tensors, and numbers beside them, which are as exact as the widest of these."""
+    """The tensor of a (nested) list of tensors and numbers; numbers get the widest dtype of the tensors."""
     if reference is None:
         tensors = [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
         dtype = tensors[0].dtype
@@ -377,7 +378,7 @@ def _is_number(value: float) -> bool:
 
 
 class _Names(dict[str, Any]):
-    """The names of a module; those that it imports for its annotations alone are those of the library."""
+    """The names of a module; others, which it imports for annotations alone, are looked up in the library."""
 
     def __missing__(self, name: str) -> Any:
         for module in [m for key, m in sys.modules.items() if key.startswith("trivgeo.")]:
@@ -387,7 +388,7 @@ class _Names(dict[str, Any]):
 
 
 class _Rule:
-    """What an argument must be."""
+    """The requirements of an annotation on an argument."""
 
     def __init__(self, name: str, hint: Any) -> None:
         self.name = name
@@ -398,18 +399,14 @@ class _Rule:
         self.expected = " or ".join(map(_described, alternatives))
 
     def __call__(self, value: Any, shapes: dict[str, list[int]]) -> Any:
-        """The argument, if it fits.
-
-        Args:
-            value: the argument.
-            shapes: those of the tensors before it, by name; that of the argument is added.
+        """The argument, converted to a tensor if needed; its shape is added to those of the tensors before, by name.
 
         Raises:
-            ConfigurationError: it is of another kind.
-            ShapeError: it is a tensor of another shape.
+            ConfigurationError: the argument is of another kind.
+            ShapeError: the argument is a tensor of another shape.
         """
         assert self.fits is not None
-        if self.tensors and isinstance(value, (*_SEQUENCES, *_ARRAYS)) and not self.fits(value):
+        if self.tensors and isinstance(value, (*_SEQUENCE_TYPES, *_ARRAY_TYPES)) and not self.fits(value):
             value = check_tensor(self.name, value)
         if isinstance(value, Tensor) and self.tensors:
             if not any(_has_dtype(value, hint) for hint in self.tensors):
@@ -429,7 +426,7 @@ def _has_dtype(value: Tensor, hint: Any) -> bool:
 
 
 def _fits(hint: Any) -> Fits | None:
-    """Whether a value is what an annotation says; ``None`` if it says nothing that can be seen."""
+    """The test whether a value has the type of an annotation; ``None`` if the annotation cannot be tested."""
     if hint is None or hint is type(None):
         return lambda value: value is None
     if _is_tensor(hint):
@@ -445,8 +442,8 @@ def _fits(hint: Any) -> Fits | None:
         return None if bound is None else _fits(bound)
     if hint in (Any, object):
         return None
-    if hint in _NUMBERS:
-        return lambda value: isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
+    if hint in _NUMBER_TYPES:
+        return lambda value: isinstance(value, _NUMBER_TYPES[hint]) and not isinstance(value, bool)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return lambda value: isinstance(value, str | int) and value in inner
@@ -466,7 +463,7 @@ def _fits(hint: Any) -> Fits | None:
     if not isinstance(kind, type) or typing.is_typeddict(kind):
         return None
     if kind is collections.abc.Iterable:
-        part = _fits(inner[0]) if inner else None  # of what can be read twice
+        part = _fits(inner[0]) if inner else None  # items are tested only where they can be read twice
         return lambda value: (
             isinstance(value, kind)
             and not isinstance(value, Tensor)
@@ -475,11 +472,11 @@ def _fits(hint: Any) -> Fits | None:
     return lambda value: isinstance(value, kind)
 
 
-_NUMBERS: dict[Any, tuple[type, ...]] = {int: (int, np.integer), float: (int, float, np.integer, np.floating)}
+_NUMBER_TYPES: dict[Any, tuple[type, ...]] = {int: (int, np.integer), float: (int, float, np.integer, np.floating)}
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """What an argument may be: the parts of a union, the constraints of a type variable."""
+    """The types that an annotation allows: the parts of a union, the constraints of a type variable, or itself."""
     if isinstance(hint, TypeVar) and hint.__constraints__:
         return hint.__constraints__
     return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)

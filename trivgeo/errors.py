@@ -1,4 +1,4 @@
-"""Typed errors. Each names what was expected and what came."""
+"""Typed errors, whose messages say what was expected and what was given."""
 
 from __future__ import annotations
 

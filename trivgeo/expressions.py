@@ -29,13 +29,14 @@ __all__ = [
     "require_sympy",
 ]
 
-_USUAL_VARIABLES = ("x", "y", "z", "t")  # guess for an unknown whose derivatives are all misspelt
-_DERIVATIVES = {"D", "Dx", "Dy", "Dz", "Dt", "Derivative", "Diff", "derivative", "grad", "div", "curl", "rot"}
-_LAPLACIANS = {"lap", "Lap", "laplace", "Laplace", "laplacian", "Laplacian", "Delta"}
-_INTEGRALS = {"int", "Int", "integral", "Integral", "integrate", "sum", "Sum"}
-_COMPLEX = {"re", "Re", "im", "Im", "conj", "conjugate", "arg"}
-_CORNERED = {"max", "Max", "min", "Min", "heaviside", "Heaviside", "delta", "DiracDelta", "floor", "ceil", "mod"}
-_CHARACTERS = {
+_USUAL_VARIABLES = ("x", "y", "z", "t")  # variables of an unknown whose derivatives are all misspelt
+# names of operators and functions that the grammar does not have
+_DERIVATIVE_OPERATORS = {"D", "Dx", "Dy", "Dz", "Dt", "Derivative", "Diff", "derivative", "grad", "div", "curl", "rot"}
+_LAPLACE_OPERATORS = {"lap", "Lap", "laplace", "Laplace", "laplacian", "Laplacian", "Delta"}
+_INTEGRALS_AND_SUMS = {"int", "Int", "integral", "Integral", "integrate", "sum", "Sum"}
+_COMPLEX_FUNCTIONS = {"re", "Re", "im", "Im", "conj", "conjugate", "arg"}
+_NON_SMOOTH = {"max", "Max", "min", "Min", "heaviside", "Heaviside", "delta", "DiracDelta", "floor", "ceil", "mod"}
+_HINTS_BY_CHARACTERS = {
     "\\{}$": "write u_t = u_xx, not LaTeX",
     "<>≤≥≠!": "inequalities are not taken",
     "²³⁴": "powers are written u^2",
@@ -46,9 +47,9 @@ _CHARACTERS = {
     "−–": "the minus sign is -",
     ";": "several equations are a list of texts",
 }
-_GREEK = {"mu", "nu", "xi", "pi", "eta", "phi", "psi", "chi", "rho", "tau", "beta", "zeta"}  # usual parameters
-_WORDS = "d*dot|prime|old|new|max|min|mean|ref|init|left|right|exact|(d[xyzt])+"
-"""Subscripts that are words, or differentials, and no letters of variables."""
+_GREEK_PARAMETERS = {"mu", "nu", "xi", "pi", "eta", "phi", "psi", "chi", "rho", "tau", "beta", "zeta"}
+# a pattern of subscripts that are words, or differentials, and no letters of variables
+_WORD_SUBSCRIPTS = "d*dot|prime|old|new|max|min|mean|ref|init|left|right|exact|(d[xyzt])+"
 
 
 def check_notation(
@@ -59,18 +60,16 @@ def check_notation(
     argument: str,
     calls: Collection[str],
 ) -> None:
-    """Refuse what reads as a derivative but would be taken as a parameter.
+    """Refuse names that read as derivatives, products or numbers but would be parsed as parameters.
 
-    Those are ``ux``, ``uXX``, ``u_x1``, ``u_1_t``, ``dudt``, ``xdot``, ``Δu`` and quotients ``du/dt``, and primes on
-    anything but an unknown of one variable; products without their sign such as ``xy``, and powers of ``e``. A
-    parameter of such a name would change the equation without a word.
+    These are ``ux``, ``uXX``, ``u_x1``, ``u_1_t``, ``dudt``, ``xdot``, ``Δu`` and quotients ``du/dt``, and primes on
+    anything but an unknown of one variable; products without their sign such as ``xy``, and powers of ``e``. As a
+    parameter such a name would change the equation silently.
 
     Args:
-        texts: the equations as they were written.
+        texts: the equations as text.
         trees: the syntax of their sides.
-        unknowns: the names of the unknowns.
-        variables: the names of the independent variables.
-        argument: the name in error messages.
+        argument: the name of the equations in error messages.
         calls: names with a meaning of their own, such as functions.
 
     Raises:
@@ -88,8 +87,8 @@ def check_notation(
         rf"|[^\W\d_]+_\d+_({letters})+"  # u_1_t
         rf"|({own})_?(d*dot|prime)"  # xdot
     )
-    words = re.compile(rf"({own})_({_WORDS})")  # u_dot is no derivative by d, o and t
-    known = {*unknowns, *variables, *calls, *_GREEK}
+    words = re.compile(rf"({own})_({_WORD_SUBSCRIPTS})")  # u_dot is no derivative by d, o and t
+    known = {*unknowns, *variables, *calls, *_GREEK_PARAMETERS}
     derivative = re.compile(rf"({own})_({_either(variables)})+|({own})_+\d+")
     for tree in trees:
         for node in ast.walk(tree):
@@ -167,7 +166,7 @@ def _check_primes(
 
 
 def hint_of_syntax(text: str) -> str:
-    """What is probably wrong with text that is no formula, as the end of a message; empty if nothing is known."""
+    """The probable fault of text that is no formula, as the end of a message; empty if none is known."""
     word = next((w for w in re.findall(r"[^\W\d_]\w*", text) if keyword.iskeyword(w)), None)
     if word is not None:
         return f": {word} is a word of Python, a parameter needs another name, such as {word}0"
@@ -191,14 +190,13 @@ def check_called(
     functions: Collection[str],
     texts: Sequence[str],
 ) -> None:
-    """Refuse calls that are neither unknowns nor functions, and say what they look like.
+    """Refuse calls of names that are neither unknowns nor functions, with messages that say what they look like.
 
     Args:
-        calls: names that are called, but for known functions, and their arguments.
-        derivatives: the names of what has derivatives, the unknowns; may be empty.
-        argument: the name in error messages.
-        functions: the names of known functions.
-        texts: see `check_notation`.
+        calls: names that are called, without known functions, and their arguments.
+        derivatives: names of functions with derivatives, the unknowns; may be empty.
+        functions: names of known functions.
+        texts: see `check_notation`, like ``argument``.
 
     Raises:
         ConfigurationError: a condition at a place, a delay, a product without its sign, a derivative that is called, or
@@ -220,7 +218,7 @@ def check_called(
         if any(isinstance(a, ast.Constant) for a in arguments) and (is_one or name in derivatives):
             raise ConfigurationError(
                 f"{argument}: expected equations alone, got {shown}: boundary and initial conditions are no part of "
-                "them, `Symmetries.keeping` says which symmetries keep a boundary"
+                "them; `Symmetries.keeping` finds the symmetries that keep a boundary"
             )
         if primes:
             raise ConfigurationError(
@@ -262,17 +260,16 @@ def check_called(
 def _check_operator(
     name: str, inner: str, argument: str, others: Collection[str], derivatives: Collection[str]
 ) -> None:
-    """Refuse calls of operators and functions that text does not have, by what they mean."""
+    """Refuse calls of operators and functions that the grammar does not have, with the notation that it has."""
     if name in derivatives:
         return
     if name == "sgn":
         raise ConfigurationError(f"{argument}: expected sign({inner}), got sgn({inner}), which is unknown")
     kinds = [
-        (_DERIVATIVES, "derivatives as u_x, or diff(u, x)"),
-        (_LAPLACIANS, "derivatives as u_x, or diff(u, x)"),
-        (_INTEGRALS, "differential equations without integrals and sums"),
-        (_COMPLEX, "real equations, with real and imaginary parts as two unknowns"),
-        (_CORNERED, "functions that have derivatives everywhere"),
+        (_DERIVATIVE_OPERATORS | _LAPLACE_OPERATORS, "derivatives as u_x, or diff(u, x)"),
+        (_INTEGRALS_AND_SUMS, "differential equations without integrals and sums"),
+        (_COMPLEX_FUNCTIONS, "real equations, with real and imaginary parts as two unknowns"),
+        (_NON_SMOOTH, "functions that have derivatives everywhere"),
     ]
     for names, expected in kinds:
         # D(u) beside derivatives of others may be an arbitrary function
@@ -281,7 +278,7 @@ def _check_operator(
 
 
 def no_unknown(texts: Sequence[str], argument: str) -> ConfigurationError:
-    """The error of text without derivatives, which names what may have been meant as one."""
+    """The error of text without derivatives; it quotes a name that may have been meant as one."""
     pattern = r"d\d*\w*\s*/\s*d\w+|[^\W\d_]\w*_\w+|\bd[^\W\d_]\b"
     found = next((match[0] for text in texts for match in re.finditer(pattern, text)), None)
     meant = "" if found is None else f": {found} may be meant as one, names of unknowns have letters and digits alone"
@@ -291,8 +288,8 @@ def no_unknown(texts: Sequence[str], argument: str) -> ConfigurationError:
 
 
 def hint_of_characters(characters: Collection[str]) -> str:
-    """What is meant by characters that no formula has, as the end of a message; empty if nothing is known."""
-    return next((f": {words}" for known, words in _CHARACTERS.items() if set(known) & set(characters)), "")
+    """The notation to use in place of characters that no formula has, as the end of a message; empty if unknown."""
+    return next((f": {words}" for known, words in _HINTS_BY_CHARACTERS.items() if set(known) & set(characters)), "")
 
 
 def _refused(argument: str, name: str) -> ConfigurationError:
@@ -319,28 +316,28 @@ FUNCTIONS = {
 } | {"ln": "log", "abs": "Abs", "arcsin": "asin", "arccos": "acos", "arctan": "atan"}  # fmt: skip
 """The functions that text may call, and their names in SymPy."""
 
-_MAX_CHARACTERS = 4000
-_MAX_DEPTH = 200  # operations inside each other
-_MAX_EXPONENT = 64  # size of numbers in exponents
-_MAX_FUNCTION_ARGUMENT = 1000  # size of numbers in functions
-_MAX_BITS = 4096  # size of exact numbers
-_MAX_TERMS = 2_000  # number of terms when all is multiplied out
-_MAX_ORDER = 10  # number of derivatives of an unknown
-_RESERVED_NAMES = {"diff", "nan", "inf", "oo", "zoo"}  # whoever writes them means no constant of the equation
+_MAX_CHARACTERS = 4000  # length of a text
+_MAX_DEPTH = 200  # nested operations
+_MAX_EXPONENT = 64  # absolute value of numbers in exponents
+_MAX_FUNCTION_ARGUMENT = 1000  # absolute value of numbers in functions
+_MAX_BITS = 4096  # bits of numerators and denominators
+_MAX_TERMS = 2_000  # terms of an expanded expression
+_MAX_ORDER = 10  # order of derivatives
+_RESERVED_NAMES = {"diff", "nan", "inf", "oo", "zoo"}  # names that are no parameters
 
-# A floating-point number of more digits is the result of a division if a fraction is next to it.
+# A floating-point number of more digits counts as a quotient if a simple fraction is within rounding.
 _MIN_QUOTIENT_DIGITS = 12
 _MAX_DENOMINATOR = 10_000
-_MAX_ULPS = 8
+_MAX_ULPS = 8  # distance from the fraction, in units in the last place
 
-_LETTER = "A-Za-z\u0370-\u03ff"
-_ALLOWED = re.compile(rf"[{_LETTER}0-9_+\-*/^().,'\s]*")
+_LETTER = "A-Za-z\u0370-\u03ff"  # ranges of a character class
+_ALLOWED_TEXT = re.compile(rf"[{_LETTER}0-9_+\-*/^().,'\s]*")
 _NAME = re.compile(rf"(?!.*__)[{_LETTER}][{_LETTER}0-9_]*")
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?")
 _DERIVATIVE = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)_([{_LETTER}]+)")
 _PRIMES = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)(?![{_LETTER}0-9_'])")
 _PRIMES_OF = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)\(\s*([{_LETTER}][{_LETTER}0-9]*)\s*\)")  # y''(x)
-_PRIMED = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)__(\d+)")  # how primes are written for Python; no name of text
+_PRIMED = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)__(\d+)")  # primes in the syntax of Python; no name in text
 
 
 @checked
@@ -349,8 +346,8 @@ def exact(
 ) -> Any:
     """A number, text or SymPy expression as an exact SymPy expression.
 
-    A floating-point number is read as the decimal that it prints as: 0.1 is 1/10. One of more than twelve digits that
-    is within rounding of a fraction of denominator at most 10,000 is that fraction: ``1/3`` and ``0.1 + 0.2`` are.
+    A floating-point number is read as the decimal that it prints as: 0.1 is 1/10. A number of more than twelve digits
+    within rounding of a fraction of denominator at most 10,000 is that fraction: ``1/3`` is 1/3, ``0.1 + 0.2`` 3/10.
 
     Args:
         value: a number, text, or a SymPy expression or equation.
@@ -359,7 +356,7 @@ def exact(
         names: expressions that stand for some names, see `parse_expression`.
 
     Raises:
-        ConfigurationError: it is none of these, or holds NaN or infinity, or the text is refused.
+        ConfigurationError: the value is none of these, or holds NaN or infinity, or the text is refused.
     """
     sp = require_sympy()
     if isinstance(value, str):
@@ -372,7 +369,7 @@ def exact(
         return _rational(float(str(value)))
     try:
         expression = sp.sympify(value, strict=True)
-    except (sp.SympifyError, TypeError, ValueError) as error:  # the last two of arrays and tensors
+    except (sp.SympifyError, TypeError, ValueError) as error:  # arrays and tensors raise the last two
         raise ConfigurationError(f"{argument}: expected a number, text or SymPy expression, got {value!r}") from error
     if not isinstance(expression, sp.Expr | sp.Equality):
         raise ConfigurationError(f"{argument}: expected a number, text or SymPy expression, got {value!r}")
@@ -403,13 +400,13 @@ def parse_expression(
 def parse_equations(texts: Sequence[str], argument: str = "pde") -> list[Any]:
     """Equations as SymPy expressions that are to vanish, in functions such as ``u(x, t)``.
 
-    The unknowns are those that are called, as in ``u(x, t)``, or else those with derivatives: ``u_xx`` is the second
-    derivative of u in x. Variables of more than one letter have to be named by such a call. ``u''`` is the derivative
-    in the only variable: ``t`` if the text holds that name and not ``x``, else ``x``. Beside unknowns with derivatives
-    a letter that is called with one argument, as in ``f(u)``, is an arbitrary function.
+    The unknowns are the functions that are called, as in ``u(x, t)``, or else those with derivatives: ``u_xx`` is the
+    second derivative of u in x. Variables of more than one letter have to be named by such a call. ``u''`` is the
+    second derivative in the only variable: ``t`` if the text holds that name and not ``x``, else ``x``. If unknowns
+    have derivatives, a letter that is called with one argument, as in ``f(u)``, is an arbitrary function.
 
     Args:
-        texts: each an equation ``"u_t = u_xx"``, or an expression that is to vanish.
+        texts: equations such as ``"u_t = u_xx"``, or expressions that are to vanish.
         argument: the name of the texts in error messages.
 
     Raises:
@@ -463,7 +460,7 @@ def _calls(nodes: Sequence[ast.AST]) -> list[tuple[str, list[ast.expr]]]:
 
 
 def _arbitrary(nodes: Sequence[ast.AST], named: set[str]) -> set[str]:
-    """Letters that are called with one argument and have no derivatives, where others have: no misspelt functions."""
+    """Arbitrary functions: letters that are called with one argument and have no derivatives, while others have."""
     moved = _differentiated(nodes)[0]
     moved |= {m[1] for name in named if (m := _DERIVATIVE.fullmatch(name) or _PRIMED.fullmatch(name))}
     return {
@@ -514,13 +511,14 @@ def _derived(named: set[str], functions: set[str], variables: set[str]) -> tuple
 
 
 def _tree(text: str, argument: str, primes: bool) -> ast.expr:
-    """The syntax of text within bounds; nothing is evaluated. Primes become numbers after two underscores."""
+    """The syntax tree of text, without evaluation; primes become numbers after two underscores."""
     if not isinstance(text, str) or len(text) > _MAX_CHARACTERS:
-        raise ConfigurationError(f"{argument}: expected text of at most {_MAX_CHARACTERS} characters")
+        got = f"{len(text)}" if isinstance(text, str) else type(text).__name__
+        raise ConfigurationError(f"{argument}: expected text of at most {_MAX_CHARACTERS} characters, got {got}")
     if "__" in text:
         raise ConfigurationError(f"{argument}: expected names without two underscores in a row, got {text[:80]!r}")
-    if not _ALLOWED.fullmatch(text):
-        strange = sorted({c for c in text if not _ALLOWED.fullmatch(c)})
+    if not _ALLOWED_TEXT.fullmatch(text):
+        strange = sorted({c for c in text if not _ALLOWED_TEXT.fullmatch(c)})
         hint = hint_of_characters(strange)
         raise ConfigurationError(f"{argument}: expected a formula, got the characters {strange} in {text[:80]!r}{hint}")
     plain = " ".join(text.split()).replace("^", "**")
@@ -539,7 +537,7 @@ def _tree(text: str, argument: str, primes: bool) -> ast.expr:
 
 
 class _Reader:
-    """One text; every intermediate result is bounded, so that nothing hangs."""
+    """The reader of one text, which bounds every intermediate result, so that nothing hangs."""
 
     def __init__(
         self, text: str, argument: str, functions: Iterable[str], names: Mapping[str, Any], primes: bool = False
@@ -566,7 +564,7 @@ class _Reader:
         return self._bounded(read(self, node, depth + 1))
 
     def _bounded(self, value: Any) -> Any:
-        # also those inside: SymPy gathers powers of products, 2**60*exp(8) to a power is one of either
+        # atoms inside are checked too: SymPy distributes powers over the factors of products such as 2**60*exp(8)
         if any(max(x.p.bit_length(), x.q.bit_length()) > _MAX_BITS for x in value.atoms(self._sp.Rational)):
             raise self._refuse("numbers of moderate size")
         if any(self._is_large(x.args[0], _MAX_FUNCTION_ARGUMENT) for x in value.atoms(self._sp.exp)):
@@ -650,7 +648,7 @@ class _Reader:
 
 
 def _steps(arguments: Sequence[Any]) -> Iterator[tuple[Any, int]]:
-    """The variables of derivatives, and how often each; a number that counts nothing is no variable."""
+    """The variables of derivatives with the order of each; a number that follows no variable is yielded as one."""
     before = None
     for argument, following in itertools.zip_longest(arguments, arguments[1:]):
         counts = argument.is_Integer and argument > 0 and before is not None and before.is_Symbol
@@ -661,13 +659,13 @@ def _steps(arguments: Sequence[Any]) -> Iterator[tuple[Any, int]]:
 
 
 def _expanded_terms(value: Any) -> int | float:
-    """An upper bound of the number of terms after multiplying out, without doing so."""
+    """An upper bound of the number of terms of the expanded expression, without expansion."""
     if value.is_Add:
         return sum(map(_expanded_terms, value.args))
     if value.is_Mul:
         return math.prod(map(_expanded_terms, value.args))
     if value.is_Pow and value.exp.is_Integer:
-        # numbers in exponents were bounded one by one, but SymPy gathers powers of powers
+        # each exponent was bounded, but SymPy combines powers of powers
         terms, power = _expanded_terms(value.base), abs(int(value.exp))
         if power > _MAX_EXPONENT or terms > _MAX_TERMS:
             return math.inf
@@ -685,7 +683,7 @@ _READERS: dict[type, Callable[[Any, Any, int], Any]] = {
 
 
 def _rational(value: float) -> Any:
-    """See `exact`."""
+    """The rational number that a floating-point number stands for, see `exact`."""
     sp = require_sympy()
     decimal_value = sp.Rational(repr(value))
     simple = fractions.Fraction(value).limit_denominator(_MAX_DENOMINATOR)
@@ -710,7 +708,7 @@ def require_sympy() -> ModuleType:
     """The module ``sympy``.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: SymPy is not installed.
     """
     try:
         import sympy

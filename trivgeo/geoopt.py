@@ -40,7 +40,7 @@ class GroupManifold(geoopt.Manifold):
 
     - `retr` is :math:`g \exp(v)` with the exponential of the group. It agrees with the geodesic to first order (to
       second order only where :math:`\mathrm{ad}_v^T v = 0`).
-    - `expmap` is the geodesic. Where the metric is bi-invariant (SO(n), translations, their products) that is `retr`;
+    - `expmap` is the geodesic. Where the metric is bi-invariant (SO(n), translations, their products) it equals `retr`;
       otherwise the Euler-Arnold equation is integrated in fixed steps (`geodesic`).
     - `transp` is left translation: path-independent and isometric, but not parallel transport of the Levi-Civita
       connection unless the group is abelian.
@@ -52,7 +52,7 @@ class GroupManifold(geoopt.Manifold):
         geodesic_steps: steps of `expmap` where the metric is not bi-invariant.
 
     Raises:
-        ConfigurationError: fewer than one step.
+        ConfigurationError: ``geodesic_steps`` is less than one.
     """
 
     __scaling__ = geoopt.Manifold.__scaling__.copy()
@@ -79,10 +79,10 @@ class GroupManifold(geoopt.Manifold):
     # Between tangent vectors and the algebra ------------------------------------------------------------------
 
     def trivialize(self, x: Tensor, u: Tensor) -> Tensor:
-        """The algebra vector ``[*batch, dim]`` of a tangent vector u at x (of the projection of u, in general).
+        """The algebra vector ``[*batch, dim]`` of the projection of u to the tangent space at x.
 
         Raises:
-            ShapeError: x or u are not of the shape of elements, or do not broadcast.
+            ShapeError: x or u have not the shape of elements, or do not broadcast.
         """
         x, u = _plain(self.group.check_elements(x, "x"), self.group.check_elements(u, "u"))
         try:
@@ -90,7 +90,7 @@ class GroupManifold(geoopt.Manifold):
         except RuntimeError as error:
             raise ShapeError(f"expected x and u that broadcast, got {list(x.shape)} and {list(u.shape)}") from error
         inverse = self.group.inverse(x)
-        # tangents of zeros, not none: torch evaluates absent ones through slow Python code
+        # a tangent of zeros is faster than none, which torch evaluates through Python code
         moved = jvp(self.group.compose, (inverse, x.contiguous()), (torch.zeros_like(inverse), u.contiguous()))[1]
         return matmul(moved.flatten(-self.ndim), self._dual.matching(moved))
 
@@ -98,7 +98,7 @@ class GroupManifold(geoopt.Manifold):
         """The tangent vector ``[*batch, *element_shape]`` at x of an algebra vector v ``[*batch, dim]``.
 
         Raises:
-            ShapeError: x is no element, or v no algebra vector, by its shape.
+            ShapeError: x has not the shape of elements, or v not that of algebra vectors.
         """
         (x,) = _plain(self.group.check_elements(x, "x"))
         direction = matmul(self.group.check_vectors(v), self._basis.matching(v)).unflatten(-1, self.group.element_shape)
@@ -120,16 +120,18 @@ class GroupManifold(geoopt.Manifold):
         return self.group.retract(x, v) if self.is_bi_invariant else self.group.compose(x, self.geodesic(v))
 
     def geodesic(self, v: Tensor) -> Tensor:
-        r"""The element ``[*batch, *element_shape]`` that the geodesic from the identity with velocity v,
-        ``[*batch, dim]``, reaches at time one.
+        r"""The end at time one of the geodesic from the identity with velocity v, ``[*batch, dim]``.
 
         The Euler-Arnold equation :math:`\dot\omega = \mathrm{ad}_\omega^T \omega`, :math:`\dot g = g \omega` conserves
-        :math:`\mathrm{Ad}_g^{-T} \omega`, so that it is :math:`\dot g = g\, \mathrm{Ad}_g^T v`; integrated by the
-        commutator-free method of order four of Celledoni, Marthinsen and Owren (2003). At the same cost its error is
-        a third of that of `trivgeo.sde.solvers.RungeKuttaMuntheKaas4`.
+        :math:`\mathrm{Ad}_g^{-T} \omega`, so that :math:`\dot g = g\, \mathrm{Ad}_g^T v`. This is integrated by the
+        commutator-free method of order four of Celledoni, Marthinsen and Owren (2003), whose error is a third of that
+        of `trivgeo.sde.solvers.RungeKuttaMuntheKaas4` at the same cost.
+
+        Returns:
+            Elements ``[*batch, *element_shape]``.
 
         Raises:
-            ShapeError: v is no algebra vector, by its shape.
+            ShapeError: v has not the shape of algebra vectors.
         """
         group, h = self.group, 1.0 / self.geodesic_steps
         slope = lambda g: group.coadjoint(g, v)  # noqa: E731
@@ -182,7 +184,7 @@ class GroupManifold(geoopt.Manifold):
         (x,) = _plain(x)
         period = self.group._periods().to(x)
         near = self.projx(x)
-        # an element that the projection wraps is an element
+        # the projection wraps periodic coordinates, which are valid beyond their period
         near = near + period * ((x - near) / torch.where(period > 0, period, torch.inf)).round()
         if torch.isfinite(near).all() and torch.allclose(near, x, atol=atol, rtol=rtol):
             return True, None
@@ -208,7 +210,7 @@ class GroupManifold(geoopt.Manifold):
     def _relative_log(self, x: Tensor, y: Tensor) -> Tensor:
         if not self.is_bi_invariant:
             raise ConfigurationError(
-                f"group: expected one with a bi-invariant metric, got {self.group!r}: its geodesics have no closed form"
+                f"group: expected a bi-invariant metric, got that of {self.group!r}: its geodesics have no closed form"
             )
         x, y = _plain(x, y)
         return self.group.log(self.group.compose(self.group.inverse(x), y))
@@ -227,10 +229,10 @@ class GroupManifold(geoopt.Manifold):
 
         Args:
             size: shape of the result, ``*batch, *element_shape``.
-            dtype: of the elements; default torch's.
-            device: of the elements; default torch's.
+            dtype: dtype of the elements; default torch's.
+            device: device of the elements; default torch's.
             std: standard deviation of v.
-            generator: random numbers; None is torch's.
+            generator: random numbers; ``None`` is torch's.
         """
         batch = self._batch(size)
         points = self.group.random(*batch, std=std, generator=generator, dtype=dtype, device=device)
@@ -258,14 +260,14 @@ class GroupManifold(geoopt.Manifold):
 class RiemannianAdam(geoopt.optim.RiemannianAdam):
     """geoopt's Riemannian Adam, whose checkpoints resume exactly.
 
-    Loading a state makes PyTorch turn the integer step counter into a float32 tensor, and bias corrections computed
-    from it differ in the seventh digit from those of the run that was not interrupted. Here it stays an integer.
+    PyTorch turns the integer step counter of a state that is loaded into a float32 tensor, so that bias corrections
+    differ in the seventh digit from those of a run that was not interrupted. Here the counter stays an integer.
 
     The arguments are those of ``geoopt.optim.RiemannianAdam``, ``stabilize`` among them.
 
     Raises:
-        TypeError: as torch's optimisers, for parameters of another type.
-        ValueError: as torch's, for settings out of their range.
+        TypeError: (as torch's optimisers) parameters have another type.
+        ValueError: (as torch's optimisers) a setting is out of range.
     """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -284,5 +286,5 @@ class RiemannianAdam(geoopt.optim.RiemannianAdam):
 
 
 def _plain(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Without geoopt's tensor subclass, which transforms of torch.func do not take (geoopt#221)."""
+    """Tensors without geoopt's subclass, which transforms of torch.func do not take (geoopt#221)."""
     return tuple(t.as_subclass(Tensor) for t in tensors)

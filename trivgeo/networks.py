@@ -1,4 +1,4 @@
-"""Networks that a file can hold: safetensors, with all that rebuilds the network in the header."""
+"""Networks in files: safetensors, with all that rebuilds the network in the header."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from trivgeo._applications import importable, is_ours, portable
 from trivgeo.checks import checked
 from trivgeo.errors import CheckpointError, TrivgeoError
 
-_NAMES = ("empty", "zeros", "ones", "full", "rand", "randn", "randint")  # also of functions that take a tensor's shape
+_FACTORY_NAMES = ("empty", "zeros", "ones", "full", "rand", "randn", "randint")  # each has a variant "..._like"
 _FACTORIES = frozenset(
     {
-        *(getattr(torch, name) for name in (*_NAMES, *(f"{name}_like" for name in _NAMES))),
+        *(getattr(torch, name) for name in (*_FACTORY_NAMES, *(f"{name}_like" for name in _FACTORY_NAMES))),
         *(getattr(torch, name) for name in ("arange", "linspace", "logspace", "eye", "empty_strided", "randperm")),
         *(getattr(Tensor, name) for name in ("new_empty", "new_zeros", "new_ones", "new_full")),
     }
@@ -48,7 +48,7 @@ class BoundedAllocation(TorchFunctionMode):
         num_tensors: largest number of tensors.
 
     Raises:
-        AllocationError: (inside) more is asked for.
+        AllocationError: (inside) a factory would exceed a bound.
     """
 
     def __init__(self, num_bytes: int, num_tensors: int) -> None:
@@ -61,26 +61,27 @@ class BoundedAllocation(TorchFunctionMode):
         given = kwargs or {}
         if func in _FACTORIES:
             kept = {name: x for name, x in given.items() if name not in ("generator", "out", "pin_memory")}
-            with suppress(RuntimeError, TypeError, ValueError):  # bad arguments: the call itself says so
-                self._bytes -= func(*args, **{**kept, "device": "meta"}).nbytes  # any size costs nothing there
+            with suppress(RuntimeError, TypeError, ValueError):  # bad arguments: the call below raises, too
+                self._bytes -= func(*args, **{**kept, "device": "meta"}).nbytes  # the meta device allocates nothing
             self._tensors -= 1
             if self._bytes < 0 or self._tensors < 0:
                 raise AllocationError(f"{func.__name__}{tuple(args)}")
         return func(*args, **given)
 
 
-_CHECKSUM = "checksum"  # key of the header
-_TABLE_FACTOR, _FREE_TENSORS, _FREE_BYTES = 8, 100, 2**24
-"""A network may create tables beside its weights: its tensors may be this many times as many and as large as those of
-the file with these added.
-"""
-_FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
-_DTYPES = _FLOATS | {torch.int64, torch.int32, torch.uint8, torch.bool}
+_CHECKSUM_KEY = "checksum"  # key of the header
+# A network may create tables beside its weights: number and bytes of its tensors are bounded by `_TABLE_FACTOR` times
+# the number and bytes of the tensors in the file plus these allowances.
+_TABLE_FACTOR = 8
+_ALLOWED_TENSORS = 100
+_ALLOWED_BYTES = 2**24
+_FLOAT_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+_FILE_DTYPES = _FLOAT_DTYPES | {torch.int64, torch.int32, torch.uint8, torch.bool}
 
 
 @checked
 class Network(nn.Module, ABC):
-    """Network that a file can hold: `architecture` has the arguments of its constructor."""
+    """Network that a file can hold: `architecture` has the arguments that rebuild it."""
 
     @property
     @abstractmethod
@@ -88,15 +89,15 @@ class Network(nn.Module, ABC):
         """Constructor arguments that rebuild a network of this shape (plain types)."""
 
     def initialise(self, seed: int) -> None:
-        """Draw initial weights in place, a function of the seed alone, by `initialise`."""
+        """Draw initial weights in place by the function `initialise`; they depend on the seed alone."""
         initialise(self, torch.Generator().manual_seed(seed))
 
 
 def initialise(network: nn.Module, generator: torch.Generator) -> None:
     """Draw initial weights in place: normal with variance 2 / fan_in (He et al. 2015), biases zero.
 
-    Parameters of one dimension that are no biases, those of normalisation, keep what their constructor gave. Numbers
-    are drawn on the device of the generator, so that they are the same for a network on any device.
+    Other parameters of one dimension, those of normalisation, keep their values. Numbers are drawn on the device of the
+    generator, so that they are the same for a network on any device.
     """
     for name, parameter in network.named_parameters():
         if parameter.ndim > 1:
@@ -116,8 +117,8 @@ class NetworkFile:
     """Contents of a safetensors file of a network.
 
     Attributes:
-        path: where it was read.
-        header: entries of text; those besides ``network`` are JSON, see `entry`.
+        path: path of the file.
+        header: entries of text, all but ``network`` in JSON, see `entry`.
         tensors: the weights and buffers by name.
     """
 
@@ -144,13 +145,10 @@ class NetworkFile:
         return value
 
     def split(self, prefix: str) -> tuple[NetworkFile, dict[str, Tensor]]:
-        """Separate the tensors of another module that was written into the same file.
+        """Return the file without the tensors of another module in it, and these tensors by names without the prefix.
 
         Args:
-            prefix: beginning of their names, without the dot.
-
-        Returns:
-            The file without these tensors, and the tensors by names without the prefix.
+            prefix: beginning of the names of the other module's tensors, without the dot.
         """
         start = f"{prefix}."
         mine = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(start)}
@@ -158,10 +156,7 @@ class NetworkFile:
         return replace(self, tensors=mine), others
 
     def build(self, kind: type[NetworkT]) -> NetworkT:
-        """The network, in evaluation mode, its parameters constant (no gradients).
-
-        Args:
-            kind: the class that it must have, or one that this is derived from.
+        """The network, an instance of ``kind``, in evaluation mode, with parameters that need no gradients.
 
         Raises:
             CheckpointError: the file holds a network of another class, or its tensors do not fit its architecture.
@@ -178,15 +173,15 @@ class NetworkFile:
 
     @contextmanager
     def bounded(self) -> Iterator[None]:
-        """Refuse to create what is far larger than the tensors of the file: it is no network of theirs.
+        """Context that refuses to create a network that is far larger than the tensors of the file.
 
         Raises:
-            CheckpointError: much more memory is asked for inside, or there is no network of such sizes.
+            CheckpointError: (inside) much more memory is asked for, or a network of these sizes cannot be made.
         """
         size = sum(tensor.nbytes for tensor in self.tensors.values())
         try:
             with BoundedAllocation(
-                _TABLE_FACTOR * (size + _FREE_BYTES), _TABLE_FACTOR * (len(self.tensors) + _FREE_TENSORS)
+                _TABLE_FACTOR * (size + _ALLOWED_BYTES), _TABLE_FACTOR * (len(self.tensors) + _ALLOWED_TENSORS)
             ):
                 yield
         except AllocationError as error:
@@ -195,15 +190,15 @@ class NetworkFile:
             ) from error
         except TrivgeoError:
             raise
-        except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:  # sizes that are none
+        except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:  # bad sizes
             reason, *_ = str(error).splitlines() or [type(error).__name__]
             raise CheckpointError(f"{self.path}: expected the header of a network: {reason}") from error
 
     def fill(self, network: ModuleT) -> ModuleT:
-        """Put the tensors into a network of their shapes, which ends in evaluation mode, its parameters constant.
+        """Put the tensors into a network, and return it in evaluation mode, with parameters that need no gradients.
 
         Raises:
-            CheckpointError: they do not fit.
+            CheckpointError: tensors are missing, or have other names, shapes or dtypes.
         """
         dtypes = {tensor.dtype for tensor in self.tensors.values() if tensor.is_floating_point()}
         if len(dtypes) == 1:
@@ -225,12 +220,12 @@ class NetworkFile:
         return network.eval().requires_grad_(False)
 
     def _class(self, kind: type[NetworkT]) -> type[NetworkT]:
-        """The class of the header's class path, if it is a ``kind``."""
+        """The class of the network in the header, which must be a ``kind``."""
         name = self.header.get("network")
         if name is None:
             raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got no network of this library")
         module, _, attribute = importable(name).rpartition(".")
-        # importing runs code: of this project, and else only what the program has imported by itself
+        # importing runs code: modules of this project are imported, others must have been imported by the program
         if is_ours(module) and module not in sys.modules:
             try:
                 importlib.import_module(module)
@@ -248,7 +243,7 @@ class NetworkFile:
 
 
 def class_path(network: nn.Module) -> str:
-    """Return the full name of the class of ``network``, as files hold it."""
+    """Return the dotted path of the class of a network that files hold."""
     kind = type(network)
     return portable(f"{kind.__module__}.{kind.__qualname__}")
 
@@ -261,13 +256,12 @@ def write_file(
 ) -> None:
     """Write the state of a network to a safetensors file; a `Network` with its class and architecture.
 
-    A file that is there is replaced only by a whole one.
+    An existing file is replaced only by a complete one.
 
     Args:
-        network: the network.
         path: the file; missing parent folders are created.
         entries: further entries of the header, of plain types.
-        others: modules by name whose state the file holds beside, see `NetworkFile.split`.
+        others: further modules by name whose state the file holds, see `NetworkFile.split`.
 
     Raises:
         CheckpointError: an entry cannot be written as JSON, or the path is a folder or cannot be written to.
@@ -285,15 +279,15 @@ def write_file(
         states |= {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in states.items()}
     with beside(path) as temporary:
-        save_file(tensors, temporary, metadata={**header, _CHECKSUM: content_hash(header, tensors)})
+        save_file(tensors, temporary, metadata={**header, _CHECKSUM_KEY: content_hash(header, tensors)})
         temporary.replace(path)
 
 
 def check_destination(path: str | Path) -> None:
-    """See that `write_file` can write here, before the work whose outcome it is to write.
+    """Check that `write_file` can write to a path, before long work.
 
     Raises:
-        CheckpointError: it cannot.
+        CheckpointError: the path is a folder or cannot be written to.
     """
     with beside(path) as temporary:
         temporary.touch()
@@ -301,10 +295,10 @@ def check_destination(path: str | Path) -> None:
 
 @contextmanager
 def beside(path: str | Path) -> Iterator[Path]:
-    """A file to write first, in a folder of its own: `model.tmp` may be somebody's.
+    """A temporary file in a new folder beside the path, to be written first and then moved to the path.
 
     Raises:
-        CheckpointError: an ``OSError``, a ``ValueError`` or a ``SafetensorError`` inside.
+        CheckpointError: (inside) an ``OSError``, a ``ValueError`` or a ``SafetensorError`` is raised.
     """
     path = Path(path)
     try:
@@ -320,14 +314,11 @@ def beside(path: str | Path) -> Iterator[Path]:
 
 
 def read_file(path: str | Path, *, has_checksum: bool = False) -> NetworkFile:
-    """Read the safetensors file at ``path``, on the CPU; no code in it is run.
+    """Read a safetensors file on the CPU, without running code in it.
 
     Args:
         path: the file.
-        has_checksum: refuse a file without a checksum: all that `write_file` writes have one since version 0.2.
-
-    Returns:
-        Header and tensors of the file.
+        has_checksum: whether the file must have a checksum, as files of `write_file` have since version 0.2.
 
     Raises:
         CheckpointError: the file is missing, unreadable or damaged, or a tensor in it holds NaN or infinity.
@@ -341,10 +332,10 @@ def read_file(path: str | Path, *, has_checksum: bool = False) -> NetworkFile:
             tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: expected a readable safetensors file: {error}") from error
-    if strange := {x.dtype for x in tensors.values()} - _DTYPES:
+    if strange := {x.dtype for x in tensors.values()} - _FILE_DTYPES:
         raise CheckpointError(f"{path}: expected tensors of the usual dtypes, got {', '.join(map(str, strange))}")
     tensors = check_weights(path, tensors)
-    written = header.pop(_CHECKSUM, None)
+    written = header.pop(_CHECKSUM_KEY, None)
     if written is None and has_checksum:
         raise CheckpointError(f"{path}: expected a file with its checksum, got a file without its checksum")
     if written is not None and written != content_hash(header, tensors):
@@ -353,7 +344,7 @@ def read_file(path: str | Path, *, has_checksum: bool = False) -> NetworkFile:
 
 
 def content_hash(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """A hash of all that a file holds: one bit of a weight or a setting is another model."""
+    """The SHA-256 of header and tensors: a single changed bit of a weight or a setting makes another hash."""
     digest = hashlib.sha256(json.dumps(dict(header), sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
@@ -362,11 +353,10 @@ def content_hash(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> st
 
 
 def check_weights(source: object, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was read if all numbers in it are finite: a network of others predicts NaN, or one class for all.
+    """Return the entries of a state by name if all numbers in its tensors are finite.
 
-    Args:
-        source: where it comes from, for the message.
-        tensors: by name; what is no tensor is left alone.
+    Weights that are not finite would make a network predict NaN, or one class for all data. Messages call the state
+    ``source``.
 
     Raises:
         CheckpointError: a tensor holds NaN or infinity.

@@ -46,17 +46,17 @@ DAMAGED = (
     *(UnpicklingError, EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError),
     *(AssertionError, AttributeError, ArithmeticError, struct.error),
 )
-"""What torch raises where it reads a file that is cut, or none of its own."""
+"""Errors of torch when it reads a damaged file, or a file that torch did not write."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside the old one, and then in its place: a full disk, or a kill, leaves the old one whole.
+    """Lightning's files of checkpoints, written beside the old file before they replace it.
 
-    Addresses of other file systems are left to Lightning.
+    A full disk, or the end of the process, leaves the old file complete. Addresses of other file systems are left to
+    Lightning.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write a checkpoint."""
         if storage_options is not None or "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
@@ -66,12 +66,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                     torch.save(checkpoint, file)
                     file.flush()
                     os.fsync(file.fileno())
-            except RuntimeError as error:  # of torch's writer, for want of space
+            except RuntimeError as error:  # torch's writer raises it on a full disk
                 raise OSError(str(error)) from error
             temporary.replace(path)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Read a checkpoint."""
         try:
             return super().load_checkpoint(path, *args, **kwargs)
         except DAMAGED as error:
@@ -83,8 +82,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
-_CLOCK_LEAD = 0.1  # share of the decay by which the clock is ahead of the steps where it decides
-_LONGEST_RUN = 1e12  # seconds; a timedelta holds 8e13
+_MIN_CLOCK_LEAD = 0.1  # share of the decay by which the clock is ahead of the steps if it decides the step size
+_MAX_SECONDS = 1e12  # longest run; a timedelta holds 8e13 seconds
 
 
 class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
@@ -93,16 +92,16 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
     Args:
         network: trained module; the initial weights of a `trivgeo.networks.Network` are drawn anew from the seed.
         learning_rate: peak step size.
-        weight_decay: of AdamW.
+        weight_decay: weight decay of AdamW.
         warmup: share of the steps over which the step size rises.
-        seed: of weights and random numbers.
-        export: the `.safetensors` file that is written at the end; nowhere when None.
+        seed: seed of weights and random numbers.
+        export: the `.safetensors` file that is written at the end; ``None`` for no file.
 
     Attributes:
-        seconds: training ends after that time, with the step size at zero, even if the trainer has steps left; the
-            result then depends on the speed of the machine. ``None`` for no bound but that of a trainer's ``max_time``.
-        max_steps: of the optimiser; ``None`` for those of the trainer.
-        gradient_norm: at which `train` clips gradients.
+        seconds: time after which training ends, with the step size at zero, even if the trainer has steps left; the
+            result then depends on the speed of the machine. ``None`` for no bound but a trainer's ``max_time``.
+        max_steps: number of steps of the optimiser; ``None`` for the number of the trainer.
+        gradient_norm: norm at which `train` clips gradients.
 
     Raises:
         ConfigurationError: a number is out of range.
@@ -130,7 +129,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         self.export = export
         self.seconds: float | None = None
         self.max_steps: int | None = None
-        self._first: list[Tensor] | None = None  # the first batch of `train`, by which its data are known
+        self._first: list[Tensor] | None = None  # the first batch of `train`, which identifies its data
         if isinstance(network, Network):
             network.initialise(seed)
 
@@ -138,39 +137,37 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
     def measure(self, batch: Any, number: int) -> dict[str, Tensor]:
         """Return metrics of one batch by name, means over its data.
 
-        Args:
-            batch: batch of data.
-            number: number of the batch, which with the seed selects its random numbers.
+        The number of the batch selects its random numbers, together with the seed.
         """
 
     @property
     def objective(self) -> str:
-        """Text that tells training objectives apart; a checkpoint of another objective is refused."""
+        """Text that identifies the training objective; a checkpoint of another objective is refused."""
         return ""
 
     def step_generator(self) -> torch.Generator:
-        """Random numbers of this training step, a function of (seed, step) alone, so that training resumes exactly."""
+        """The generator of this training step, a function of (seed, step) alone, so that training resumes exactly."""
         return keyed(self.seed, self.global_step, device=self.device)
 
     def measure_generator(self, number: int) -> torch.Generator:
-        """Return the random generator of the metrics of test batch ``number``; no training step uses its numbers."""
+        """Return the generator of the metrics of test batch ``number``; no training step uses its numbers."""
         return keyed(self.seed, 0, number, device=self.device)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the metrics of ``batch``, data that were held out, under names that begin with ``val``."""
+        """Log the metrics of a batch of held-out data under names that begin with ``val``."""
         metrics = {f"val/{name}": value for name, value in self.measure(batch, batch_idx).items()}
         self.log_dict(metrics, prog_bar=True, batch_size=batch_length(batch))
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the metrics of ``batch``, test data."""
+        """Log the metrics of a batch of test data under names that begin with ``test``."""
         metrics = {f"test/{name}": value for name, value in self.measure(batch, batch_idx).items()}
         self.log_dict(metrics, batch_size=batch_length(batch))
 
     def configure_callbacks(self) -> list[pl.Callback]:
-        """The clock, whose state is in checkpoints, so that a resumed training goes on with the time spent."""
+        """The clock, whose state is in checkpoints: a resumed training counts the time spent before."""
         if self.seconds is None:
             return []
-        return [Timer(timedelta(seconds=min(self.seconds, _LONGEST_RUN)), verbose=False)]
+        return [Timer(timedelta(seconds=min(self.seconds, _MAX_SECONDS)), verbose=False)]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return AdamW over the parameters of the network, whose step size a schedule changes at every step."""
@@ -181,35 +178,35 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         callbacks: list[pl.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         timer = next((callback for callback in callbacks if isinstance(callback, Timer)), None)
 
-        # by hand, for the schedules of torch count steps alone: this one ends with the clock, too
+        # the schedules of torch count steps alone; this one ends with the clock, too
         def factor(step: int) -> float:
             if step < rise:
                 return (step + 1) / rise
             done, elapsed = (step - rise) / max(1, total - rise), _elapsed_share(timer)
-            # the clock decides only when it will run out first, so that other runs are functions of the seed
-            done = elapsed if elapsed > done + _CLOCK_LEAD else done
+            # the clock decides only if it will run out first, so that other runs are functions of the seed
+            done = elapsed if elapsed > done + _MIN_CLOCK_LEAD else done
             return 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_start(self) -> None:
-        """Look at the place of the export before the work.
+        """Check the path of the export.
 
         Raises:
-            CheckpointError: the network cannot be exported to where it is to be.
+            CheckpointError: it cannot be written to.
         """
         if self.export is not None and self.trainer.is_global_zero:
             check_destination(self.export_path(self.export))
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Stop the trainer when ``max_steps`` are made; ``outputs`` and ``batch`` are not used."""
-        # by hand, for a Lightning trainer with `max_steps` resumes from the end of an epoch as if from its middle
+        """Stop the trainer after ``max_steps``."""
+        # a Lightning trainer with `max_steps` resumes from the end of an epoch as if from its middle
         if self.global_step == self.max_steps:
             self.trainer.should_stop = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what identifies this training to ``checkpoint``, so that another training does not resume from it."""
+        """Add the identity of this training to a checkpoint, so that another training does not resume from it."""
         if self._first is not None:
             checkpoint["training"] = {"identity": self._identity(), "first": self._first}
 
@@ -217,7 +214,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         """Compare the training of the checkpoint with this one.
 
         Raises:
-            CheckpointError: weights are NaN or infinite, or those of another training.
+            CheckpointError: weights are NaN or infinite, or belong to another training.
         """
         if self._first is not None:
             own = {"identity": self._identity(), "first": self._first}
@@ -225,18 +222,18 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
             if kept["identity"] != own["identity"] or not _alike(kept["first"], self._first):
                 raise CheckpointError(
                     "folder: expected the checkpoint of a training on these data with these settings, got that of "
-                    "another; train in another folder"
+                    "another training; train in another folder"
                 )
         check_weights("checkpoint", checkpoint["state_dict"])
 
     def _identity(self) -> str:
-        """All that a training depends on but its data and its length."""
+        """Text of all that a training depends on except its data and its length."""
         shapes = {name: list(value.shape) for name, value in self.network.state_dict().items()}
         numbers = (self.seed, self.learning_rate, self.weight_decay, self.warmup)
         return repr((type(self).__name__, numbers, shapes, self.objective))
 
     def on_train_end(self) -> None:
-        """Write the network and its metrics to the file ``export``, if there is one."""
+        """Write the network and its metrics to the file ``export``, if it is not ``None``."""
         if self.export is not None and self.trainer.is_global_zero:
             entries = {"metadata": self.export_metadata()}
             if (score := self.export_score()) is not None:
@@ -244,7 +241,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
             write_file(self.network, self.export_path(self.export), entries)
 
     def export_path(self, export: str | Path) -> Path:
-        """Return the path of the file that is written, ``export`` unless a subclass adds to it."""
+        """Return the path of the exported file, ``export`` unless a subclass changes it."""
         return Path(export)
 
     def export_score(self) -> dict[str, Any] | None:
@@ -268,7 +265,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
 
     @torch.no_grad()
     def test_metrics(self) -> dict[str, float]:
-        """The metrics on all test data of the data module, in evaluation mode; none without a data module."""
+        """The metrics on all test data of the data module, in evaluation mode; empty without a data module."""
         data: pl.LightningDataModule | None = self.trainer.datamodule  # type: ignore[attr-defined]
         if data is None:
             return {}
@@ -288,7 +285,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
 class EpochSampler(Sampler[int]):
     """Indices ``epoch * steps, ..., epoch * steps + steps - 1``; the trainer sets the epoch.
 
-    By hand, for the samplers of torch begin at index 0 in every epoch.
+    The samplers of torch begin at index 0 in every epoch.
     """
 
     def __init__(self, steps: int) -> None:
@@ -296,11 +293,11 @@ class EpochSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Select the block of indices of the next iteration by the number ``epoch``."""
+        """Select the block of indices of the next iteration."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        """Run through the block; the epoch is read at the first index, for a resumed trainer sets it that late."""
+        # the epoch is read at the first index: a resumed trainer sets it after it makes the iterator
         yield from range(self.epoch * self.steps, (self.epoch + 1) * self.steps)
 
     def __len__(self) -> int:
@@ -308,12 +305,11 @@ class EpochSampler(Sampler[int]):
 
 
 class SteppedData(Dataset[Any]):
-    """Batches of a law of data; batch i is a function of (seed, i) alone.
+    """Random batches; batch i is a function of (seed, i) alone.
 
     Args:
-        draw: (count, generator) to data with one batch dimension.
-        count: data a batch.
-        seed: of the batches.
+        draw: function of (count, generator) to data with one batch dimension.
+        count: number of data in a batch.
     """
 
     def __init__(self, draw: Callable[[int, torch.Generator], Any], count: int, seed: int) -> None:
@@ -322,19 +318,18 @@ class SteppedData(Dataset[Any]):
         self.seed = seed
 
     def __getitem__(self, index: int) -> Any:
-        """Draw batch ``index``."""
         return self.draw(self.count, keyed(self.seed, 1, index))
 
 
 class Bar(pl.Callback):
     """A tqdm bar of the training steps that shows the loss.
 
-    Lightning's bar begins anew in every epoch and is printed without a terminal, too.
+    Lightning's bar begins anew in every epoch, and is printed without a terminal, too.
 
     Args:
         total: number of training steps.
         title: text before the bar.
-        progress: True shows the bar, False does not; ``None`` shows it in a terminal only.
+        progress: whether the bar is shown; ``None`` shows it in a terminal only.
     """
 
     def __init__(self, total: int, title: str, progress: bool | None) -> None:
@@ -347,13 +342,7 @@ class Bar(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Advance the bar by one step; every twenty steps show the ``loss`` in ``outputs``.
-
-        Args:
-            trainer: the Lightning trainer.
-            pl_module: the module that is trained.
-            batch_idx: number of the batch.
-        """
+        """Advance the bar by one step; every twenty steps show the ``loss`` in ``outputs``."""
         self.bar.update()
         if batch_idx % 20 == 0 and not self.bar.disable:
             self.bar.set_postfix_str(f"loss {float(outputs['loss']):.3f}")
@@ -364,20 +353,21 @@ class Bar(pl.Callback):
 
 
 def move_average(average: nn.Module, network: nn.Module, step: int, decay: float = 0.999) -> None:
-    """An exponential average of weights, which forgets the start: its decay is at most (1 + k) / (10 + k) at step k.
+    """Update an exponential average of weights in place.
 
     Args:
-        average: the network that holds it, changed in place.
-        network: what is averaged.
-        step: k.
-        decay: of a step, in the end.
+        average: the network that holds the average.
+        network: the network that is averaged.
+        step: number k of the step; the decay of an early step is at most (1 + k) / (10 + k), so that the initial
+            weights are forgotten.
+        decay: decay of a late step.
     """
     update = get_ema_multi_avg_fn(min(decay, (1 + step) / (10 + step)))
     update(list(average.parameters()), list(network.parameters()), step)
 
 
 def _elapsed_share(timer: Timer | None) -> float:
-    """The share of the time of a timer that is over; zero without a timer, or one that has no end."""
+    """The share of a timer's time that is over; zero without a timer, or if it has no end."""
     remaining = None if timer is None else timer.time_remaining()
     if timer is None or remaining is None:
         return 0.0
@@ -386,7 +376,7 @@ def _elapsed_share(timer: Timer | None) -> float:
 
 
 def versions() -> dict[str, str]:
-    """Return versions, by name, of trivgeo, torch, Lightning and Python, which determine numbers of a training."""
+    """Return the versions of packages that determine the numbers of a training, by name."""
     return {
         "trivgeo": trivgeo.__version__,
         "torch": torch.__version__,
@@ -396,7 +386,7 @@ def versions() -> dict[str, str]:
 
 
 def batch_length(batch: Any) -> int:
-    """How many data a batch holds."""
+    """The number of data in a batch."""
     return len(pytree.tree_leaves(batch)[0])
 
 
@@ -410,24 +400,21 @@ def train(
     progress: bool | None,
     is_repeatable: bool = True,
 ) -> None:
-    """Run a Lightning module on random batches, from where an interrupted run has left off.
-
-    Training is where the module is, and the module stays there.
+    """Train a module on batches of ``batch_size`` random data, on its device; resume from a checkpoint.
 
     Args:
-        module: what is trained.
-        draw: (count, generator) to data; batch i is a function of the module's seed and i.
-        steps: of the optimiser.
-        batch_size: data of each step.
+        draw: function of (count, generator) to data; batch i is a function of the module's seed and i.
+        steps: number of steps of the optimiser.
         seconds: time after which the training ends; ``None`` for no bound.
-        folder: where the state is kept, every hundred steps or tenth of them, as ``last.ckpt``; ``None`` for nowhere.
-        progress: a bar of the steps; ``None`` for one on a terminal.
-        is_repeatable: whether batch i is the same in every run; else the data of a checkpoint are not compared with
-            those of this run.
+        folder: folder of the checkpoint ``last.ckpt``, written every hundred steps, or ten times if there are fewer
+            than a thousand; ``None`` for no checkpoint.
+        progress: whether a bar of the steps is shown; ``None`` shows it in a terminal only.
+        is_repeatable: whether batch i is the same in every run; otherwise the data of a checkpoint are not compared
+            with the data of this run.
 
     Raises:
-        CheckpointError: the folder holds the state of another training, or a damaged one, or cannot be written to.
-        ConfigurationError: it is a file.
+        CheckpointError: the folder holds a checkpoint of another training, or a damaged one, or cannot be written to.
+        ConfigurationError: ``folder`` is a file.
     """
     kept = None if folder is None else Path(folder)
     if kept is not None and kept.exists() and not kept.is_dir():
@@ -465,7 +452,7 @@ def train(
 
 
 def _alike(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
-    """Whether batches are the same up to what another machine rounds."""
+    """Whether batches are the same up to rounding on another machine."""
     return len(a) == len(b) and all(
         x.shape == y.shape and torch.allclose(x.double(), y.double(), rtol=1e-3, atol=1e-5, equal_nan=True)
         for x, y in zip(a, b, strict=True)
@@ -474,7 +461,7 @@ def _alike(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what Lightning says of devices, loggers and loaders."""
+    """Context without Lightning's messages about devices, loggers and loaders."""
     loggers: Sequence[logging.Logger] = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

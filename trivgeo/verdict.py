@@ -1,4 +1,4 @@
-"""Verdicts: whether an answer may be acted on, and the reasons if it may not."""
+"""Verdicts: whether an answer is trusted, and the reasons if it is not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Verdict"]
 class Verdict:
     """The verdict on an answer: whether its stated errors and probabilities hold for this very datum.
 
-    A verdict is true where the answer is trusted, so that ``if result.verdict:`` reads as it is meant.
+    A verdict is true if the answer is trusted: ``if result.verdict: ...``.
 
     Attributes:
-        reasons: what a check found against the answer, one sentence each; none if it is trusted.
-        assumptions: what the checks could not see, and the answer takes to be true.
+        reasons: findings of checks against the answer, one sentence each; none if it is trusted.
+        assumptions: assumptions of the answer that the checks could not test.
 
     Example:
         >>> Verdict(("two hypotheses are as good as the best",)).trusted
@@ -47,7 +47,7 @@ def trusted_mask(verdicts: Iterable[Verdict], device: torch.device | None = None
     """Return the mask ``[b]`` of the data whose verdict is trusted.
 
     Args:
-        verdicts: one for each datum.
-        device: of the mask; default the CPU.
+        verdicts: a verdict for each datum.
+        device: device of the mask; default: the CPU.
     """
     return torch.tensor([verdict.trusted for verdict in verdicts], dtype=torch.bool, device=device)

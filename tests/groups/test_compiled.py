@@ -338,7 +338,7 @@ def test_a_hundred_thousand_rigid_motions_are_compiled() -> None:
 
 def test_nothing_is_compiled_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the number of the process alone; of a real one below."""
-    monkeypatch.setattr(_compile, "_PROCESS", os.getpid() - 1)
+    monkeypatch.setattr(_compile, "_PROCESS_ID", os.getpid() - 1)
     group = compile_group(SO(3), threshold=2)
     g = SO(3).random(4, generator=seeded(0), dtype=torch.float64)
     with pytest.warns(RuntimeWarning, match="spawn"):

@@ -12,7 +12,7 @@ from trivgeo.actions.field import Field, FieldAction, Grid
 from trivgeo.checks import check_type, checked
 from trivgeo.errors import DomainError, ShapeError
 
-_MAX_DRAWS = 20  # largest number of elements that are drawn for a field
+_MAX_DRAWS = 20  # elements that are drawn for a field
 
 
 @checked
@@ -37,9 +37,9 @@ def augment(
 
     Args:
         u: solutions, slices or blocks.
-        action: of the group of the equation; any group.
+        action: action of the symmetry group of the equation, or of a subgroup.
         transformations: distribution of the elements, a function (count, generator) to ``[count, *element_shape]``.
-        grid: where the moved solutions are wanted, ``[s, ...]`` or with the batch of ``u``; default: where they go.
+        grid: grid of the moved solutions, ``[s, ...]`` or with the batch of ``u``; default: the moved grids.
         generator: random numbers of ``transformations``.
 
     Returns:
@@ -47,8 +47,8 @@ def augment(
         again.
 
     Raises:
-        ConfigurationError: the action is not one on fields.
-        ShapeError: the field does not fit it, or ``transformations`` draws no elements or another number.
+        ConfigurationError: ``action`` is no `FieldAction`.
+        ShapeError: the field does not fit the action, or ``transformations`` returns no elements or another number.
         DomainError: hardly any element covers the grid.
     """
     check_type("action", action, FieldAction)
@@ -77,12 +77,12 @@ def augment(
 
 
 def _own(leaf: Tensor, action: FieldAction) -> torch.Size:
-    """The dimensions of a part of a grid after its batch: origins (s, d + 1), steps (s, d, d)."""
+    """The shape of origins (s, d + 1) or steps (s, d, d) without batch dimensions."""
     return leaf.shape[-2:] if leaf.shape[-1] == action.dims + 1 else leaf.shape[-3:]
 
 
 def _first_known(first: Field, second: Field, dims: int) -> Field:
-    """The rows of the first field where they are known, else those of the second."""
+    """Rows of the first field where all their values are finite, else rows of the second."""
     known = torch.isfinite(first.values).flatten(dims).all(-1)
     return pytree.tree_map(
         lambda a, b: torch.where(known.reshape(*known.shape, *[1] * (a.ndim - dims)), a, b), first, second

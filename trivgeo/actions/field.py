@@ -21,20 +21,20 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.groups.linalg import matrix_functions
 
-_NODES = 4  # number of nodes of the cubic interpolation
-_TOLERANCE_EXPONENT = 0.7  # times and places are equal if they differ by eps^0.7
-_PROBE_SIZE = 0.3  # length of the algebra vectors of the elements that a group is tried with
+_NUM_NODES = 4  # nodes of the cubic interpolation
+_TOLERANCE_EXPONENT = 0.7  # times and places count as equal if they differ by less than eps^0.7
+_PROBE_LENGTH = 0.3  # length of the algebra vectors whose exponentials test a group
 _PROBE_TOLERANCE = 1e-6  # relative error below which images of points count as affine, periodic or found
-_NEWTON_STEPS = 8
+_NUM_NEWTON_STEPS = 8
 
 
 @checked
 class Grid(NamedTuple):
     r"""A lattice of points in d dimensions of space at each of s times.
 
-    Point :math:`(i_1, \dots, i_d)` at one time is :math:`x = x_0 + \sum_k i_k h_k`, with its own :math:`x_0` and
-    :math:`h_k` at every time: point symmetries that map times to times and are affine in x, among them all scalings,
-    rotations, Galilean boosts, and the projective ones of heat and Burgers, carry grids to grids, exactly.
+    Point :math:`(i_1, \dots, i_d)` at one time is :math:`x = x_0 + \sum_k i_k h_k`, where :math:`x_0` and :math:`h_k`
+    depend on the time. So point symmetries that map times to times and are affine in x carry grids to grids, exactly:
+    scalings, rotations, Galilean boosts, and the projective symmetries of the heat and Burgers' equation.
 
     Attributes:
         origin: the first points (x, t), ``[*batch, s, d + 1]``; times increase.
@@ -85,8 +85,8 @@ class Field(NamedTuple):
     ```
 
     Attributes:
-        values: ``[*batch, c, s, *n]``.
-        grid: where they are.
+        values: values of the unknowns, ``[*batch, c, s, *n]``.
+        grid: positions of the values.
     """
 
     values: Tensor
@@ -109,12 +109,12 @@ class Field(NamedTuple):
             values: ``[*batch, c, *n]`` at one time, ``[*batch, c, s, *n]`` at several.
             box: the range (low, high) of each x.
             times: the time, or the increasing times.
-            periodic: whether the upper end of each range, being the lower one again, is left out of the grid; one for
+            periodic: whether the upper end of each range, which equals the lower one, is left out of the grid; one for
                 all axes, or one for each.
 
         Raises:
-            ShapeError: fewer dimensions than that, or not as many times; or not as many ranges as values of
-                ``periodic``.
+            ShapeError: values have too few dimensions, or another number of times; or the numbers of ranges and of
+                entries of ``periodic`` differ.
             DomainError: a range is empty or infinite, or times do not increase.
         """
         block = isinstance(times, Sequence)
@@ -125,7 +125,7 @@ class Field(NamedTuple):
         if any(not -math.inf < low < high < math.inf for low, high in box):
             raise DomainError(f"box: expected ranges low < high, got {list(box)}")
         if not all(map(math.isfinite, nodes)) or any(not a < b for a, b in itertools.pairwise(nodes)):
-            raise DomainError(f"times: expected increasing ones, got {nodes}")
+            raise DomainError(f"times: expected increasing finite times, got {nodes}")
         if values.ndim < len(box) + 1 + block or (block and values.shape[-len(box) - 1] != len(nodes)):
             wanted = f"[*batch, c, {len(nodes)}, *n]" if block else "[*batch, c, *n]"
             raise ShapeError(f"values: expected {wanted} with {len(box)} axes of space, got {list(values.shape)}")
@@ -195,7 +195,7 @@ class Field(NamedTuple):
 
         Raises:
             ShapeError: the number of points is not the product of the counts, or an axis has one point.
-            DomainError: the points are no `Grid`.
+            DomainError: the points are not those of a `Grid`.
         """
         times, *space = counts
         dims = len(space)
@@ -225,30 +225,32 @@ class FieldAction(Action):
     .. math:: \{(x, t, u(x, t))\} \mapsto \{g \cdot (x, t, u(x, t))\}
 
     The grid moves along: the result is a `Field` on the image of the grid, and nothing is interpolated. The group law,
-    inverses and solutions of an equation are kept to rounding; `resample` brings the result to a grid of one's choice.
-    That takes a group that carries one time to one time, affinely in x, as those of evolution equations mostly do. The
-    periods of a periodic field move like its grid: a scaling changes the length of the circle.
+    inverses and solutions of an equation are kept to rounding; `resample` brings the result to any grid. This needs a
+    group that maps each time to one time, affinely in x, as most groups of evolution equations do. The periods of a
+    periodic field move like its grid: a scaling changes the length of the circle.
 
-    With ``regrid`` the result is resampled on the grid that the field came on, by `resample`, and the group law holds
-    up to the error of that: exactly for translations of a field whose axes are periodic and whose grid resolves it.
-    Any group acts so, also one that mixes x and t (Lorentz boosts), or moves x by u. An element that changes the period
-    of a periodic field (a scaling, a rotation of a box) gives the values of the field of another period that are at the
-    points of the grid. These are right, but no period of it: read as periodic again, by a second element or `resample`,
-    they have a jump at the ends, unless the field is alike all along them (eddies in the middle of a large box), and
-    `is_valid` does not tell. Points that the moved field does
-    not reach are NaN: near ends that are not periodic, and all points of a single time if the group moves it, since
-    what the field is then at the old time only its equation knows. The whole datum is NaN where the moved graph is no
-    function (a wave that broke) or the transformation tears it (a denominator changes sign).
+    With ``regrid`` the result is resampled on the original grid by `resample`, and the group law holds up to the error
+    of resampling: exactly for translations of a field whose axes are periodic and whose grid resolves it. Any group
+    acts in this way, also groups that mix x and t (Lorentz boosts), or move x by u.
+
+    - An element that changes the period of a periodic field (a scaling, a rotation of a box) gives the values of the
+      moved field, which has another period, at the points of the grid. These values are right, but they are no period
+      of a field. A second element or `resample`, which take them as one, see a jump at the ends, unless the field is
+      constant there (eddies in the middle of a large box); `is_valid` does not tell.
+    - Points that the moved field does not reach are NaN: near ends that are not periodic, and all points of a field at
+      a single time that the group moves, since its values at the old time then depend on its equation.
+    - The whole datum is NaN where the moved graph is no function (a wave that broke) or the transformation tears it (a
+      denominator changes sign).
 
     Args:
         group: a group with an action on jets (x_1, ..., x_d, t, u_1, ..., u_c): a shipped one, one from
             `from_generators`, or one that `find_symmetries` found.
         periodic: whether fields are periodic along each of the d axes of space.
-        regrid: whether fields are brought back to the grid that they came on.
+        regrid: whether moved fields are resampled on the original grid.
 
     Raises:
-        ConfigurationError: the group has no action in so many dimensions, adds to u what changes along a periodic axis,
-            or (without ``regrid``) does not carry grids to grids; the message names the generator.
+        ConfigurationError: the group has no action in so many dimensions, adds something to u that changes along a
+            periodic axis, or (without ``regrid``) does not carry grids to grids; the message names the generator.
     """
 
     def __init__(self, group: LieGroup, periodic: Sequence[bool] = (True,), regrid: bool = False) -> None:
@@ -301,7 +303,7 @@ class FieldAction(Action):
         Args:
             x: field that is interpolated.
             grid: positions of the new values.
-            counts: numbers of points of the new grid along the axes of space; those of ``x`` by default.
+            counts: numbers of points of the new grid along the axes of space; default: the numbers of ``x``.
 
         Returns:
             The interpolated field, see `trivgeo.actions.resample`.
@@ -318,9 +320,9 @@ class FieldAction(Action):
         r"""Return the sum over the grid of :math:`\log |\det \partial u' / \partial u|`, plus the term of the grid,
         ``[*batch]``.
 
-        The grid counts with the determinant of its points and steps. With ``regrid`` it counts by half of
+        The term of the grid is the log-determinant of the map of its points and steps. With ``regrid`` it is half of
         :math:`c \log|\det D (x', t') / D (x, t)|` at each point, as in `ImageWarp`, with total derivatives along the
-        graph of u. If (x, t) moves by u, the derivative of u where it lands is
+        graph of u. If (x, t) moves by u, the derivative of the moved u at the moved point is
         :math:`\det \partial (x', t', u') / \partial (x, t, u)` divided by :math:`\det D (x', t') / D (x, t)`.
         """
         jets, unknowns = x.to_points(), x.values.shape[-2 - self.dims]
@@ -363,7 +365,7 @@ class FieldAction(Action):
         return values.unflatten(-1, reference.values.shape[-1 - self.dims :])
 
     def _corners(self, x: Field) -> Tensor:
-        """At each time the first point and the ends of the axes (a period away), ``[*batch, s, d + 1, d + 1]``."""
+        """The first point at each time, and the ends of the axes a period away, ``[*batch, s, d + 1, d + 1]``."""
         lengths = torch.tensor(x.counts, dtype=x.values.dtype, device=x.values.device)
         edges = lengths.unsqueeze(-1) * x.grid.steps
         edges = torch.cat([edges, torch.zeros_like(edges[..., :1])], -1)
@@ -379,7 +381,7 @@ class FieldAction(Action):
         return Grid(image[..., 0, :], edges)
 
     def _kept(self, g: Tensor, x: Field) -> Bool[Tensor, "*batch"]:
-        """Whether the denominator keeps one sign over the whole field."""
+        """Whether the denominator has one sign on the whole field."""
         points = self._corners(x).flatten(-3, -2) if self._keeps_grids else x.points()
         if not self._projectable:
             points = x.to_points()
@@ -404,7 +406,7 @@ class FieldAction(Action):
         )
 
     def _values(self, x: Field, points: Tensor) -> tuple[Tensor, Tensor]:
-        """u at points (x, t), ``[*batch, p, c]``, and whether it is known there."""
+        """Values of u at points (x, t), ``[*batch, p, c]``, and whether u is known there."""
         undefined = torch.isnan(points).any(-1)
         points = torch.where(undefined.unsqueeze(-1), 0.0, points)
         groups = (
@@ -416,8 +418,8 @@ class FieldAction(Action):
     def _slopes(self, x: Field) -> Tensor:
         """The derivatives of u by (x, t) at the points of the grid, ``[*batch, p, c, d + 1]``.
 
-        By t zero at fewer times than are interpolated: then a time that moves has no meaning, and of one that stays
-        they change no determinant.
+        The derivative by t is zero for fields at fewer times than interpolation needs: it then has no effect on the
+        determinant, as long as the group does not move the time.
         """
 
         def known(points: Tensor) -> Tensor:
@@ -427,10 +429,9 @@ class FieldAction(Action):
         return jvp_columns(known, x.points())
 
     def _solved(self, g: Tensor, inverse: Tensor, x: Field, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The moved jets at given (x, t) of a group that moves these by u: Newton's method for the moved u.
+        """The moved jets at given points (x, t) if the group moves these by u, and whether they were found.
 
-        The point (x, t, u) of the moved graph comes from a point of the graph: its preimage has the value there that
-        the field has.
+        Newton's method finds the moved u: the preimage of the point (x, t, u) has to be on the graph of the field.
         """
         jets = x.to_points()
         unknowns = jets.shape[-1] - self.dims - 1
@@ -441,7 +442,7 @@ class FieldAction(Action):
 
         batch = broadcast_shapes(self.group.batch_shape(g), jets.shape[:-2])
         u = jets[..., -unknowns:].expand(*batch, -1, -1)
-        for _ in range(_NEWTON_STEPS):
+        for _ in range(_NUM_NEWTON_STEPS):
             slope = jvp_columns(lambda u: miss(u, inverse), u)
             u = u - matmul(torch.linalg.inv_ex(slope).inverse, miss(u, inverse).unsqueeze(-1)).squeeze(-1)
         y = torch.cat([target.expand(*batch, -1, -1), u], -1)
@@ -452,9 +453,9 @@ class FieldAction(Action):
         return y, covered & found & ~self._folded(g, x).unsqueeze(-1)
 
     def _folded(self, g: Tensor, x: Field) -> Bool[Tensor, "*batch"]:
-        """Whether the moved graph lies over some (x, t) twice: its cells do not all keep their orientation."""
+        """Whether the moved graph is no function of (x, t): its cells do not all keep their orientation."""
         d, values = self.dims, x.values
-        for axis, cyclic in enumerate(self.periodic):  # up to the first point again
+        for axis, cyclic in enumerate(self.periodic):  # the first point closes a period
             values = torch.cat([values, values.narrow(axis - d, 0, 1)], axis - d) if cyclic else values
         shape = values.shape[-1 - d :]
         jets = Field(values, x.grid).to_points()
@@ -481,22 +482,26 @@ class FieldAction(Action):
     # What the group does to grids ----------------------------------------------------------------------------
 
     def _check_generators(self) -> bool:
-        """Whether grids go to grids; raises if that is needed, or if periodic fields are no longer periodic."""
+        """Whether generators carry grids to grids.
+
+        Raises:
+            ConfigurationError: they do not without ``regrid``, or do not keep fields periodic.
+        """
         keeps = self._projectable
         for name, v in zip(self.group.algebra.names, torch.eye(self.group.dim, dtype=torch.float64), strict=True):
-            g = self.group.exp(_PROBE_SIZE * v / self.group.basis.rows.norm(dim=-1).clamp(min=1.0).max())
+            g = self.group.exp(_PROBE_LENGTH * v / self.group.basis.rows.norm(dim=-1).clamp(min=1.0).max())
             self._check_period(name, g)
             if keeps and not self._affine_in_space(g):
                 if not self.regrid:
                     raise ConfigurationError(
                         f"group: expected generators that carry grids to grids, but {name} does not carry one time to "
-                        f"one time, affinely in x. Fields follow it with regrid=True"
+                        "one time, affinely in x. Fields follow it with regrid=True"
                     )
                 keeps = False
         return keeps
 
     def _affine_in_space(self, g: Tensor) -> bool:
-        """Whether the images of points at one time are at one time, and affine in x."""
+        """Whether images of points at one time have one time, and places affine in x."""
         places = torch.cartesian_prod(*(torch.tensor([0.7, 1.0, 1.3], dtype=torch.float64),) * self.dims)
         places = places.reshape(-1, self.dims)
         points = torch.cat([places, torch.full_like(places[:, :1], 0.9)], -1)
@@ -507,7 +512,7 @@ class FieldAction(Action):
         return bool(error <= _PROBE_TOLERANCE * (1.0 + image.abs().amax()))
 
     def _check_period(self, name: str, g: Tensor) -> None:
-        """Raise `ConfigurationError` if what a generator adds to u changes along a periodic axis."""
+        """Raise `ConfigurationError` if the change of u by a generator varies along a periodic axis."""
         whole = max(self.point_action.point_dims)
         jet = torch.linspace(0.6, 0.9, whole, dtype=torch.float64)
         for axis, cyclic in enumerate(self.periodic):
@@ -522,7 +527,7 @@ class FieldAction(Action):
 
 
 def _rows(mask: Tensor, x: Tensor) -> Tensor:
-    """A mask of data with dimensions of size one for the rest."""
+    """A mask ``[*batch]`` with dimensions of size one appended, as many as ``x`` has more."""
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
 
 
@@ -536,21 +541,21 @@ def resample(
 ) -> Field:
     """Interpolate a field on another grid; NaN at points outside of the field, or if its times do not increase.
 
-    Along periodic axes by trigonometric interpolation, exact for what the grid resolves; along others and in time by
-    cubic Lagrange interpolation from the four nearest nodes, error O(h^4). A field at fewer than four times is known at
-    these alone, unless ``extrapolated`` is given.
+    Periodic axes have trigonometric interpolation, exact for fields that the grid resolves; other axes and the time
+    cubic Lagrange interpolation from the four nearest nodes, with an error O(h^4). A field at fewer than four times is
+    known at these times alone, unless ``extrapolated`` is given.
 
     Args:
         field: values with their grid.
-        grid: where; its batch broadcasts against that of the field.
-        periodic: whether each axis of the field is.
-        counts: numbers of points of the grid along its axes; default those of the field.
-        extrapolated: the share of the time between the first and the last node up to which times outside are
-            extrapolated; fewer than four nodes are then interpolated by the polynomial through all of them.
+        grid: positions of the new values; its batch broadcasts against that of the field.
+        periodic: whether each axis of the field is periodic.
+        counts: numbers of points of the new grid along its axes; default: the numbers of the field.
+        extrapolated: largest distance of a time from the nodes, as a share of the time between the first and the last
+            node; fewer than four nodes are then interpolated by the polynomial through all of them.
 
     Raises:
-        ShapeError: a number of axes that is not the field's, batches that do not broadcast, or fewer than four points
-            on an axis that is not periodic.
+        ShapeError: the grid has another number of axes than the field, batches do not broadcast, or an axis that is
+            not periodic has fewer than four points.
     """
     counts = field.counts if counts is None else torch.Size(counts)
     axes, of_grid, of_counts = len(field.counts), grid.origin.shape[-1] - 1, len(counts)
@@ -576,7 +581,9 @@ def evaluate(
     periodic: Sequence[bool],
     extrapolated: float | None = None,
 ) -> tuple[Float[Tensor, "*out c r m"], Bool[Tensor, "*out r m"]]:
-    """Values at r groups of m points (x, t), each group at one time; finite everywhere, and where they mean something.
+    """Values at r groups of m points (x, t), each group at one time, and whether the field is known there.
+
+    Values are finite also where it is not known.
 
     Raises:
         ShapeError: see `resample`.
@@ -585,14 +592,14 @@ def evaluate(
     if len(periodic) != len(counts):
         raise ShapeError(f"periodic: expected one for each of {len(counts)} axes of space, got {list(periodic)}")
     for axis, count in enumerate(counts):
-        if count < _NODES and not periodic[axis]:
-            raise ShapeError(f"values: expected at least {_NODES} points on axis {axis}, got {count}")
+        if count < _NUM_NODES and not periodic[axis]:
+            raise ShapeError(f"values: expected at least {_NUM_NODES} points on axis {axis}, got {count}")
     nodes, weights, covered = _time_weights(field.grid.times, times, extrapolated)
     unknown = torch.isnan(field.values)
     dims = len(counts)
     coefficients = _time_first(_coefficients(torch.where(unknown, 0.0, field.values), periodic), dims)
     holes = unknown.any(-2 - dims, keepdim=True)
-    for axis, cyclic in enumerate(periodic):  # one hole spoils a trigonometric series
+    for axis, cyclic in enumerate(periodic):  # one unknown value makes a trigonometric series unknown
         holes = holes.any(axis - dims, keepdim=True) if cyclic else holes
     holes = _time_first(holes.to(coefficients), dims)
     total, inside = None, covered.unsqueeze(-1)
@@ -605,19 +612,19 @@ def evaluate(
         hole = _summed(_take(holes, index, dims + 1), _used(bases, periodic))
         part = weight.unsqueeze(-2) * value
         total = part if total is None else total + part
-        # nodes that are read by no more than rounding are not asked
+        # a node whose weight is rounding may be unknown
         inside = inside & ((reached & (hole.squeeze(-2) == 0)) | (weight.abs() <= tolerance(weight)))
     assert total is not None
     return total.movedim(-2, -3), inside
 
 
 def tolerance(reference: Tensor) -> float:
-    """How far numbers that are meant to be equal may differ, relative to one."""
+    """Relative difference up to which numbers count as equal."""
     return float(torch.finfo(reference.dtype).eps ** _TOLERANCE_EXPONENT)
 
 
 def _take(x: Tensor, index: Tensor, event: int) -> Tensor:
-    """Slices ``[*batch, r, ...]`` of ``[*batch, s, ...]``, whose last ``event`` dimensions are of one slice."""
+    """Slices ``[*batch, r, ...]`` of ``[*batch, s, ...]``, where a slice has ``event`` dimensions."""
     batch = broadcast_shapes(x.shape[: -event - 1], index.shape[:-1])
     x, index = x.expand(*batch, *x.shape[-event - 1 :]), index.expand(*batch, -1)
     return x.gather(len(batch), index[..., *[None] * event].expand(*index.shape, *x.shape[-event:]))
@@ -629,18 +636,20 @@ def _inverse(steps: Tensor) -> Tensor:
 
 
 def _time_weights(times: Tensor, at: Tensor, extrapolated: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The slices ``[*batch, r, k]`` that a time is interpolated from, their weights, and whether it is covered."""
+    """Numbers ``[*batch, r, k]`` of the slices that a time is interpolated from, weights, and whether it is covered."""
     batch = broadcast_shapes(times.shape[:-1], at.shape[:-1])
     times, at = times.expand(*batch, -1), at.expand(*batch, -1)
     near = tolerance(times) * (1.0 + times.abs().amax(-1, keepdim=True))
-    count = times.shape[-1] if extrapolated is not None and 1 < times.shape[-1] < _NODES else _NODES
+    count = times.shape[-1] if extrapolated is not None and 1 < times.shape[-1] < _NUM_NODES else _NUM_NODES
     if times.shape[-1] < count:
         distance, index = (at.unsqueeze(-1) - times.unsqueeze(-2)).abs().min(-1)
         return index.unsqueeze(-1), torch.ones_like(at).unsqueeze(-1), distance <= near
     beyond = (extrapolated or 0.0) * (times[..., -1:] - times[..., :1])
     low, high = times[..., :1] - beyond, times[..., -1:] + beyond
     covered = (at >= low - near) & (at <= high + near)
-    covered = covered & (times.diff(dim=-1) > 0).all(-1, keepdim=True)  # in no other order are four nodes the nearest
+    covered = covered & (times.diff(dim=-1) > 0).all(
+        -1, keepdim=True
+    )  # nearest nodes are neighbours in this order only
     at = _held(at, torch.minimum(torch.maximum(at, low), high), covered)
     first = (at.unsqueeze(-1) >= times.unsqueeze(-2)).sum(-1) - 2
     index = first.clamp(0, times.shape[-1] - count).unsqueeze(-1) + torch.arange(count, device=at.device)
@@ -648,7 +657,7 @@ def _time_weights(times: Tensor, at: Tensor, extrapolated: float | None) -> tupl
 
 
 def _held(at: Tensor, between: Tensor, covered: Tensor) -> Tensor:
-    """Those between the ends; one that is off them by rounding keeps the derivative that it has there."""
+    """Positions clamped between the ends; a covered one, which rounding took off them, keeps its derivative."""
     return torch.where(covered, at + (between - at).detach(), between)
 
 
@@ -670,7 +679,7 @@ def _time_first(values: Tensor, dims: int) -> Tensor:
 
 
 def _coefficients(values: Tensor, periodic: Sequence[bool]) -> Tensor:
-    """What the basis of each axis multiplies: cosine and sine coefficients, or the values."""
+    """Coefficients of the basis of each axis: of cosines and sines on periodic axes, else the values."""
     for axis, cyclic in enumerate(periodic):
         if cyclic:
             dim = axis - len(periodic)
@@ -680,9 +689,9 @@ def _coefficients(values: Tensor, periodic: Sequence[bool]) -> Tensor:
 
 
 def _bases(position: Tensor, counts: Sequence[int], periodic: Sequence[bool]) -> tuple[list[Tensor], Tensor]:
-    """For each axis the basis ``[*batch, r, m, k]`` at places in units of the steps ``[*batch, r, m, d]``.
+    """The basis of each axis, ``[*batch, r, m, k]``, and which places are inside.
 
-    And which places are inside.
+    Places ``[*batch, r, m, d]`` are in units of the steps.
     """
     bases, inside = [], torch.ones_like(position[..., 0], dtype=torch.bool)
     for axis, (count, cyclic) in enumerate(zip(counts, periodic, strict=True)):
@@ -698,7 +707,7 @@ def _bases(position: Tensor, counts: Sequence[int], periodic: Sequence[bool]) ->
 
 
 def _used(bases: Sequence[Tensor], periodic: Sequence[bool]) -> list[Tensor]:
-    """One where a basis reads a node by more than rounding, zero elsewhere; periodic axes are read as a whole."""
+    """Ones for nodes whose weight in a basis is more than rounding, zeros for others; a periodic axis is one node."""
     return [
         torch.ones_like(basis[..., :1]) if cyclic else (basis.abs() > tolerance(basis)).to(basis)
         for basis, cyclic in zip(bases, periodic, strict=True)
@@ -723,9 +732,9 @@ def _trigonometric(at: Tensor, count: int) -> Tensor:
 
 
 def _cubic(at: Tensor, count: int) -> Tensor:
-    """Weights of all n nodes 0, ..., n - 1, four of them not zero, ``[..., n]``."""
-    first = (at.detach().floor() - 1).clamp(0, count - _NODES).unsqueeze(-1)
-    nodes = first + torch.arange(_NODES, dtype=at.dtype, device=at.device)
+    """Weights of all n nodes 0, ..., n - 1, ``[..., n]``, of which four are not zero."""
+    first = (at.detach().floor() - 1).clamp(0, count - _NUM_NODES).unsqueeze(-1)
+    nodes = first + torch.arange(_NUM_NODES, dtype=at.dtype, device=at.device)
     weights = lagrange_weights(at, nodes)
     every = torch.arange(count, dtype=at.dtype, device=at.device)
     return torch.where(nodes.unsqueeze(-1) == every, weights.unsqueeze(-1), 0.0).sum(-2)

@@ -27,45 +27,38 @@ __all__ = ["ImageContent", "ImageGuard"]
 Interpolation = Literal["bilinear", "bicubic"]
 Padding = Literal["zeros", "border", "reflection"]
 
-_CHANNELS = (3, 4)
+_CHANNEL_COUNTS = (3, 4)  # last sizes that are taken for channels if both sizes before are above `_MAX_CHANNELS`
 _MAX_CHANNELS = 16
-"""A last size in `_CHANNELS` counts as channels, not a width, if the sizes before it are larger than this."""
-_MATRIX_TOLERANCE = 1e-4
-"""Largest distance of a matrix from one of the group, in units of half the longer side of a frame."""
-_MARGIN = 2
-"""Pixels of zeros on each side of an image that is sampled with its slopes."""
-_MAX_CELLS = 16
-"""Largest number of cells of the content along a side of the frame."""
-_EDGE_WIDTH = 0.1
-"""Distance beyond the edge of the frame, in units of half its longer side, at which content costs log 2."""
-_MIN_AREA = 4.0
-"""Area, in pixels, below which an image has shrunk to nothing."""
-_BOX_CORNERS = ((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, 1.0))
+_MATRIX_TOLERANCE = 1e-4  # distance of a matrix from the group, in units of half the longer side of a frame
+_MARGIN_IN_PIXELS = 2  # width of the border of zeros around an image that is sampled with its slopes
+_MAX_CELLS = 16  # cells of the content along a side of the frame
+_EDGE_WIDTH = 0.1  # distance beyond the frame, in units of half its longer side, at which content costs log 2
+_MIN_AREA_IN_PIXELS = 4.0  # an image of a smaller area has shrunk to nothing
+_BOX_CORNERS = ((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, 1.0))  # in units of the half sides of a box
 
 
 @checked
 class ImageWarp(Action):
     r"""A transformation of the plane applied to images: :math:`(g \cdot I)(p) = I(g^{-1} p)`.
 
-    Points p = (x right, y down), in one unit for both: the longer side of the frame is [-1, 1], the shorter one as
-    much less as it has fewer pixels, with the centres of pixels at ((2 i + 1) - w) / max(h, w). So rotations turn what
-    is on an image of any shape, and do not shear it; elements in pixels, as other libraries have them, are made by
-    `from_pixels`. Data are ``[*batch, c, h, w]``, of any size and number of channels; images of several sizes are a
-    list of ``[c, h, w]``, here and in an inverter. Outside its frame an image is zero, or ``fill``: the value of the
-    background, which is not zero in normalised images; or what the padding says. Which pixels show the image is said
-    by `coverage`.
+    Points are p = (x right, y down), in the same unit: the longer side of the frame is [-1, 1], the shorter one is
+    smaller in proportion, and centres of pixels are at x = ((2 i + 1) - w) / max(h, w). So rotations do not shear
+    images of any shape; `from_pixels` makes elements of the matrices in pixels that other libraries have. Data are
+    ``[*batch, c, h, w]``, of any size and number of channels; images of several sizes are a list of ``[c, h, w]``, here
+    and in an inverter. Outside its frame an image is zero, or ``fill``, the value of the background (which is not zero
+    in normalised images), or given by the padding. `coverage` tells which pixels show the image.
 
     Between pixels the image is interpolated, so ``(g h).I`` and ``g.(h.I)`` differ by the error of resampling. For a
-    smooth image it is second order in the size of a pixel with bilinear interpolation; only first order with torch's
-    bicubic kernel (a = -3/4; Keys 1981 shows that a = -1/2 alone does better), which looks sharper. A homography is
-    defined on an image if its denominator keeps its sign on the frame it is read into; the whole image is NaN
-    otherwise. So it is for elements that hold NaN, or read beyond all numbers.
+    smooth image the error is second order in the size of a pixel with bilinear interpolation, and first order with
+    torch's bicubic kernel (a = -3/4; Keys 1981 shows that only a = -1/2 is better), which looks sharper. A homography
+    is defined on an image if its denominator has one sign on the frame; otherwise the whole image is NaN, as it is for
+    elements that hold NaN, or whose points overflow.
 
-    What a warp moves out of the frame costs in an inversion, see `ImageGuard`: else an image that shows nothing is what
-    many an energy likes. A restored image that shows less than half of the contrast of the given one is not found, see
-    `trivgeo.inversion.InversionResult.found`. Both are right where clean images are moved, by g, within a frame on a
-    background of zeros or ``fill``; where the given images show more than the clean ones, such as clutter around
-    them, take ``guarded=False``.
+    Contrast that a warp moves out of the frame costs in an inversion, see `ImageGuard`; without this cost an image that
+    shows nothing minimises many energies. A restored image that shows less than half of the contrast of the given one
+    is not found, see `trivgeo.inversion.InversionResult.found`. Both are right where clean images are moved, by g,
+    within a frame on a background of zeros or ``fill``; where the given images show more than the clean ones, such as
+    clutter around them, take ``guarded=False``.
 
     Second derivatives, ``jacrev``, and ``vmap`` of ``torch.func.grad``, need torch 2.12, whose ``grid_sample`` has
     them; older versions raise a ``RuntimeError``. Derivatives in forward mode are those of bilinear interpolation.
@@ -76,8 +69,7 @@ class ImageWarp(Action):
         padding: ``"zeros"`` for ``fill`` outside the frame, ``"border"`` for the nearest pixel, ``"reflection"`` for
             the image mirrored at the edge of its frame.
         fill: the value outside the frame, one for all channels or one each; with ``padding="zeros"``.
-        guarded: whether what leaves the frame costs in an inversion; never with another padding, which leaves none
-            empty.
+        guarded: whether contrast that leaves the frame costs in an inversion; only with ``padding="zeros"``.
 
     Raises:
         ConfigurationError: the group does not act on the plane, an unknown mode or padding, or a fill that is not
@@ -129,7 +121,7 @@ class ImageWarp(Action):
 
     @property
     def noise_range(self) -> tuple[float, float]:
-        """Diffusion coefficients of a search without a schedule: from below a pixel to a third of half a frame."""
+        """Range of diffusion coefficients of a search without a schedule: below a pixel to a third of half a frame."""
         return 0.01, 0.35
 
     @property
@@ -140,8 +132,8 @@ class ImageWarp(Action):
     def __call__(self, g: Tensor, x: Any) -> Any:
         """The warped images, NaN where the transformation is not defined on the frame.
 
-        Images keep their dtype; the computation is in the wider one of both. Images that share many transformations
-        are read in place: the last batch dimensions in which ``x`` has size one cost no copies of it.
+        Images keep their dtype; the computation is in the wider dtype of elements and images. An image that is moved by
+        many elements is not copied for them: the last batch dimensions of ``x`` may have size one.
 
         Returns:
             Images ``[*out, c, h, w]``, or a list of them.
@@ -171,8 +163,8 @@ class ImageWarp(Action):
         channels, height, width = x.shape[-3:]
         inverse = self.group.inverse(g)
         event = len(self.group.element_shape)
-        # at NaN torch reads some pixel of the border, and outside memory in the backward pass; at numbers that
-        # overflow when they are counted in pixels, too
+        # at NaN, and at numbers that overflow in pixels, torch reads some pixel of the border, and in the backward pass
+        # memory outside of the image
         bound = torch.finfo(g.dtype).max / (16 * max(height, width))
         kept = (
             self._keeps_frame(inverse, height, width)
@@ -181,7 +173,7 @@ class ImageWarp(Action):
         )
         inverse = torch.where(kept[..., *[None] * event], inverse, self.group.identity(dtype=g.dtype, device=g.device))
         source = self.point_action(inverse, pixel_centres(height, width, g))
-        if not self.point_action._is_affine:  # else sums of entries of its matrix
+        if not self.point_action._is_affine:  # affine images are bounded by the entries of the matrix
             kept = kept & (source.detach().flatten(-2).abs().amax(-1) < bound)
             source = torch.where(kept[..., None, None], source, 0.0)
         padded = x.reshape(*(1,) * (len(batch) - (x.ndim - 3)), *x.shape)
@@ -197,7 +189,7 @@ class ImageWarp(Action):
         if height != width:  # each side is [-1, 1] to torch
             across, down = half_sides(height, width)
             grid = torch.stack([grid[..., 0] / across, grid[..., 1] / down], -1)
-        # what is zero outside the frame is the difference from the background
+        # the difference from the background is zero outside the frame
         rows = rows if fill is None else rows - fill
         warped = sample_images(rows, grid, self.mode, self.padding)
         warped = warped if fill is None else warped + fill
@@ -245,16 +237,16 @@ class ImageWarp(Action):
         height, width = check_sides(size)
         source = self.source_points(g, height, width).detach()
         pixels = 0.5 * (max(height, width) * source + source.new_tensor([width - 1, height - 1]))
-        # pixels that the kernel reads beyond both neighbours, less rounding
+        # pixels that the kernel reads beyond the two neighbours, less rounding
         beyond = (1 if self.mode == "bicubic" else 0) - 16 * torch.finfo(source.dtype).eps * max(height, width)
         inside = (pixels >= beyond) & (pixels <= source.new_tensor([width - 1, height - 1]) - beyond)
         return inside.all(-1)
 
     def to_pixels(self, g: Tensor, size: tuple[int, int]) -> Float[Tensor, "*batch 3 3"]:
-        """The homography in pixels: from where something is in I to where it is in ``g.I``.
+        """The homography in pixels that maps positions in I to positions in ``g.I``.
 
-        Matrices on (x, y, 1), with the centres of pixels at whole numbers, as of ``warpPerspective`` of OpenCV, of
-        kornia, and of ``ProjectiveTransform`` of scikit-image. The last entry is one, where it can be.
+        Matrices act on (x, y, 1), with the centres of pixels at integers, as in ``warpPerspective`` of OpenCV and
+        kornia, and ``ProjectiveTransform`` of scikit-image. The last entry is one unless it is zero.
 
         Args:
             g: elements ``[*batch, *element_shape]``.
@@ -337,13 +329,13 @@ class ImageWarp(Action):
             raise ConfigurationError(f"{name}: expected a floating-point tensor of images, got {hint}")
         if x.ndim < 3 or 0 in x.shape[-3:]:
             raise ShapeError(f"{name}: expected images [*batch, c, h, w], got {list(x.shape)}")
-        if x.shape[-1] in _CHANNELS and min(x.shape[-3:-1]) > _MAX_CHANNELS:
+        if x.shape[-1] in _CHANNEL_COUNTS and min(x.shape[-3:-1]) > _MAX_CHANNELS:
             raise ShapeError(
                 f"{name}: expected [*batch, c, h, w], channels first, got {list(x.shape)}; see Tensor.movedim"
             )
 
     def _background(self, rows: Tensor) -> Tensor | None:
-        """The value outside the frame of each channel; ``None`` for zero."""
+        """The value of each channel outside the frame; ``None`` for zero."""
         if self._fill is None:
             return None
         if len(self.fill) not in (1, rows.shape[1]):
@@ -368,7 +360,7 @@ class ImageWarp(Action):
 
 
 def _check_fill(fill: float | Sequence[float], padding: str) -> tuple[float, ...]:
-    """One number, or one for each channel."""
+    """The fill as a tuple of one number, or one for each channel."""
     values = tuple(fill) if isinstance(fill, Sequence) else (fill,)
     if not values or not all(isinstance(value, int | float | np.number) and math.isfinite(value) for value in values):
         raise ConfigurationError(f"fill: expected a finite number, or one for each channel, got {fill!r}")
@@ -433,10 +425,9 @@ def check_sides(size: tuple[int, int]) -> tuple[int, int]:
 def sample_images(
     x: Float[Tensor, "b c h w"], grid: Float[Tensor, "b p q 2"], mode: Interpolation, padding: Padding
 ) -> Float[Tensor, "b c p q"]:
-    """Interpolate images at points, as torch's ``grid_sample``, with derivatives in forward mode.
+    """Interpolate images at points, as torch's ``grid_sample``, which has no derivative in forward mode.
 
-    ``grid_sample`` has no derivative in forward mode. Where one is taken, values come from the four pixels around each
-    point.
+    Where such a derivative is taken, values come from the four pixels around each point.
 
     Args:
         x: images ``[b, c, h, w]``, each on the square [-1, 1]^2.
@@ -448,7 +439,7 @@ def sample_images(
         Values ``[b, c, p, q]``.
 
     Raises:
-        ConfigurationError: a derivative in forward mode of the bicubic kernel.
+        ConfigurationError: the derivative is taken in forward mode of the bicubic kernel.
     """
     if torch.compiler.is_compiling() or not in_forward_mode():
         return functional.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=False)
@@ -464,22 +455,23 @@ def sample_with_slopes(
 
     Args:
         x: images.
-        position: points (x, y) in pixels, whose centres are at whole numbers.
+        position: points (x, y) in pixels, whose centres are at integers.
 
     Returns:
         Values and their two derivatives, ``[b, c, p]``, per pixel.
     """
     height, width = x.shape[-2:]
-    flat = functional.pad(x, (_MARGIN,) * 4).flatten(2)
+    margin = _MARGIN_IN_PIXELS
+    flat = functional.pad(x, (margin,) * 4).flatten(2)
     # beyond two pixels of zeros nothing changes
-    across = position[..., 0].clamp(-_MARGIN, width)
-    down = position[..., 1].clamp(-_MARGIN, height)
+    across = position[..., 0].clamp(-margin, width)
+    down = position[..., 1].clamp(-margin, height)
     left, top = across.floor(), down.floor()
     right_share, lower_share = (across - left).unsqueeze(1), (down - top).unsqueeze(1)
-    corner = ((top.long() + _MARGIN) * (width + 2 * _MARGIN) + left.long() + _MARGIN).unsqueeze(1)
+    corner = ((top.long() + margin) * (width + 2 * margin) + left.long() + margin).unsqueeze(1)
     corner = corner.expand(-1, flat.shape[1], -1)
     upper_left, upper_right = flat.gather(2, corner), flat.gather(2, corner + 1)
-    below = corner + (width + 2 * _MARGIN)
+    below = corner + (width + 2 * margin)
     lower_left, lower_right = flat.gather(2, below), flat.gather(2, below + 1)
     upper = upper_left + right_share * (upper_right - upper_left)
     lower = lower_left + right_share * (lower_right - lower_left)
@@ -488,7 +480,7 @@ def sample_with_slopes(
 
 
 def _bilinear(x: Tensor, grid: Tensor, padding: Padding) -> Tensor:
-    """The sum over four pixels of value times weight."""
+    """Bilinear interpolation of images at points of the square, as the sum over four pixels of value times weight."""
     height, width = x.shape[-2:]
     across, down = (_position(grid[..., axis], size, padding) for axis, size in enumerate((width, height)))
     flat = x.flatten(2)
@@ -503,7 +495,7 @@ def _bilinear(x: Tensor, grid: Tensor, padding: Padding) -> Tensor:
 
 
 def _position(coordinate: Tensor, size: int, padding: Padding) -> Tensor:
-    """The coordinate in pixels, whose centres are at whole numbers, after the padding has brought it inside."""
+    """A coordinate in pixels, whose centres are at integers, moved inside by a padding other than zeros."""
     position = 0.5 * ((coordinate + 1) * size - 1)
     if padding == "reflection":
         beyond = (position + 0.5).abs()
@@ -529,7 +521,7 @@ class ImageContent(NamedTuple):
 
     Attributes:
         points: centre of the contrast of each cell of the frame, ``[*batch, cells, 2]``.
-        shares: share of the contrast that lies in each cell, ``[*batch, cells]``; zero for an image without any.
+        shares: share of the contrast that lies in each cell, ``[*batch, cells]``; zero for an image without contrast.
         box: corners of a box of two standard deviations of the contrast each way, ``[*batch, 4, 2]``.
         pixels: number of pixels that are as large as a square of area one, ``[*batch]``.
         half_sides: half the width and the height of the frame, ``[*batch, 2]``.
@@ -547,13 +539,13 @@ class ImageGuard(ContentGuard):
 
     .. math:: \sum_c m_c \sum_{i=1}^{2} \log(1 + \max(|(g.q_c)_i| - s_i, 0)^2 / 0.1^2) + 2 \max(\log(4 / a(g)), 0)
 
-    with m_c the share of the contrast (the squared difference from the background) in a cell, q_c its centre, s_i half
-    the sides of the frame, one for the longer, and a(g) the area in pixels of the box of the content. Zero while the
-    content stays in the frame on more than four pixels, since a cell lies with its centre in the convex hull of its
-    content. Of an image with no contrast nothing is lost.
+    with m_c the share of the contrast (the squared difference from the background) in a cell, q_c the centre of the
+    contrast in it, s_i half the sides of the frame, one for the longer, and a(g) the area in pixels of the box of the
+    content. The cost is zero while the content stays in the frame on more than four pixels, since q_c lies in the
+    convex hull of the content, and for an image without contrast.
 
     Args:
-        point_action: of the group on points of the plane.
+        point_action: action of the group on points of the plane.
         fill: the background, one number for all channels or one for each.
     """
 
@@ -590,7 +582,7 @@ class ImageGuard(ContentGuard):
         beyond = torch.relu(self.point_action(g, content.points).abs() - content.half_sides.unsqueeze(-2)) / _EDGE_WIDTH
         outside = 2 * torch.hypot(torch.ones_like(beyond), beyond).log().sum(-1)
         area = self._area(g, content).clamp(min=torch.finfo(g.dtype).tiny)
-        return (content.shares * outside).sum(-1) + 2 * torch.relu((_MIN_AREA / area).log())
+        return (content.shares * outside).sum(-1) + 2 * torch.relu((_MIN_AREA_IN_PIXELS / area).log())
 
     def kept(self, g: Tensor, content: ImageContent) -> Float[Tensor, "*out"]:
         """Return the share of the contrast that g leaves in the frame, ``[*batch]``, in [0, 1].
@@ -599,7 +591,7 @@ class ImageGuard(ContentGuard):
         """
         inside = (self.point_action(g, content.points).abs() <= content.half_sides.unsqueeze(-2)).all(-1)
         lost = (content.shares * (~inside).to(content.shares.dtype)).sum(-1)
-        return (1 - lost) * (self._area(g, content) / _MIN_AREA).clamp(max=1.0)
+        return (1 - lost) * (self._area(g, content) / _MIN_AREA_IN_PIXELS).clamp(max=1.0)
 
     def empty(self, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch c h w"]:
         """Return images that show the background alone, of the shape of ``x``, ``[*batch, c, h, w]``."""

@@ -16,11 +16,11 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action, PointAction
 from trivgeo.groups.action import JetAction
 
-_TIME_TOLERANCE = 1e-6  # relative difference below which times of an initial condition are one
+_TIME_TOLERANCE = 1e-6  # relative difference below which times of an initial condition are equal
 
 
 class OperatorInput(NamedTuple):
-    """Input of a solution operator: an initial condition, and the points at which its solution is wanted.
+    """Input of a solution operator: an initial condition, and the points at which the solution is evaluated.
 
     Let d be the dimension of space and c the number of unknowns. Then x is (x_1, ..., x_d) and u is (u_1, ..., u_c).
 
@@ -66,7 +66,7 @@ class OperatorAction(Action):
         return OperatorInput(torch.where(kept, initial, math.nan), torch.where(kept, query, math.nan))
 
     def _kept(self, g: Tensor, x: OperatorInput) -> Bool[Tensor, "*batch"]:
-        """Whether the denominator keeps one sign over all points."""
+        """Whether the denominator has one sign on all points."""
         low, high = None, None
         for part in x:
             d = self.point_action.denominator(g, part)
@@ -129,10 +129,10 @@ def interpolate(
     Args:
         x: nodes, distinct, in any order.
         y: values at the nodes.
-        at: where to interpolate.
+        at: positions at which ``y`` is interpolated.
 
     Raises:
-        ShapeError: fewer than four nodes.
+        ShapeError: there are fewer than four nodes.
     """
     count = x.shape[-1]
     if count < 4:

@@ -1,4 +1,4 @@
-"""The action on data that each carry something that stays where it is: what they are to be compared with."""
+"""The action on pairs of a datum and a reference that does not move, such as the target of a registration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Referenced(NamedTuple):
 
     Attributes:
         x: the data, with batch dimensions ``[*batch]``.
-        reference: ``[*batch, ...]``, one for each datum.
+        reference: a reference for each datum, ``[*batch, ...]``.
     """
 
     x: Any
@@ -42,7 +42,7 @@ class WithReference(Action):
         action: the action on the data alone.
 
     Raises:
-        ConfigurationError: it is no action, or already one with references.
+        ConfigurationError: ``action`` is no action, or already an action with references.
 
     Example:
         >>> action = WithReference(PointCloud(Translation(2)))
@@ -54,7 +54,7 @@ class WithReference(Action):
     def __init__(self, action: Action) -> None:
         self.action = check_type("action", action, Action)  # type: ignore[type-abstract]
         if isinstance(action, WithReference):
-            raise ConfigurationError(f"action: expected one without references, got {action!r}")
+            raise ConfigurationError(f"action: expected an action without references, got {action!r}")
         self.group = action.group
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class WithReference(Action):
         return None if guard is None else _ReferencedGuard(guard)
 
     def __call__(self, g: Tensor, x: Referenced) -> Referenced:
-        """The moved data, beside references that have not moved.
+        """The moved data with their references, which have not moved.
 
         Raises:
             ShapeError: an element or a datum has the wrong shape, or the batches do not broadcast.
@@ -105,13 +105,13 @@ class WithReference(Action):
         reference = check_tensor(f"{name}.reference", x.reference)
         if reference.shape[: len(batch)] != batch:
             raise ShapeError(
-                f"{name}.reference: expected one for each datum, [{', '.join(map(str, batch))}, ...], got "
+                f"{name}.reference: expected a reference for each datum, [{', '.join(map(str, batch))}, ...], got "
                 f"{list(reference.shape)}"
             )
 
 
 class _ReferencedGuard(ContentGuard):
-    """The guard of data, beside references."""
+    """The guard of the data, which ignores references."""
 
     def __init__(self, guard: ContentGuard) -> None:
         self._guard = guard

@@ -91,10 +91,10 @@ class EvolutionEquation:
         return tuple(s.name for s in self._symbols if s not in self.system.parameters)
 
     def residual(self, jet: Mapping[str, Tensor], **parameters: float | Tensor) -> Tensor:
-        """Left side minus right side, as written, at given values of the unknowns and of their derivatives.
+        """Left side minus right side of the equations as written, at values of the unknowns and their derivatives.
 
         Args:
-            jet: values by name, ``[*batch]``, of all that `jet` lists; other names are ignored.
+            jet: values ``[*batch]`` by name, of all names in the attribute `jet`; other names are ignored.
             **parameters: values of all `parameters`.
 
         Returns:
@@ -122,14 +122,14 @@ class JetFunction:
         system: the equations.
 
     Attributes:
-        jet: the names of what is read, such as ``u_xx``, sorted.
+        jet: the names of the symbols that are read, such as ``u_xx``, sorted.
         parameters: the names of parameters, in alphabetical order.
     """
 
     def __init__(self, expressions: Sequence[Any], system: EvolutionSystem) -> None:
         self.expressions = tuple(expressions)
         symbols = {symbol for e in self.expressions for symbol in e.free_symbols}
-        # a constant has values where the unknowns have
+        # constants get the shape of the values of an unknown
         symbols |= set() if symbols - set(system.parameters) else {system.unknowns[0]}
         self._symbols = sorted(symbols, key=str)
         self.jet = tuple(s.name for s in self._symbols if s not in system.parameters)
@@ -140,7 +140,7 @@ class JetFunction:
         return f"JetFunction({list(self.expressions)})"
 
     def __call__(self, jet: Mapping[str, Tensor], **parameters: float | Tensor) -> Tensor:
-        """The values.
+        """The values of the expressions.
 
         Args:
             jet: values of derivatives by name, such as ``{"u_x": ...}``; see `trivgeo.pde.EvolutionEquation`.
@@ -168,12 +168,7 @@ class JetFunction:
 
 
 def check_parameters(names: Sequence[str], parameters: Mapping[str, Any], equation: str = "") -> None:
-    """Check that there is a value for each parameter, and for nothing else.
-
-    Args:
-        names: names of all parameters.
-        parameters: values by name.
-        equation: text of the equation that has the parameters, for the message.
+    """Check that there is a value for each parameter, and for nothing else; messages quote the text of the equation.
 
     Raises:
         ConfigurationError: a value is missing, or a name is unknown.

@@ -13,7 +13,7 @@ from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
 __all__ = ["interpolate_solution", "interpolation_error"]
 
-_RESIDUAL_SHARES = (0.25, 0.75)  # shares of a piece at which residuals are taken; in its middle they vanish
+_RESIDUAL_SHARES = (0.25, 0.75)  # shares of a piece at which residuals are taken; in the middle of a piece they vanish
 
 
 def interpolate_solution(
@@ -25,22 +25,22 @@ def interpolate_solution(
 ) -> Float[Tensor, "b c q ..."]:
     r"""A solution between the times at which it is known, by its equation :math:`u_t = L u + N(u)`.
 
-    Between two nodes a time H apart :math:`\hat u(t) = e^{(t - t_0) L} \hat u_0 + c(t)`, with the rest c the cubic
-    that has the values 0 and :math:`\hat u_1 - e^{H L} \hat u_0`, and the slopes of the equation, at both ends; it is
-    taken in the frame in which waves that L disperses are at rest. Linear equations so come out exactly, others with an
-    error of order 4 in H, and of order 2 in the distance from a node where the nodes are off the solution by something
-    else: `interpolation_error` estimates it. Waves that products alias have no slopes of N. Values of a slope that are
-    not finite count as zero.
+    Between two nodes a time H apart :math:`\hat u(t) = e^{(t - t_0) L} \hat u_0 + c(t)`. The rest c is a cubic in the
+    frame in which waves that L disperses are at rest, with the values 0 and :math:`\hat u_1 - e^{H L} \hat u_0` and the
+    slopes of the equation at the ends. Linear equations are interpolated exactly, others with an error of order 4 in H,
+    and of order 2 in the distance from a node where the values at the nodes have errors of their own:
+    `interpolation_error` estimates it. In modes that products alias, N counts as zero, and so do slopes that are not
+    finite.
 
     Args:
         equation: the equation, whose coefficients depend on neither place nor time.
-        values: at the nodes, periodic, on one grid at all times.
-        steps: of the grids, see `trivgeo.actions.Grid`.
+        values: periodic values at the nodes, on one grid at all times.
+        steps: steps of the grids, see `trivgeo.actions.Grid`.
         nodes: increasing times, at least two.
-        times: where the solution is wanted; beyond the last node the last piece goes on.
+        times: times of the result; beyond the last node the last piece is extrapolated.
 
     Raises:
-        ShapeError: fewer than two nodes, or not as many as the values have times.
+        ShapeError: there are fewer than two nodes, or another number of nodes than times of the values.
         DomainError: the nodes do not increase.
     """
     pieces = _Pieces(equation, values, steps, nodes)
@@ -56,17 +56,17 @@ def interpolation_error(
 ) -> Float[Tensor, "b q"]:
     r"""Estimates of the error of `interpolate_solution`, relative to the size of the field.
 
-    The residual r of the equation at a quarter and three quarters of a piece of length H is what the slope is off
-    there. A smooth solution is off by :math:`s^2 (1 - s)^2` times a constant at the share s of the piece, whose slope
-    says what the constant is: :math:`e = \tfrac{16}{3} s^2 (1 - s)^2 H |r|`. Beyond the last node it is taken in the
-    same way. Zero for linear equations.
+    The residual r of the equation at a quarter and three quarters of a piece of length H is the error of the slope
+    there. For smooth solutions the error at the share s of a piece is a constant times :math:`s^2 (1 - s)^2`, and the
+    error of the slope determines the constant: :math:`e = \tfrac{16}{3} s^2 (1 - s)^2 H |r|`, also beyond the last
+    node. The error is zero for linear equations.
 
     Args:
         equation: as for `interpolate_solution`, like ``values``, ``steps`` and ``nodes``.
-        times: where the solution is wanted.
+        times: times at which the error is estimated.
 
     Returns:
-        The norm of the error divided by that of the field at the node before.
+        The norm of the error divided by the norm of the field at the node before.
 
     Raises:
         ShapeError: as for `interpolate_solution`.
@@ -89,12 +89,12 @@ def interpolation_error(
 
 
 class _Pieces:
-    """The solution between each two nodes, as Fourier coefficients ``[b, q, c, *m]``; see `interpolate_solution`."""
+    """The solution between adjacent nodes as Fourier coefficients ``[b, q, c, *m]``, see `interpolate_solution`."""
 
     def __init__(self, equation: SpectralEquation, values: Tensor, steps: Tensor, nodes: Sequence[float]) -> None:
         if len(nodes) < 2 or values.shape[2] != len(nodes):
             raise ShapeError(
-                f"nodes: expected at least two, one for each of {values.shape[2]} times, got {list(nodes)}"
+                f"nodes: expected at least two times, one for each of {values.shape[2]} values, got {list(nodes)}"
             )
         if list(nodes) != sorted(set(nodes)):
             raise DomainError(f"nodes: expected increasing times, got {list(nodes)}")
@@ -106,7 +106,7 @@ class _Pieces:
         self.is_linear = self._slope is None
 
     def _products(self, state: Tensor) -> Tensor | None:
-        """N of states, in modes that no product aliases; nothing for linear equations."""
+        """N of states, in modes that no product aliases; ``None`` for linear equations."""
         rest = self._equation.nonlinear(self.modes, state)
         if rest is None:
             return None
@@ -114,20 +114,20 @@ class _Pieces:
         return torch.where(torch.isfinite(torch.view_as_real(slope)).all(-1), slope, 0.0)
 
     def residual(self, state: Tensor, slope: Tensor) -> Tensor:
-        """What a slope is off that of the equation, in modes that no product aliases."""
+        """The error of a slope in time by the equation, in modes that no product aliases."""
         rest = self._products(state)
         off = slope - self._linear * state
         return off if rest is None else self.modes.kept * off - rest
 
     def place(self, times: Tensor) -> tuple[Tensor, Tensor]:
-        """The number of the piece of each time, ``[b, q]``, and its share of the piece, ``[b, q, 1, ...]``."""
+        """The number of the piece that holds each time, ``[b, q]``, and the share that is over, ``[b, q, 1, ...]``."""
         known = torch.as_tensor(self._nodes, dtype=times.dtype, device=times.device)
         first = (torch.searchsorted(known, times.contiguous(), right=True) - 1).clamp(0, len(known) - 2)
         share = (times - known[first]) / (known[first + 1] - known[first])
         return first, share[..., *[None] * (self._state.ndim - 2)]
 
     def at(self, first: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        """The solution in pieces, at shares of them, and its slope in time."""
+        """The solution and its slope in time, at shares of pieces."""
         known = torch.as_tensor(self._nodes, dtype=s.dtype, device=s.device)
         length = (known[first + 1] - known[first]).reshape(s.shape)
         linear, state = self._linear, self._state

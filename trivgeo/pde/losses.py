@@ -26,8 +26,8 @@ __all__ = ["ConservedQuantities", "characteristic", "prolongation"]
 def characteristic(equation: EvolutionEquation, symmetry: Symmetry) -> JetFunction:
     r"""Return the rate at which a symmetry moves a function, :math:`Q^a = \eta^a - \xi^i \partial_i u^a`.
 
-    The rate is a function of the values of derivatives. It vanishes on functions that the one-parameter group leaves
-    invariant: its square is a loss for those, as for travelling waves with :math:`\partial_t + c \partial_x`.
+    The rate is a function of the values of derivatives. It vanishes on functions that are invariant under the
+    one-parameter group: its square is a loss for these, as for travelling waves with :math:`\partial_t + c \partial_x`.
 
     ```python
     kdv = EvolutionEquation("u_t + u*u_x + u_xxx = 0")
@@ -51,17 +51,17 @@ def prolongation(equation: EvolutionEquation, symmetry: Symmetry) -> JetFunction
 
     .. math:: \mathrm{pr} X_Q (\Delta^b) = \sum_{a, J} D_J Q^a \, \partial \Delta^b / \partial u^a_J
 
-    (Olver 1993, eq. 5.5). It vanishes on solutions, and so does that of every symmetry: its square asks a network for
-    more than the residual at a point, since derivatives of the residual are in it (Akhound-Sadegh, Perreault-Levasseur,
-    Brandstetter, Welling and Ravanbakhsh 2023, "Lie point symmetry and physics-informed networks").
+    (Olver 1993, eq. 5.5). For every symmetry this rate vanishes on solutions. Its square is a stronger loss than the
+    residual at a point, since it holds derivatives of the residual (Akhound-Sadegh, Perreault-Levasseur, Brandstetter,
+    Welling and Ravanbakhsh 2023, "Lie point symmetry and physics-informed networks").
 
     Args:
         equation: the equations.
         symmetry: a vector field on (x, t, u), see `characteristic`.
 
     Returns:
-        A function of values by name, which `JetFunction.jet` lists: derivatives of higher order than in the equation
-        are among them.
+        A function of the values of derivatives, some of higher order than in the equation; `JetFunction.jet` has their
+        names.
 
     Raises:
         ConfigurationError: the field has other variables than the equation.
@@ -83,7 +83,7 @@ def prolongation(equation: EvolutionEquation, symmetry: Symmetry) -> JetFunction
 
 
 class ConservedQuantities:
-    r"""The integrals of densities over the box of periodic fields, which solutions keep: monitors, and losses.
+    r"""Integrals of densities over the box of periodic fields, constant on solutions: monitors and losses.
 
     ```python
     laws = conservation_laws("u_t + u*u_x + u_xxx = 0", order=2)
@@ -93,8 +93,8 @@ class ConservedQuantities:
     ```
 
     Args:
-        laws: what `trivgeo.symmetry.conservation_laws` found, or some of it.
-        parameters: a number for each parameter that densities hold.
+        laws: conservation laws that `trivgeo.symmetry.conservation_laws` found.
+        parameters: a number for each parameter in the densities.
 
     Raises:
         ConfigurationError: there is no law, or a density holds places, which jump at the ends of a period, or
@@ -111,8 +111,8 @@ class ConservedQuantities:
         for law in self._laws:
             if not law.is_periodic:
                 raise ConfigurationError(
-                    f"laws: expected densities without places and derivatives by time, which periodic fields at one "
-                    f"time have, got {law.density}: `is_periodic` tells"
+                    "laws: expected densities of periodic fields at one time, without places and derivatives by time "
+                    f"(`is_periodic`), got {law.density}"
                 )
         self._densities = JetFunction([law.density for law in self._laws], self._system)
         check_parameters(self._densities.parameters, self._parameters)
@@ -124,7 +124,7 @@ class ConservedQuantities:
         """The integral of each density at each time.
 
         Args:
-            field: periodic, with the unknowns in alphabetical order.
+            field: periodic field with the unknowns in alphabetical order.
 
         Raises:
             ShapeError: the field has another number of unknowns or axes than the laws.

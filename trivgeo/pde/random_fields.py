@@ -28,7 +28,7 @@ class GaussianField:
         sigma: amplitude.
         tau: inverse correlation length.
         gamma: decay; realisations have fewer than gamma - 1/2 square-integrable derivatives.
-        num_modes: m, the number of wave numbers.
+        num_modes: number m of wave numbers.
         length: the period.
 
     Raises:
@@ -74,7 +74,7 @@ class FourierSeries(Described):
     """Real periodic functions without mean, by their Fourier coefficients; they can be evaluated anywhere.
 
     Attributes:
-        coefficients: of cos and sin, `[*batch, 2, m]`, for wave numbers 1, ..., m.
+        coefficients: coefficients of cos and sin, ``[*batch, 2, m]``, for wave numbers 1, ..., m.
         length: the period.
     """
 
@@ -82,7 +82,7 @@ class FourierSeries(Described):
     length: float
 
     def __call__(self, x: Float[Tensor, " p"]) -> Float[Tensor, "*batch p"]:
-        """Values at positions shared by the batch."""
+        """The values at positions that all functions share."""
         modes = self.coefficients.shape[-1]
         phase = 2.0 * math.pi / self.length * x.unsqueeze(-1) * torch.arange(1, modes + 1, dtype=x.dtype)
         return self.coefficients[..., 0, :] @ torch.cos(phase).mT + self.coefficients[..., 1, :] @ torch.sin(phase).mT

@@ -16,9 +16,9 @@ from trivgeo.checks import check_positive, checked
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
-_CONTOUR_POINTS = 32  # number of points of the circle over which the coefficients are means
-_BAR_AFTER = 2.0  # seconds after which a progress bar appears
-_MIN_POINTS = 8  # smallest number of points along an axis
+_NUM_CONTOUR_POINTS = 32  # points of the circle over which the coefficients are means
+_PROGRESS_BAR_DELAY = 2.0  # seconds after which a progress bar appears
+_MIN_POINTS = 8  # points along an axis
 
 
 @checked
@@ -27,18 +27,18 @@ def solve(
 ) -> Field:
     r"""Solve :math:`u_t = L u + N(u)` from a periodic field at one time.
 
-    Fourier modes in space, of which products keep two thirds (no aliasing); in time the exponential Runge-Kutta method
-    of order 4 of Cox and Matthews (ETDRK4), whose coefficients are means over a circle (Kassam and Trefethen 2005):
-    L, however stiff, costs no small steps and is exact where N vanishes.
+    The method is pseudo-spectral in space: products keep two thirds of the Fourier modes, so that there is no aliasing.
+    In time it is the exponential Runge-Kutta method of order 4 of Cox and Matthews (ETDRK4), whose coefficients are
+    means over a circle (Kassam and Trefethen 2005): a stiff L needs no small steps, and is exact where N vanishes.
 
-    Waves of the initial field beyond the kept modes (`FourierModes.kept`) are no part of the solution unless the
-    equation is linear: they are left out after the initial time. The grid has to resolve the field with less than a
-    third of its points as wave numbers.
+    Modes of the initial field beyond `FourierModes.kept` are left out after the initial time unless the equation is
+    linear: the wave numbers of the field have to be less than a third of the number of points.
 
     Args:
         equation: the equation, with its multiplier and its product terms.
         initial: the field; every datum may have a grid and a time of its own.
-        times: of the solution, increasing and not before that of the initial field, where the field is as it came.
+        times: increasing times of the solution, from the time of the initial field on; at that time it is returned
+            unchanged.
         max_step: the longest step in time.
 
     Returns:
@@ -46,8 +46,8 @@ def solve(
 
     Raises:
         ConfigurationError: ``max_step`` is not positive.
-        ShapeError: the initial field has several times, or fewer than 8 points on an axis, or the equation returns
-            coefficients of a shape that does not fit those of the field.
+        ShapeError: the initial field has several times, or fewer than 8 points on an axis, or coefficients that the
+            equation returns do not broadcast to those of the field.
         DomainError: the times do not increase, or the solution blew up.
     """
     check_positive("max_step", max_step)
@@ -60,7 +60,7 @@ def solve(
     grid = initial.grid.at(times)
     gaps = grid.times.diff(dim=-1, prepend=initial.grid.times)
     if not bool((gaps[..., :1] >= 0).all() and (gaps[..., 1:] > 0).all()):
-        raise DomainError(f"times: expected increasing ones from {initial.grid.times.min():.6g} on, got {grid.times}")
+        raise DomainError(f"times: expected increasing times from {initial.grid.times.min():.6g} on, got {grid.times}")
     # data that share their grid and times share all coefficients
     steps, gaps = _shared(initial.grid.steps[..., 0, :, :], 2), _shared(gaps, 1)
     modes = FourierModes.of(steps, counts)
@@ -74,7 +74,7 @@ def solve(
     _check_coefficients("linear", linear, state)
     values = []
     substeps = [max(1, math.ceil(float(gap.max()) / max_step)) for gap in gaps.unbind(-1)]
-    with tqdm(total=sum(substeps), desc="solve", disable=None, delay=_BAR_AFTER, leave=False) as bar:
+    with tqdm(total=sum(substeps), desc="solve", disable=None, delay=_PROGRESS_BAR_DELAY, leave=False) as bar:
         for gap, number in zip(gaps.unbind(-1), substeps, strict=True):
             step = gap[..., *[None] * (len(counts) + 1)] / number
             if first is None:
@@ -94,7 +94,7 @@ def solve(
 
 
 def _check_coefficients(name: str, values: Tensor, state: Tensor) -> None:
-    """Raise `ShapeError` unless the values of an equation's method broadcast to the Fourier coefficients of a field."""
+    """Raise `ShapeError` unless values returned by a method of an equation broadcast to the coefficients of a field."""
     expected = state.shape
     if values.ndim > len(expected) or any(
         n not in (1, m) for n, m in zip(reversed(values.shape), reversed(expected), strict=False)
@@ -106,7 +106,7 @@ def _check_coefficients(name: str, values: Tensor, state: Tensor) -> None:
 
 
 class _ETDRK4:
-    """One step of the method, with its coefficients."""
+    """The coefficients of the method for one length of steps, and a step as a call."""
 
     def __init__(self, equation: SpectralEquation, modes: FourierModes, step: Tensor, linear: Tensor) -> None:
         self._equation, self._modes = equation, modes
@@ -114,14 +114,14 @@ class _ETDRK4:
         z = (step * linear).to(torch.complex128)
         q = torch.zeros_like(z)
         sums = [q, q.clone(), q.clone(), q.clone()]
-        for k in range(_CONTOUR_POINTS):
-            at = z + cmath.rect(1.0, 2 * math.pi * (k + 0.5) / _CONTOUR_POINTS)
+        for k in range(_NUM_CONTOUR_POINTS):
+            at = z + cmath.rect(1.0, 2 * math.pi * (k + 0.5) / _NUM_CONTOUR_POINTS)
             e, half, cube = at.exp(), (0.5 * at).exp(), at**3
             sums[0] += (half - 1) / at
             sums[1] += (-4 - at + e * (4 - 3 * at + at**2)) / cube
             sums[2] += (2 + at + e * (at - 2)) / cube
             sums[3] += (-4 - 3 * at - at**2 + e * (4 - at)) / cube
-        self._q, self._f1, self._f2, self._f3 = ((step * total / _CONTOUR_POINTS).to(kind) for total in sums)
+        self._q, self._f1, self._f2, self._f3 = ((step * total / _NUM_CONTOUR_POINTS).to(kind) for total in sums)
         self._half, self._full = (0.5 * z).exp().to(kind), z.exp().to(kind)
 
     def __call__(self, u: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class _ETDRK4:
 
 
 def _shared(x: Tensor, event: int) -> Tensor:
-    """One row in place of equal ones, with dimensions of size one for the batch."""
+    """One row with batch dimensions of size one, if all rows are equal, else all of them."""
     rows = x.reshape(-1, *x.shape[x.ndim - event :])
     if len(rows) and bool((rows == rows[:1]).all()):
         return rows[0].reshape(*[1] * (x.ndim - event), *rows.shape[1:])

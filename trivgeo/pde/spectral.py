@@ -1,6 +1,4 @@
-"""Periodic evolution equations in Fourier space: modes, the equation as a multiplier and a nonlinear rest, and how
-both are derived from its text.
-"""
+"""Periodic evolution equations in Fourier space: modes, and a multiplier and a nonlinear rest, derived from text."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ class FourierModes(NamedTuple):
 
     Attributes:
         wave: the wave vectors in d dimensions, ``[*batch, d, *m]``, where *m are the modes of `torch.fft.rfftn`.
-        kept: one for the modes, fewer than a third of the points each way, that a product of two functions leaves free
-            of aliasing, zero for others, ``[*m]``.
+        kept: one for modes that products of two functions do not alias, with wave numbers below a third of the number
+            of points along each axis, zero for other modes, ``[*m]``.
         counts: the numbers of points along the axes.
     """
 
@@ -67,13 +65,13 @@ class FourierModes(NamedTuple):
         return tuple(range(-len(self.counts), 0))
 
     def along(self, axis: int) -> Float[Tensor, "..."]:
-        """Return component ``axis`` of the wave vectors; i times it is the derivative along this axis."""
+        """Return component ``axis`` of the wave vectors; times i it is the derivative along this axis."""
         dims = len(self.counts)
         return self.wave.narrow(-dims - 1, axis, 1)
 
     @property
     def squared(self) -> Float[Tensor, "..."]:
-        """The squared lengths of the wave vectors: minus the Laplace operator."""
+        """The squared lengths of the wave vectors: the multiplier of minus the Laplace operator."""
         return self.wave.square().sum(-len(self.counts) - 1, keepdim=True)
 
 
@@ -109,12 +107,12 @@ class SpectralEquation(Described, ABC):
         r"""The equation in Fourier space that is derived from a text, a SymPy equation or an `EvolutionEquation`.
 
         L holds all linear terms with constant coefficients in the equation's own unknown. Products are taken between
-        values on the grid; terms such as :math:`u u_x` as derivatives of fluxes, here :math:`(u^2 / 2)_x`. Quadratic
-        terms are free of aliasing, others are not entirely.
+        values on the grid, and terms such as :math:`u u_x` are derivatives of fluxes, here :math:`(u^2 / 2)_x`.
+        Quadratic terms are free of aliasing; terms of higher degree are aliased in part.
 
         Args:
-            equation: `EvolutionEquation`, or what it takes; its coefficients depend on neither x nor t. Components of
-                fields are the unknowns in alphabetical order, coordinates of grids its variables without t.
+            equation: an `EvolutionEquation`, or its argument; coefficients depend on neither x nor t. Components of
+                fields are the unknowns in alphabetical order, coordinates of grids the variables without t.
             **parameters: a number for each parameter.
 
         Raises:
@@ -132,9 +130,9 @@ class LinearTerm(NamedTuple):
     """Linear term with a constant coefficient.
 
     Attributes:
-        unknown: the position of the unknown that is differentiated.
-        orders: number of derivatives in each space variable.
-        coefficient: its factor.
+        unknown: number of the unknown that is differentiated.
+        orders: order of the derivative in each space variable.
+        coefficient: the factor of the derivative.
     """
 
     unknown: int
@@ -143,11 +141,11 @@ class LinearTerm(NamedTuple):
 
 
 class Flux(NamedTuple):
-    """A multiple of a function of the unknowns, of which an equation holds the derivative in one space variable.
+    """A multiple of a function of the unknowns whose derivative in one space variable is a term of an equation.
 
     Attributes:
-        axis: the position of the space variable.
-        coefficient: the factor.
+        axis: number of the space variable.
+        coefficient: the factor of the function.
         function: a SymPy polynomial in the unknowns.
     """
 
@@ -163,7 +161,7 @@ class Splitting(NamedTuple):
         diagonal: L, terms in the equation's own unknown.
         coupling: terms in other unknowns.
         fluxes: the :math:`f_j`.
-        rest: r, a SymPy expression of unknowns and their derivatives, if it does not vanish.
+        rest: r, a SymPy expression of unknowns and their derivatives; empty if it vanishes.
     """
 
     diagonal: list[LinearTerm]
@@ -173,14 +171,7 @@ class Splitting(NamedTuple):
 
 
 def split(equation: EvolutionEquation, parameters: Mapping[str, float]) -> list[Splitting]:
-    """Split the right sides of an equation into linear terms, fluxes and a rest.
-
-    Args:
-        equation: one or more evolution equations.
-        parameters: values of its parameters by name.
-
-    Returns:
-        One splitting for each unknown.
+    """Split the right sides of an equation into linear terms, fluxes and a rest, at values of its parameters.
 
     Raises:
         ConfigurationError: the coefficients depend on x or t, or a value is missing or no real number.
@@ -222,7 +213,7 @@ def _split_right_side(system: Any, own: int, right: Any) -> Splitting:
 
 
 def _without_time(system: Any, index: Sequence[int], unknown: int) -> tuple[int, tuple[int, ...]]:
-    """An unknown, and its numbers of derivatives in each space variable."""
+    """An unknown, and the order of its derivative in each space variable."""
     return unknown, tuple(k for i, k in enumerate(index) if i != system.time)
 
 
@@ -299,7 +290,7 @@ class _DerivedEquation(SpectralEquation):
         return _joined(slopes, self._channel)
 
     def _spectra(self, modes: FourierModes, components: Sequence[Tensor]) -> Iterator[Tensor] | None:
-        """The Fourier coefficients of all products, those of fluxes before the rest of the same equation."""
+        """The Fourier coefficients of all products; the fluxes of an equation come before its rest."""
         if self._products is None:
             return None
         jets = [components[a] if not any(k) else _derivative(modes, k) * components[a] for a, k in self._jets]
@@ -330,7 +321,7 @@ def _derivative(modes: FourierModes, orders: Sequence[int]) -> Tensor:
 
 
 def _separated(x: Tensor, count: int, dim: int) -> Sequence[Tensor]:
-    """The entries along a dimension, which stays; a single one without a call of torch, as fast as code by hand."""
+    """The entries along a dimension, which keeps size one; a single entry needs no call of torch."""
     return x.split(1, dim) if count > 1 else (x,)
 
 

@@ -1,4 +1,4 @@
-"""The vorticity equation, which is not local: its velocity is an integral of the unknown."""
+"""The vorticity equation, which is not local: the velocity is an integral of the unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Vorticity(SpectralEquation):
         nu: kinematic viscosity.
 
     Raises:
-        ConfigurationError: it is not positive.
+        ConfigurationError: the viscosity is not positive.
     """
 
     def __init__(self, nu: float) -> None:

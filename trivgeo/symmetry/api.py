@@ -30,9 +30,7 @@ def _require_libraries() -> None:
 def solved_form(pde: Any, time: Any = None) -> tuple[list[Any], EvolutionSystem]:
     """The residuals of equations as exact SymPy expressions, and the equations solved for leading derivatives.
 
-    Args:
-        pde: an equation or a list of them, as text or in SymPy, see `find_symmetries`.
-        time: the independent variable in whose highest derivatives equations are solved, see `find_symmetries`.
+    Equations and time are those of `find_symmetries`.
 
     Raises:
         ConfigurationError: as for `find_symmetries`.
@@ -209,8 +207,8 @@ def conservation_laws(pde: Any, order: int = 2, degree: int = 3, *, time: Any = 
 
     Args:
         pde: as for `find_symmetries`; as many equations as unknowns, in any number of variables.
-        order: of the derivatives in the multipliers.
-        degree: the total degree of multipliers as polynomials in the variables, the unknowns and their derivatives.
+        order: largest order of the derivatives in the multipliers.
+        degree: largest total degree of multipliers as polynomials in the variables, unknowns and derivatives.
         time: the variable of the densities, in whose derivatives the equations are solved if they can be; default:
             ``t`` if there is one, else as for `find_symmetries`.
 
@@ -240,13 +238,13 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
     Args:
         pde: an equation or a list of them, as text or in SymPy, see `find_symmetries`.
         parameter: the parameter, or its name.
-        values: numbers to try; default: fractions such as exponents of textbooks are, integers up to 6, halves up to 3
-            and thirds up to 2.
+        values: numbers to try; default: the fractions that textbooks have as exponents: integers up to 6, halves up to
+            3 and thirds up to 2, of both signs.
 
     Returns:
-        The dimension beside superposition by value, in the order tried; see
-        `trivgeo.symmetry.determining.dimension.Dimension`. It may be that of the generic equations where only those of
-        the value are linear: superposition is more.
+        The dimension without superposition, by value, in the order tried; see
+        `trivgeo.symmetry.determining.dimension.Dimension`. Where the equations are linear at that value alone, it may
+        equal the generic dimension: superposition is then what is added.
 
     Raises:
         ConfigurationError: as for `find_symmetries`, or the equations have no such parameter.
@@ -273,15 +271,15 @@ def special_functions(pde: Any, function: str, candidates: Sequence[Any] = ()) -
         pde: see `find_symmetries`; functions of an unknown, or of one variable, that are called but have no
             derivatives are arbitrary, such as f in ``"u_t = diff(f(u)*u_x, x)"``.
         function: the name of the function.
-        candidates: expressions of its argument by the name that it has in the equations, such as ``["exp(u)", "u^n"]``
-            for f(u); other names are new parameters. Default: 1, exp z, log z, z log z, z^n with a parameter n, where z
-            is the argument, and z to the fractions that `special_values` tries, where there are more than for z^n.
+        candidates: expressions of the function's argument, which is named as in the equations: ``["exp(u)", "u^n"]``
+            for f(u). Other names are new parameters. Default: 1, exp z, log z, z log z, z^n with a parameter n, where z
+            is the argument, and z to the fractions that `special_values` tries, if they have more symmetries than z^n.
 
     Returns:
         All symmetries by function, in the order tried.
 
     Raises:
-        ConfigurationError: as for `find_symmetries`, or there is no such function, or a candidate is none of its
+        ConfigurationError: as for `find_symmetries`, or there is no such function, or a candidate is no function of its
             argument.
 
     Example:

@@ -54,14 +54,14 @@ class ConservationLaw:
 
     @property
     def is_periodic(self) -> bool:
-        """True if periodic fields at one time have a density: it holds neither places nor derivatives by time."""
+        """True if the density is a function of periodic fields at one time: without places and time derivatives."""
         space = {v for i, v in enumerate(self.variables) if i != self.time}
         times = [index[self.time] for _, _, index in self.system.jets_in(self.density)]
         return not self.density.free_symbols & space and not any(times)
 
     @property
     def text(self) -> str:
-        """The law as it is written, such as ``D_t(u) + D_x(u^2/2 + u_xx) = 0``."""
+        """The law as text, such as ``D_t(u) + D_x(u^2/2 + u_xx) = 0``."""
         space = [v for i, v in enumerate(self.variables) if i != self.time]
         parts = [(self.variables[self.time], self.density), *zip(space, self.fluxes, strict=True)]
         return " + ".join(f"D_{v}({_written(e)})" for v, e in parts) + " = 0"
@@ -87,7 +87,7 @@ class ConservationLaws(FoundSequence[ConservationLaw]):
         jets: unknowns and derivatives in multipliers.
 
     Attributes:
-        laws: no combination of them is trivial.
+        laws: independent laws: no combination of them is trivial.
         order: the order of derivatives in the multipliers.
         degree: the total degree of the multipliers as polynomials.
     """
@@ -178,16 +178,11 @@ def divergence(system: EvolutionSystem, components: Sequence[sp.Expr]) -> sp.Exp
 
 
 def fluxes(system: EvolutionSystem, expression: sp.Expr, time: int) -> list[sp.Expr]:
-    r"""Components P with Div P = expression, where the Euler operators of the expression vanish; density first reduced.
+    r"""Components P with Div P = expression, one for each variable; the Euler operators of the expression vanish.
 
     Along :math:`u_s = b + s (u - b)` the derivative of the expression is, by parts, a divergence (Olver 1993, section
-    5.4), which is integrated over s; constants b are 0 or else 1. Derivatives in space that stand alone in the density
-    are integrated by parts, so that its order is low. The result is checked.
-
-    Args:
-        system: the equations, for their jets.
-        expression: in jets.
-        time: the place of the variable of the density.
+    5.4), which is integrated over s; constants b are 0 or else 1. Derivatives in space that are linear in the density,
+    the component of number ``time``, are integrated by parts, so that its order is low. The result is checked.
 
     Raises:
         AlgebraError: an integral has no closed form.
@@ -254,7 +249,7 @@ def _integrated(expression: sp.Expr, s: sp.Symbol) -> sp.Expr | None:
 
 
 def _without_constants(system: EvolutionSystem, component: sp.Expr, direction: int) -> sp.Expr:
-    """Without terms that do not depend on the unknowns nor on the variable in which they are differentiated."""
+    """A component less the terms that depend neither on unknowns nor on its own variable: their derivative is zero."""
     symbols = [z for z, _, _ in system.jets_in(component)]
     gathered: dict[sp.Expr, sp.Expr] = {}
     for term in sp.Add.make_args(component):
@@ -265,7 +260,7 @@ def _without_constants(system: EvolutionSystem, component: sp.Expr, direction: i
 
 
 def _reduced(system: EvolutionSystem, components: list[sp.Expr], time: int) -> list[sp.Expr]:
-    """The same divergence, with a density of lower order: less total derivatives in space, which go to the fluxes."""
+    """Components of the same divergence whose density has lower order: its derivatives in space go to the fluxes."""
     for _ in range(_MAX_PARTIAL_INTEGRATIONS):
         step = _by_parts(system, components[time], time)
         if step is None:
@@ -278,7 +273,7 @@ def _reduced(system: EvolutionSystem, components: list[sp.Expr], time: int) -> l
 
 
 def _by_parts(system: EvolutionSystem, density: sp.Expr, time: int) -> tuple[int, sp.Expr] | None:
-    """A direction of space and what has the highest terms of a density as part of its derivative."""
+    """A direction of space, and a function whose derivative in it contains the term of highest order of a density."""
     for term in sp.Add.make_args(density):
         jets = system.jets_in(term, derivatives=True)
         if not jets:
@@ -303,19 +298,13 @@ def _rank(a: int, index: Index) -> tuple[int, int, Index]:
     return sum(index), a, index
 
 
-_MAX_COLUMNS = 1500  # unknown coefficients of multipliers
-_NUM_POINTS = 48  # random points that are evaluated at once
-_NUM_SPARE_ROWS = 24  # equations more than unknown coefficients
+_MAX_COEFFICIENTS = 1500  # unknown coefficients of multipliers
+_NUM_POINTS = 48  # random points in one batch
+_NUM_SPARE_EQUATIONS = 24  # linear equations beyond the number of unknown coefficients
 
 
 def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaws:
-    """Search for conservation laws of equations, see `trivgeo.symmetry.conservation_laws`.
-
-    Args:
-        pde: an equation or a list of them, as text or in SymPy.
-        order: largest order of derivatives in multipliers.
-        degree: largest degree of multipliers.
-        time: the independent variable in whose highest derivatives equations are solved, see `find_symmetries`.
+    """Search for conservation laws of equations; the arguments are those of `trivgeo.symmetry.conservation_laws`.
 
     Raises:
         ConfigurationError: there are more or fewer equations than unknowns.
@@ -325,8 +314,8 @@ def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaw
     system = EvolutionSystem(residuals, time)
     if len(residuals) != len(system.unknowns):
         raise ConfigurationError(
-            f"pde: expected as many equations as unknowns {system.unknowns}, got {len(residuals)}: others have "
-            "multipliers of trivial laws"
+            f"pde: expected as many equations as unknowns {system.unknowns}, got {len(residuals)}: other systems have "
+            "multipliers that belong to trivial laws"
         )
     space = _MultiplierSpace(system, [sp.expand(system.in_jets(e)) for e in residuals], order, degree)
     names = [v.name for v in system.variables]
@@ -342,7 +331,7 @@ def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaw
 
 
 def _simplicity(law: ConservationLaw) -> tuple[int, int, int, str]:
-    """Few variables in the multipliers, then low order and degree, first."""
+    """The key by which laws are sorted: low order of the multipliers first, then few variables and operations."""
     symbols = {s for m in law.multipliers for s in m.free_symbols}
     order = max((len(s.name.partition("_")[2]) for s in symbols), default=0)
     return (
@@ -355,7 +344,7 @@ def _simplicity(law: ConservationLaw) -> tuple[int, int, int, str]:
 
 @dataclass(frozen=True)
 class _Series:
-    """What is known at random points: monomials of the multipliers, and the equations with their derivatives."""
+    """Power series at random points: of the monomials of multipliers, and of the equations and their derivatives."""
 
     monomials: Values  # [monomials, points, terms]
     equations: list[Values]
@@ -373,10 +362,10 @@ class _MultiplierSpace:
     equations hold.
 
     Args:
-        system: the equations in solved form, which says what derivatives are free.
-        equations: the equations as they are multiplied, in jets.
-        order: of derivatives in the multipliers.
-        degree: of the polynomials.
+        system: the equations in solved form, which determines the derivatives that are free on solutions.
+        equations: left sides less right sides, in jets.
+        order: largest order of derivatives in the multipliers.
+        degree: largest total degree of the polynomials.
 
     Raises:
         ConfigurationError: there are too many monomials.
@@ -395,12 +384,12 @@ class _MultiplierSpace:
         self._keys = free
         self._symbols = (*system.variables, *self.jets)
         count = math.comb(len(self._symbols) + degree, degree) * len(equations)
-        if count > _MAX_COLUMNS:
+        if count > _MAX_COEFFICIENTS:
             raise ConfigurationError(
-                f"degree: expected multipliers of at most {_MAX_COLUMNS} terms, got {count} of degree {degree} in "
+                f"degree: expected multipliers of at most {_MAX_COEFFICIENTS} terms, got {count} of degree {degree} in "
                 f"{len(self._symbols)} symbols: lower the order or the degree"
             )
-        # what is complicated comes first: the reduced basis then has it once each
+        # complicated monomials come first: the reduced basis then has each of them in one row only, where possible
         self._monomials = sorted(multi_indices(len(self._symbols), degree), key=self._complexity, reverse=True)
         self._place = {m: i for i, m in enumerate(self._monomials)}
         self._slopes = {
@@ -417,10 +406,10 @@ class _MultiplierSpace:
         return max(orders, default=0), sum(orders), sum(powers[n:]), sum(powers), powers
 
     def solve(self) -> list[tuple[sp.Expr, ...]]:
-        """A basis of the multipliers, one for each equation.
+        """A basis of the multipliers, each a tuple with one expression for each equation.
 
         Raises:
-            ConfigurationError: they are not rational in the parameters, of low degree.
+            ConfigurationError: multipliers are not rational functions of low degree in the parameters.
         """
         primes = usable_primes([*self.equations, *self._slopes.values()])
         generic = self._null_space(primes[0], random_values(self._parameters, primes[0], seed=5))
@@ -450,7 +439,7 @@ class _MultiplierSpace:
         rows: list[Values] = []
         for seed in itertools.count():
             rows.append(self._rows(self._series(prime, fixed, seed), prime))
-            if sum(map(len, rows)) >= width + _NUM_SPARE_ROWS:
+            if sum(map(len, rows)) >= width + _NUM_SPARE_EQUATIONS:
                 break
             if seed > width:
                 raise ConfigurationError("pde: expected equations that are defined at some rational points, got others")
@@ -458,7 +447,7 @@ class _MultiplierSpace:
 
     @cached_property
     def _orders(self) -> tuple[int, int]:
-        """The order to which series are needed, and that of the highest jet."""
+        """The order to which power series are needed, and the order of the highest jet."""
         top = max(sum(index) for index in self._indices)
         return top, top
 

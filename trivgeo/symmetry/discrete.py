@@ -28,7 +28,7 @@ __all__ = [
     "discrete_symmetries_of_operator",
 ]
 
-_MAX_CANDIDATES = 1000  # exchanges and changes of signs that are tried
+_MAX_CANDIDATES = 1000  # signed permutations of the variables that are tried
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class DiscreteSymmetry:
     """A transformation that exchanges variables and changes signs.
 
     Attributes:
-        images: where each variable goes: a variable, or minus a variable.
+        images: the image of each variable: a variable, or minus a variable.
         variables: the variables.
-        breaking: for functions and operators how far it is from a symmetry: 0 for one, about 1 for a transformation
-            that has nothing to do with them; for equations 0.
+        breaking: distance from a symmetry of a function or operator: 0 for a symmetry, about 1 for an unrelated
+            transformation; for equations 0.
     """
 
     images: tuple[sp.Expr, ...]
@@ -48,7 +48,7 @@ class DiscreteSymmetry:
 
     @property
     def text(self) -> str:
-        """The transformation as it is written, such as ``x -> -x, u -> -u``."""
+        """The transformation as text, such as ``x -> -x, u -> -u``."""
         pairs = zip(self.variables, self.images, strict=True)
         return ", ".join(f"{variable} -> {image}" for variable, image in pairs if image != variable)
 
@@ -88,11 +88,11 @@ def discrete_symmetries(pde: Any, *, time: Any = None) -> tuple[DiscreteSymmetry
         time: see `trivgeo.symmetry.find_symmetries`.
 
     Returns:
-        The symmetries beside the identity, those of few changes first.
+        The symmetries other than the identity, those with few changes first.
 
     Raises:
         ConfigurationError: see `trivgeo.symmetry.find_symmetries`; or there are more than 1000 candidates, or the
-            equations have several branches, or roots of even powers, whose signs are not seen.
+            equations have several branches, or roots of even powers, whose signs the check cannot see.
     """
     residuals = residuals_of(pde)
     system = EvolutionSystem(residuals, time)
@@ -131,10 +131,10 @@ def discrete_symmetries_of_operator(
     Args:
         network: values ``[b, c, *n]`` to values of the same shape.
         initial: periodic fields at one time, see `trivgeo.symmetry.from_data.solution_operator.symmetries_of_operator`.
-        tolerance: breaking of a symmetry.
+        tolerance: largest breaking of a symmetry.
 
     Returns:
-        The symmetries beside the identity, the least broken first.
+        The symmetries other than the identity, the least broken first.
 
     Raises:
         ShapeError: see `trivgeo.symmetry.from_data.solution_operator.symmetries_of_operator`.
@@ -173,10 +173,10 @@ def discrete_symmetries_of_function(
     Args:
         function: function of points ``[p, n]``.
         points: where it is evaluated, ``[p, n]``.
-        tolerance: breaking of a symmetry.
+        tolerance: largest breaking of a symmetry.
 
     Returns:
-        The symmetries beside the identity, the least broken first.
+        The symmetries other than the identity, the least broken first.
 
     Raises:
         ShapeError: the points or the values have another shape.
@@ -213,7 +213,6 @@ def discrete_symmetries_of_function(
 
 
 def _finite(name: str, values: Tensor) -> Tensor:
-    """The values of a function, if they are finite."""
     if not bool(values.isfinite().all()):
         raise ConfigurationError(f"{name}: expected finite values, got NaN or infinity")
     return values
@@ -232,7 +231,7 @@ def _varies(values: Tensor) -> Tensor:
 
 
 def _candidates(space: Sequence[int], unknowns: int) -> Iterator[tuple[_SignedPermutation, _SignedPermutation]]:
-    """Signed permutations of the variables of space, and of the unknowns."""
+    """All pairs of a signed permutation of the variables of space and one of the unknowns."""
     counts = [2**k * math.factorial(k) for k in (len(space), unknowns)]
     if math.prod(counts) > _MAX_CANDIDATES:
         raise ConfigurationError(

@@ -25,18 +25,18 @@ from trivgeo.symmetry.equations.vector_fields import Symmetry
 __all__ = ["OrderReduction", "Quadrature", "integrate_by_symmetries", "reduce_order"]
 
 _MAX_EXPONENT_MULTIPLE = 6  # exp(n C) with larger n keeps its constant C
-_POINT = sp.Rational(1, 7)  # where limits are tried, apart by this
+_TRIAL_POINT_STEP = sp.Rational(1, 7)  # coordinates of the point at which expressions are evaluated are its multiples
 
 
 def _plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
-    """A solution z with C in place of exp(n C), so that C may have either sign or be zero, where it stands alone."""
+    """A solution z with C in place of exp(n C) where C occurs in no other way: C then may have any sign, or be zero."""
 
     def is_plain(e: sp.Expr, one_signed: bool) -> bool:
         roots = [p.base.as_base_exp() for p in e.atoms(sp.Pow) if not p.exp.is_Integer]
         inside = [f.as_base_exp()[0] for base, _ in roots for f in (sp.Mul.make_args(base) if one_signed else (base,))]
         return not e.has(sp.log(constant)) and constant not in inside
 
-    # a root of a multiple of the constant has one sign of two, and is taken where nothing else is left
+    # a root of a multiple of the constant has one sign of two, and is taken only if there is no other form
     for one_signed, n in itertools.product((True, False), range(_MAX_EXPONENT_MULTIPLE, 0, -1)):
         changed = sp.simplify(z.subs(constant, sp.log(constant) / n))
         # a product of roots is the root of a product, up to its sign; both signs are solutions
@@ -56,9 +56,8 @@ def _with_limits(
 
     Args:
         slope: y' of the solutions.
-        relation: an expression that vanishes on them.
+        relation: an expression that vanishes on the solutions.
         constants: C1, ..., of which the last is added to the relation.
-        equation: what they solve.
     """
     last = constants[-1]
     for c in constants[:-1]:
@@ -69,7 +68,7 @@ def _with_limits(
         lost = not before.has(*INFINITE) and before != 0 and _is_real(before) and equation.has_slope(before)
         if lost or not equation.has_slope(after):
             continue
-        # a multiple of the relation, with another last constant, is finite at C = 0, too
+        # also a multiple of the relation, with another last constant, may be finite at C = 0
         for scale in (sp.S.One, c):
             new = sp.expand(scale * (relation + last).subs(c, 1 / c)) - last
             at_zero = new.subs(c, 0)
@@ -80,7 +79,7 @@ def _with_limits(
 
 
 def _real_logarithms(relation: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
-    """A relation with log(e^2) / 2 in place of log(e) for e in the variables: real for e of either sign."""
+    """A relation with log(e^2) / 2 in place of log(e) where e holds variables: real for e of either sign."""
     if relation.has(sp.I):
         return relation
 
@@ -105,7 +104,7 @@ def _is_real(e: sp.Expr) -> bool:
     """Whether an expression is real somewhere."""
     symbols = sorted(e.free_symbols, key=str)
     for sign in (1, -1):
-        value = e.subs({s: sign * (1 + k) * _POINT for k, s in enumerate(symbols)}).evalf()
+        value = e.subs({s: sign * (1 + k) * _TRIAL_POINT_STEP for k, s in enumerate(symbols)}).evalf()
         if value.is_number and value.is_finite and abs(sp.im(value)) == 0:
             return True
     return False
@@ -158,7 +157,7 @@ class _OrdinaryEquation(NamedTuple):
         return not there.has(*INFINITE) and bool(vanishes(sp.diff(curve, x, self.order) - there))
 
     def has_solutions(self, slope: sp.Expr, relation: sp.Expr) -> bool:
-        """Return True if curves of a slope, or the one curve y(x) that a relation is, solve the equation."""
+        """Return True if the curves of a slope, or the one curve that a relation gives as y = y(x), are solutions."""
         y = self.plane[1]
         return self.has_slope(slope) if (relation - y).has(y) else self.has_curve(y - relation)
 
@@ -167,7 +166,7 @@ class _OrdinaryEquation(NamedTuple):
         return field[0] != 0 and self.has_slope(sp.cancel(field[1] / field[0]))
 
     def left_out(self, field: Field) -> list[sp.Expr]:
-        """Return single solutions y(x) that are orbits of a symmetry, or on which it vanishes."""
+        """Return single solutions y(x) that are orbits of a symmetry, or on which the symmetry vanishes."""
         y = self.plane[1]
         places = [*field]
         if field[0] != 0:
@@ -188,7 +187,7 @@ class _OrdinaryEquation(NamedTuple):
         return found
 
     def _excess(self, slope: sp.Expr) -> sp.Expr:
-        """How much curves of a slope miss the equation by."""
+        """The residual of the equation at curves of a slope."""
         rates = _slope_rates(self.plane, slope, self.order)
         return rates[-1] - self.right.xreplace(dict(zip(self.jets[1:], rates[:-1], strict=True)))
 
@@ -198,8 +197,8 @@ class _SolutionFamily(NamedTuple):
 
     Attributes:
         slope: y' in x, y and the constants.
-        relation: what vanishes on the solutions.
-        constants: those that are held.
+        relation: an expression that vanishes on the solutions.
+        constants: the constants that slope or relation hold.
     """
 
     slope: sp.Expr
@@ -210,7 +209,7 @@ class _SolutionFamily(NamedTuple):
     def of(
         cls, slope: sp.Expr, relation: sp.Expr, constants: Sequence[sp.Symbol], equation: _OrdinaryEquation
     ) -> _SolutionFamily:
-        """The family with its constants numbered from one, in a form that has as many members as may be."""
+        """The family with its constants numbered from one, in the form that has the most members."""
         # all constants but the last belong to the slope
         held = [c for c in constants if slope.has(c) or relation.has(c)]
         if len(held) == len(constants) and slope.free_symbols.issuperset(constants[:-1]):
@@ -223,7 +222,7 @@ class _SolutionFamily(NamedTuple):
 def _not_held(
     plane: Plane, special: Sequence[_SolutionFamily], general: Sequence[_SolutionFamily]
 ) -> list[_SolutionFamily]:
-    """Those of some families, of fewer constants, that no general ones hold."""
+    """The special families, of fewer constants, whose solutions no general family contains."""
     kept: list[_SolutionFamily] = []
     for family in sorted(special, key=lambda family: -len(family.constants)):
         if not any(_holds(plane, other, family) for other in (*general, *kept)):
@@ -232,7 +231,7 @@ def _not_held(
 
 
 def _holds(plane: Plane, general: _SolutionFamily, special: _SolutionFamily) -> bool:
-    """Whether values of the constants of one family give the other."""
+    """Whether the special family is the general one at some values of its constants."""
     x, y = plane
     if len(special.constants) > len(general.constants):
         return False
@@ -255,13 +254,13 @@ def _holds(plane: Plane, general: _SolutionFamily, special: _SolutionFamily) -> 
         exact = {c: sp.simplify(values.get(c, c).subs(on)) for c in free}
         reached = [*exact.values(), general.slope.subs(exact).subs(on), general.relation.subs(exact).subs(on)]
         if all(map(_is_finite, reached)) and not any(e.has(x, y) for e in exact.values()):
-            # another last constant is what is left
+            # a relation that is constant along the curve vanishes for another last constant
             return not on or bool(vanishes(sp.diff(reached[-1], x)))
     return False
 
 
 def _is_finite(e: sp.Expr) -> bool:
-    """Whether an expression has a value, at some point."""
+    """Whether an expression has a finite value at one generic point."""
     if e.has(*INFINITE):
         return False
     symbols = sorted(e.free_symbols, key=str)
@@ -270,7 +269,8 @@ def _is_finite(e: sp.Expr) -> bool:
 
 
 _MAX_ORDER = 3  # equations of higher order are not integrated
-_MAX_FIRST, _MAX_NEXT = 8, 2  # symmetries that are tried first, and after each of them
+_MAX_FIRST_SYMMETRIES = 8  # symmetries that are tried for the first reduction
+_MAX_NEXT_SYMMETRIES = 2  # symmetries that are tried for each further reduction
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class OrderReduction:
         jets: the symbols of z, z', ... up to order n - 1.
         variables: the symbols r and z.
         coordinates: r and s as expressions in x and y.
-        at: the slice where s vanishes, x and y in terms of r.
+        at: the slice where s vanishes: x and y in terms of r.
     """
 
     equation: sp.Expr
@@ -302,13 +302,13 @@ class OrderReduction:
 class Quadrature:
     """A family of solutions of an ordinary equation, as a relation that holds on each of them, checked.
 
-    Constants are complex numbers: where a root or an inverse function in the relation is not real on a real solution,
-    as ``atan(y)`` beyond 1 in place of a hyperbolic cotangent, a constant is not real either.
+    Constants may be complex: where a root or an inverse function in the relation is not real on a real solution,
+    such as ``atanh(y)`` for y beyond 1, a constant is not real either.
 
     Attributes:
         relation: an expression in x, y and the constants that vanishes; integrals without a formula stay integrals.
         slope: y' in x, y and the constants but the last.
-        constants: C1, ..., one for each order; fewer for solutions that no constants of the general solution give.
+        constants: C1, ..., as many as the order; fewer for solutions that the general solution does not contain.
         variables: the symbols x and y.
     """
 
@@ -320,11 +320,11 @@ class Quadrature:
     def explicit(self) -> tuple[sp.Expr, ...]:
         """The solutions y(x) as formulas, as far as the relation can be solved for y.
 
-        Where the last constant C occurs as exp(n C) alone, C stands in its place, so that either sign and zero are
+        Where the last constant C occurs only as exp(n C), it is replaced by C, so that negative values and zero are
         solutions, too: C exp(x) in place of exp(x - C). Roots have the sign for which the relation holds.
 
         Raises:
-            AlgebraError: it can not.
+            AlgebraError: the relation cannot be solved for y.
         """
         y = self.variables[1]
         try:
@@ -368,8 +368,9 @@ def reduce_order(pde: Any, generator: Symmetry) -> OrderReduction:
 def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
     """Return the general solution of an ordinary equation by quadratures, as far as its symmetries lead there.
 
-    An equation of order n needs n symmetries, each of which is one of what is left after those before. They are looked
-    for among the generators and their brackets. Between quadratures a relation must be solved for z.
+    An equation of order n needs n symmetries: each has to be inherited by the equation that the reductions before
+    leave. They are looked for among the generators and their brackets. Between quadratures a relation must be solved
+    for z.
 
     ```python
     print(integrate_by_symmetries("y'' = y'^2/y + y'/x"))
@@ -379,13 +380,13 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
         pde: see `reduce_order`.
 
     Returns:
-        A relation for each branch of roots, with as many constants as the order; and then solutions that none of these
-        holds, such as y = 0 of ``y' = y^2``, with fewer constants. Each is checked: its curves solve the equation,
-        whatever the constants.
+        A relation for each branch of roots, with as many constants as the order; then solutions that none of these
+        contains, such as y = 0 of ``y' = y^2``, with fewer constants. All are checked: their curves solve the equation
+        for all values of the constants.
 
     Raises:
         ConfigurationError: see `reduce_order`; or the order is above three.
-        AlgebraError: the symmetries do not lead to quadratures with formulas between them; the message says how far.
+        AlgebraError: the symmetries do not lead to quadratures in closed form; the message says what order remains.
     """
     equation = _equation(pde)
     plane, order = equation.plane, equation.order
@@ -396,13 +397,13 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
     fields = [g.components for g in search(pde, None, None, ())]
     taken = {s.name for s in equation.right.free_symbols}
     constants = tuple(sp.Symbol(free_name(f"C{k + 1}", taken)) for k in range(order))
-    # a bracket of two is normal in what they span
+    # brackets come first: a reduction by an element of the derived algebra keeps more symmetries
     pairs = itertools.combinations(fields, 2)
     brackets = (tuple(map(sp.simplify, bracket(first, second, plane))) for first, second in pairs)
     every = list(dict.fromkeys([*(field for field in brackets if any(field)), *fields]))
     every.sort(key=lambda field: _loss(field, plane[1]))
     least = order
-    for field in every[:_MAX_FIRST]:
+    for field in every[:_MAX_FIRST_SYMMETRIES]:
         branches: list[_SolutionFamily] = []
         special: list[_SolutionFamily] = []
         for found, left in _solutions(equation, [field, *(f for f in every if f != field)], constants, 1):
@@ -443,7 +444,10 @@ def _equation(pde: Any) -> _OrdinaryEquation:
 
 
 def _coordinates(plane: Plane, field: Field) -> Iterator[tuple[sp.Expr, sp.Expr, int, int]]:
-    """Coordinates r and s of points, s being the time since a slice, and which variable has which value there."""
+    """Coordinates r and s of points, s the time since a slice, with the slice: the number of a variable and its value.
+
+    Simple coordinates come first.
+    """
     time = sp.Dummy("s", real=True)
     moved = flow(field, plane, time)
     choices = []
@@ -462,7 +466,7 @@ def _coordinates(plane: Plane, field: Field) -> Iterator[tuple[sp.Expr, sp.Expr,
 
 
 def _reduction(equation: _OrdinaryEquation, field: Field, depth: int) -> OrderReduction:
-    """The equation in coordinates of a symmetry, by its values on a slice; the ``depth`` numbers new names."""
+    """The equation in coordinates of a symmetry, from its values on a slice; names of new symbols have ``depth``."""
     plane, right, jets = equation
     taken = {v.name for e in (right, *field, *plane) for v in e.free_symbols}
     r, z = (sp.Symbol(free_name(f"{letter}{'' if depth == 1 else depth}", taken)) for letter in "rz")
@@ -473,7 +477,7 @@ def _reduction(equation: _OrdinaryEquation, field: Field, depth: int) -> OrderRe
         if lifted is None:
             continue
         values, rates = lifted
-        # y^(n) by the equation, in what z^(n - 1) is of it
+        # z^(n - 1), with y^(n) replaced by the right side
         lower = sp.simplify(rates[-1].xreplace({equation.highest: right}).subs(values).subs(there))
         if not lower.has(*INFINITE):
             return OrderReduction(lower, symbols, (r, z), (place_r, place_s), there)
@@ -488,7 +492,7 @@ def _lifted(
 ) -> tuple[dict[sp.Symbol, sp.Expr], list[sp.Expr]] | None:
     """y', y'', ... on the slice in terms of r, z, z', ..., and z, z', ... in terms of x, y, y', ....
 
-    ``None`` where some is not solved for.
+    ``None`` if a derivative cannot be solved for.
     """
     plane, _, jets = equation
     chain = [*jets, equation.highest]
@@ -515,14 +519,13 @@ def _lifted(
 def _solutions(
     equation: _OrdinaryEquation, fields: Sequence[Field], constants: Sequence[sp.Symbol], depth: int
 ) -> Iterator[tuple[tuple[sp.Expr, sp.Expr] | None, int]]:
-    """Slopes y' and relations of solutions by the first field, and the order that is left where there is none.
+    """Slopes y' and relations of solutions by the first field, each with the order that remains to be integrated.
 
-    It is zero for general solutions, and positive for those of fewer constants, too.
+    That order is zero for general solutions, and positive for solutions of fewer constants and where the reduction
+    fails, with ``None`` in place of slope and relation.
 
     Args:
-        equation: what they solve.
         fields: symmetries; the first is used first.
-        constants: C1, ... of integration.
         depth: the number of the reduction, for names.
     """
     plane, order = equation.plane, equation.order
@@ -544,7 +547,7 @@ def _solutions(
             continue
         relation = place_s - _integral(z, r).subs(r, place_r) - constants[order - 1]
         yield (sp.simplify(-along / up), relation), left
-    # what the quadrature leaves out
+    # solutions along which r is constant are lost by the quadrature
     if equation.has_orbits(field):
         yield (sp.cancel(field[1] / field[0]), place_r - constants[order - 1]), order
     else:
@@ -560,7 +563,7 @@ def _integrands(
     constants: Sequence[sp.Symbol],
     depth: int,
 ) -> Iterator[tuple[sp.Expr | None, int]]:
-    """Solutions z(r) of a reduced equation, and the order that is left where there is none."""
+    """Solutions z(r) of a reduced equation, or ``None``, each with the order that remains to be integrated."""
     jets = reduction.jets[:-1]
     if not jets:
         yield reduction.equation, 0
@@ -573,7 +576,7 @@ def _integrands(
             if induced is not None and any(induced):
                 inherited.append(induced)
     yield None, len(jets)
-    for first in inherited[:_MAX_NEXT]:
+    for first in inherited[:_MAX_NEXT_SYMMETRIES]:
         is_solved = False
         ordered = [first, *(f for f in inherited if f != first)]
         for found, left in _solutions(lower, ordered, constants, depth + 1):
@@ -592,7 +595,7 @@ def _integrands(
 
 
 def _induced(reduction: OrderReduction, plane: Plane, other: Field) -> Field | None:
-    """The field that another symmetry is in the plane of r and z; ``None`` if it is none there."""
+    """The push-forward of another symmetry to the plane of r and z; ``None`` if it has none."""
     place_r, place_s = reduction.coordinates
     z, there = reduction.variables[1], dict(reduction.at)
     slope = sp.Dummy("p")
@@ -620,17 +623,17 @@ def _is_multiple(first: Sequence[sp.Expr], second: Sequence[sp.Expr], plane: Pla
 
 
 def _integral(z: sp.Expr, r: sp.Symbol) -> sp.Expr:
-    """An antiderivative, where rules find one quickly; else an integral."""
+    """An antiderivative if SymPy's rules find one quickly, else an unevaluated integral."""
     expanded = sp.apart(z, r) if z.is_rational_function(r) else sp.expand(z)
     found = sp.integrate(expanded, r, manual=True)
     if found.has(sp.Integral) and z.has(sp.sin, sp.cos, sp.tan) and not z.has(sp.exp, sp.log):
         found = sp.integrate(z, r, meijerg=False)
-    # cases of constants: the one that is no equation is general
+    # the cases distinguish constants: the case that is no equation is the generic one
     found = found.replace(sp.Piecewise, lambda *cases: next(e for e, case in cases if not isinstance(case, sp.Eq)))
     is_right = not found.has(sp.Integral) and vanishes(sp.diff(found, r) - z)
     return found if is_right else sp.Integral(z, r)
 
 
 def _loss(field: Field, y: sp.Symbol) -> tuple[bool, bool]:
-    """What a reduction leaves out is least where orbits are vertical, and then where the field vanishes nowhere."""
+    """The sort key of symmetries: reductions by vertical fields lose least solutions, then those by constant ones."""
     return field[0] != 0, field[1].has(y)

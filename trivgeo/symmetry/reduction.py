@@ -20,18 +20,17 @@ Field = tuple[sp.Expr, ...]
 
 @dataclass(frozen=True)
 class Reduction:
-    """The equations for solutions that one-parameter groups leave as they are.
+    """The equations in fewer variables for solutions that are invariant under one-parameter groups.
 
-    Such a solution is known everywhere if it is known where some variables have given values, and there its
-    derivatives in these follow from the others: what is left of the equations holds on that slice, and by symmetry
-    everywhere (Olver 1993, section 3.1).
+    An invariant solution is known everywhere if it is known on a slice, where some variables have given values.
+    Invariance expresses its derivatives in these variables by the others, so the equations become equations on the
+    slice, and hold everywhere if they hold there (Olver 1993, section 3.1).
 
     Attributes:
-        equations: expressions that are to vanish, in functions of the variables that are left, with the names of the
-            unknowns: those on the slice.
-        at: the slice, as the values of the other variables.
+        equations: expressions that are to vanish, in functions of the remaining variables: the unknowns on the slice.
+        at: the slice, as the values of the variables that were taken away.
         fields: the generators.
-        system: the equations before.
+        system: the equations before the reduction.
     """
 
     equations: tuple[sp.Expr, ...]
@@ -41,7 +40,7 @@ class Reduction:
 
     @property
     def variables(self) -> tuple[sp.Symbol, ...]:
-        """The independent variables that are left."""
+        """The independent variables that remain."""
         return tuple(v for v in self.system.variables if v not in self.at)
 
     def form(self) -> tuple[sp.Expr, ...]:
@@ -63,14 +62,14 @@ class Reduction:
                 for each unknown.
 
         Raises:
-            ConfigurationError: what was given is no solution.
+            ConfigurationError: ``reduced`` is no solution of the reduced equations.
             AlgebraError: there is more than one generator, or no closed form was found.
         """
         unknowns = self.system.unknowns
         entries = list(reduced) if isinstance(reduced, list | tuple | sp.Tuple) else [reduced]
         if len(entries) != len(unknowns):
             raise ConfigurationError(f"reduced: expected one expression for each of {unknowns}, got {len(entries)}")
-        # a symbol of text has no assumptions, that of a generator may have
+        # symbols read from text have no assumptions; symbols of generators may have some
         known = {s.name: s for e in (*self.equations, *itertools.chain(*self.fields)) for s in e.free_symbols}
         given = [self.system.plain(entry, "reduced") for entry in entries]
         given = [e.xreplace({s: known.get(s.name, s) for s in e.free_symbols}) for e in given]
@@ -87,7 +86,7 @@ class Reduction:
         return result
 
     def _spread(self, functions: Sequence[Any]) -> tuple[sp.Expr, ...]:
-        """The solution everywhere, from functions that are its values on the slice."""
+        """The invariant solution everywhere, from its values on the slice."""
         if len(self.fields) > 1:
             raise AlgebraError(f"expected one generator to move a solution with, got {len(self.fields)}")
         names = self.system.coordinates
@@ -120,9 +119,9 @@ class Reduction:
 
 
 def reduced(system: EvolutionSystem, fields: Sequence[Field]) -> Reduction:
-    """Return the equations of ``system`` for solutions that are invariant under fields, on a slice.
+    """Return the equations for solutions that are invariant under fields, on a slice.
 
-    On the slice as many variables as fields are 0 or 1.
+    On the slice as many variables are 0 or 1 as there are fields.
 
     Raises:
         AlgebraError: the fields do not move the variables independently, or there is no such slice.
@@ -148,7 +147,7 @@ def reduced(system: EvolutionSystem, fields: Sequence[Field]) -> Reduction:
 
 
 class _Slice:
-    """Derivatives of invariant functions across a slice, by those along it."""
+    """Derivatives of invariant functions across a slice, expressed by derivatives along it."""
 
     def __init__(self, system: EvolutionSystem, fields: Sequence[Field], across: Sequence[int], matrix: Any) -> None:
         self._system, self._across = system, across
@@ -156,7 +155,7 @@ class _Slice:
         count = len(system.variables)
         rates = []
         for a in range(len(system.unknowns)):
-            # the characteristic vanishes
+            # characteristics of invariant functions vanish
             right = [
                 f[count + a] - sum(f[i] * system.jet(a, shifted(system.zero, i)) for i in self._along) for f in fields
             ]
@@ -165,7 +164,7 @@ class _Slice:
         self._known: dict[tuple[int, Index], sp.Expr] = {}
 
     def value(self, a: int, index: Index) -> sp.Expr:
-        """A derivative of an unknown in those along the slice."""
+        """The derivative ``index`` of unknown a, expressed by derivatives along the slice."""
         key = (a, index)
         if key not in self._known:
             direction = next((i for i in (*self._along, *self._across) if index[i]), None)
@@ -180,14 +179,13 @@ class _Slice:
         return self._known[key]
 
     def residuals(self) -> list[sp.Expr]:
-        """The equations in derivatives along the slice."""
         system = self._system
         equations = [system.jet(*leader) - right for leader, right in zip(system.leaders, system.right, strict=True)]
         return [e.xreplace({s: self.value(a, k) for s, a, k in system.jets_in(e)}) for e in equations]
 
 
 def _essential(system: EvolutionSystem, equation: sp.Expr) -> sp.Expr:
-    """Without denominators and factors that hold no unknown."""
+    """The equation without denominators and without factors that hold no unknown."""
     numerator = sp.factor_terms(sp.numer(sp.together(sp.expand(equation))))
     factors = [f for f in sp.Mul.make_args(numerator) if system.jets_in(f)]
     result = sp.expand(sp.Mul(*factors))

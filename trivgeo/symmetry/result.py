@@ -1,4 +1,4 @@
-"""The symmetries of an equation: generators, completeness, and what can be made of them."""
+"""The symmetries of an equation: generators, completeness, and objects made of them, such as the group."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Knowledge:
     """Completeness of a set of symmetries, as far as it is known.
 
     Attributes:
-        dimension: of the space of symmetries, by the ranks of the determining equations.
-        degree: the degree of the polynomials that were searched.
-        functions: what they were multiplied with, beside 1.
-        sizes: if the degree was asked for, the number of generators at that degree and the next.
+        dimension: dimension of the space of symmetries, by the ranks of the determining equations.
+        degree: degree of the polynomials that were searched.
+        functions: functions that the polynomials were multiplied with, other than 1.
+        sizes: number of generators at the degree that was asked for and at the next; empty if none was asked for.
     """
 
     dimension: Dimension
@@ -59,11 +59,11 @@ class Symmetries(FoundSequence[Symmetry]):
     Attributes:
         generators: a basis of the symmetries found, up to the infinite ideal and trivial ones.
         infinite_ideal: the superposition ideal if the equations are linear and partial, else ``None``.
-        trivial: fields that move no solution, such as equations of first order have, else ``None``.
+        trivial: fields that move no solution, as equations of first order have them, else ``None``.
         complete_up_to: a degree: every symmetry whose coefficients are polynomials of at most this total degree, or
-            sums of such times functions of the ansatz, is a combination of the generators (and members of the infinite
-            ideal and trivial fields), for generic parameters.
-        functions: the functions of the ansatz beside 1.
+            sums of such polynomials times functions of the ansatz, is a combination of the generators (and of members
+            of the infinite ideal and trivial fields), for generic parameters.
+        functions: the functions of the ansatz other than 1.
         dimension: the dimension of all symmetries, up to the infinite ideal, known without finding them; see
             `trivgeo.symmetry.determining.dimension.Dimension`.
         dimensions: if a degree was asked for, the number of generators at this degree and the next.
@@ -102,20 +102,20 @@ class Symmetries(FoundSequence[Symmetry]):
 
     @property
     def solutions(self) -> dict[sp.Expr, str]:
-        """Functions in the generators that are known by linear equations alone, and by which."""
+        """Functions without a formula in the generators, with the linear equations that define them, in words."""
         atoms = {f for g in self.generators for c in g.components for f in c.atoms(Solution, Particular)}
         return {f: f.equation for f in sorted(atoms, key=str) if type(f).__name__ == _root(f)}
 
     def with_solutions(self, functions: Mapping[str, Any]) -> tuple[Symmetry, ...]:
-        """The generators with functions in place of those that are known by an equation alone.
+        """The generators with formulas in place of the functions in `solutions`.
 
         Args:
             functions: expressions of the variable by the names in `solutions`, such as
                 ``{"y1": besselj(0, x), "y2": pi / 2 * bessely(0, x)}``.
 
         Raises:
-            ConfigurationError: a name is none of them.
-            AlgebraError: the fields are then no symmetries, as a function is no such solution.
+            ConfigurationError: a name is not in `solutions`.
+            AlgebraError: a formula does not solve its equation, so that the fields are no symmetries.
         """
         atoms = {f for g in self.generators for c in g.components for f in c.atoms(Particular)}
         classes = {type(f).__name__: f for f in self.solutions}
@@ -151,8 +151,8 @@ class Symmetries(FoundSequence[Symmetry]):
     def is_first_order(self) -> bool:
         """True for one quasilinear equation of first order.
 
-        Such an equation has infinitely many symmetries also up to trivial ones: with coefficients that depend in any
-        way on the invariants of the characteristics.
+        Such an equation has infinitely many symmetries, also up to trivial ones: coefficients may be any functions of
+        the invariants of the characteristics.
         """
         return self.trivial is not None and self.trivial.along is not None
 
@@ -243,9 +243,9 @@ class Symmetries(FoundSequence[Symmetry]):
         names = {s.name for s in self.parameters}
         parameters = {key: parameter_value(key, value) for key, value in settings.items() if key in names}
         options = {key: value for key, value in settings.items() if key not in names}
-        unknown = sorted(set(options) - _OPTIONS)
+        unknown = sorted(set(options) - _GROUP_OPTIONS)
         if unknown:
-            raise ConfigurationError(f"settings: expected some of {sorted(names | _OPTIONS)}, got {unknown}")
+            raise ConfigurationError(f"settings: expected some of {sorted(names | _GROUP_OPTIONS)}, got {unknown}")
         if self.solutions:
             raise ConfigurationError(
                 "generators: expected functions of known values, got "
@@ -259,18 +259,19 @@ class Symmetries(FoundSequence[Symmetry]):
         return from_generators(fields, variables=self.variables, parameters=parameters, **options)
 
     def new_solution(self, generator: Symmetry, solution: Any, parameter: Any = "s") -> tuple[sp.Expr, ...]:
-        """The exact solution that a symmetry makes of another, checked by its residual; one formula for each unknown.
+        """The image of an exact solution under the group of a symmetry, checked; one formula for each unknown.
 
-        At the time 0 it is the given one.
+        Where the group parameter is zero, the image is the given solution.
 
         Args:
             generator: a symmetry.
             solution: a solution as an expression of the independent variables (or text), or a sequence of them, one
                 for each unknown.
-            parameter: the name of the time for which the solution moves.
+            parameter: name of the group parameter.
 
         Raises:
-            ConfigurationError: what was given is no solution, or the name is one of the equations or the solution.
+            ConfigurationError: ``solution`` does not solve the equations, or the equations or the solution hold a
+                symbol named as ``parameter``.
             AlgebraError: no closed form was found.
         """
         check_type("generator", generator, Symmetry)
@@ -283,7 +284,7 @@ class Symmetries(FoundSequence[Symmetry]):
         return moved_solution(self._system, generator.components, given, time)
 
     def reduced(self, *generators: Symmetry) -> Reduction:
-        """The equations in fewer variables for solutions that one-parameter groups leave as they are.
+        """The equations in fewer variables for solutions that are invariant under one-parameter groups.
 
         Args:
             *generators: symmetries that close under the bracket, such as ``found[0]`` or ``c * found[0] + found[2]``;
@@ -296,7 +297,7 @@ class Symmetries(FoundSequence[Symmetry]):
             raise ConfigurationError("generators: expected at least one, got none")
         for i, generator in enumerate(generators):
             check_type(f"generators[{i}]", generator, Symmetry)
-        # one symbol for each name, whatever is assumed of those that factors of generators hold
+        # one symbol for each name: factors of generators may hold symbols with other assumptions
         known = {s.name: s for g in generators for c in g.components for s in c.free_symbols}
         known |= {s.name: s for s in (*self.variables, *self.parameters)}
         fields = [
@@ -313,10 +314,10 @@ class Symmetries(FoundSequence[Symmetry]):
         """The symmetries that keep a boundary or an initial curve: a basis of the subalgebra that is tangent to it.
 
         Args:
-            surface: variables and what they are there, such as ``{"t": 0}``, or ``{"t": 0, "u": "exp(-x^2)"}``.
+            surface: some variables with their values there, such as ``{"t": 0}``, or ``{"t": 0, "u": "exp(-x^2)"}``.
 
         Raises:
-            ConfigurationError: a name is no variable, or a value depends on one that is given.
+            ConfigurationError: a name is no variable, or a value depends on a variable that has a value.
             AlgebraError: a coefficient is not rational in the parameters, of low degree.
         """
         check_type("surface", surface, dict)
@@ -331,26 +332,27 @@ class Symmetries(FoundSequence[Symmetry]):
     def on_grids(self, periodic: Sequence[bool], time: Any = "t") -> tuple[Symmetry, ...]:
         r"""The symmetries that sampled fields can follow: a basis of the subalgebra that `FieldAction` takes.
 
-        They carry one time to one time, affinely in space, and add nothing to unknowns that changes along a periodic
-        axis. Where the generators are part of an infinite algebra, the first of them that close, and unknowns change
-        affinely: with :math:`u_t = u_x` goes :math:`f(u) \partial_u` for every f, and no set of fields tells which f
-        moved a field out of it. Trivial fields that grids can follow belong to the subalgebra, since they move times.
+        These symmetries map each time to one time, affinely in space, and what they add to unknowns does not change
+        along periodic axes. Of an infinite algebra the first generators that close are taken, and unknowns change
+        affinely: :math:`u_t = u_x` has the symmetry :math:`f(u) \partial_u` for every f, and no set of fields
+        determines the f that moved a field. Trivial fields that grids can follow belong to the subalgebra: they move
+        times.
 
         Args:
             periodic: whether fields are periodic along each variable of space, in the order of `variables`.
             time: the variable of time.
 
         Returns:
-            Fields in `variables`; one that is a generator has its name.
+            Fields in `variables`; a generator among them keeps its name.
 
         Raises:
-            ConfigurationError: other numbers of axes than variables of space, or there is no such time.
+            ConfigurationError: ``periodic`` has not one entry for each variable of space, or there is no such time.
             AlgebraError: a coefficient is not rational in the parameters, of low degree.
         """
         times = [z for z in self._system.variables if z.name == str(time)]
         space = [z for z in self._system.variables if z.name != str(time)]
         if len(times) != 1 or not space:
-            raise ConfigurationError(f"time: expected one of several variables {self._system.variables}, got {time}")
+            raise ConfigurationError(f"time: expected one of at least two {self._system.variables}, got {time}")
         if len(space) != len(periodic):
             raise ConfigurationError(f"periodic: expected one for each of {space}, got {list(periodic)}")
         free = set(self._system.variables)
@@ -368,11 +370,7 @@ class Symmetries(FoundSequence[Symmetry]):
         return tuple(result[i] for i in closed)
 
     def reshapes_values(self, generator: Symmetry) -> bool:
-        """Return True if a field moves unknowns alone, not affinely, and belongs to an infinite algebra.
-
-        Args:
-            generator: one of the symmetries.
-        """
+        """Return True if ``generator`` moves unknowns alone, not affinely, and belongs to an infinite algebra."""
         unknowns = self._system.unknowns
         rates = dict(zip(generator.variables, generator.components, strict=True))
         bends = any(sp.diff(rates[u], v, w) != 0 for u in unknowns for v in unknowns for w in unknowns)
@@ -403,11 +401,12 @@ class Symmetries(FoundSequence[Symmetry]):
         return "\n".join([*lines, self.statement])
 
 
-_OPTIONS = set(inspect.signature(from_generators).parameters) - {"fields", "variables", "parameters"}
+# keywords of `from_generators` that `Symmetries.group` hands on
+_GROUP_OPTIONS = set(inspect.signature(from_generators).parameters) - {"fields", "variables", "parameters"}
 
 
 def _root(function: sp.Expr) -> str:
-    """The name of a function without a formula, of which this is a derivative."""
+    """The name of the function without a formula that ``function`` is, or is a derivative of."""
     return function.root if isinstance(function, Particular) else type(function).__name__.rstrip("'")
 
 

@@ -21,7 +21,7 @@ from trivgeo.symmetry.determining.reconstruction import ParameterValues, SquareR
 
 Field = Sequence[sp.Expr]
 
-_NUM_SPARE_POINTS = 6  # random points more than are needed
+_NUM_SPARE_POINTS = 6  # random points beyond the number that determines the coefficients
 
 
 def structure_constants(
@@ -30,17 +30,11 @@ def structure_constants(
     """Return the constants of ``[X_i, X_j]`` as vector fields, ``DX_j X_i - DX_i X_j``; nested lists ``[n][n][n]``.
 
     Constants are found from values at random points modulo primes. Identities such as sin^2 + cos^2 = 1 need not be
-    recognised.
-
-    Args:
-        fields: vector fields, expressions of ``variables`` and ``parameters``.
-        variables: the coordinates.
-        parameters: symbols of the constants.
-        names: of the fields, for messages.
+    recognised. Error messages call the fields by their ``names``.
 
     Raises:
-        AlgebraError: a bracket leaves the span (named), or the fields are dependent, or a constant is not rational in
-            the parameters, of low degree.
+        AlgebraError: a bracket leaves the span, or the fields are dependent, or a constant is no rational function of
+            low degree in the parameters.
     """
     n = len(fields)
     if not n:
@@ -97,13 +91,10 @@ def keeping(
     """Return a basis of the combinations of fields that are tangent to a surface, as coefficients of the fields.
 
     Args:
-        fields: vector fields, expressions of ``variables``.
-        variables: the coordinates.
-        parameters: symbols of the coefficients.
-        surface: the surface ``{z: e(others)}``.
+        surface: the surface z = e(other variables), as a mapping from z to e.
 
     Raises:
-        AlgebraError: a coefficient is not rational in the parameters, of low degree.
+        AlgebraError: a coefficient is no rational function of low degree in the parameters.
     """
 
     def across(field: Field, z: sp.Symbol, value: sp.Expr) -> sp.Expr:
@@ -125,20 +116,16 @@ def moving_grids(
 ) -> list[tuple[sp.Expr, ...]]:
     """A basis of the combinations that carry grids to grids and keep periods, as coefficients of the fields.
 
-    Coefficients of the time depend on the time alone, those of space also on the places, affinely, and those of the
-    unknowns not on places along periodic axes. These combinations are closed under the bracket as far as the fields
-    are.
+    The component of the time depends on the time alone, components of space depend also on the places, affinely, and
+    components of the unknowns do not depend on places along periodic axes. If the fields close under the bracket, so
+    do these combinations.
 
     Args:
-        fields: vector fields.
-        variables: their variables.
-        parameters: other symbols.
-        time: the variable t.
         space: whether each variable x is periodic.
-        affine: whether coefficients of unknowns must be affine in the unknowns.
+        affine: whether components of unknowns must be affine in the unknowns.
 
     Raises:
-        AlgebraError: a coefficient is not rational in the parameters, of low degree.
+        AlgebraError: a coefficient is no rational function of low degree in the parameters.
     """
     unknowns = [z for z in variables if z != time and z not in space]
 
@@ -158,13 +145,7 @@ def moving_grids(
 
 
 def closed_part(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol]) -> list[int]:
-    """Return positions of fields that are closed under the bracket, chosen greedily from the first; all if all are.
-
-    Args:
-        fields: vector fields, expressions.
-        variables: the coordinates.
-        parameters: symbols of coefficients.
-    """
+    """Return positions of fields that close under the bracket, chosen greedily from the first; all if all close."""
     kept: list[int] = []
     left = list(range(len(fields)))
     if closes(fields, variables, parameters):
@@ -187,10 +168,10 @@ def closes(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: 
 
 
 def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Symbol]) -> list[tuple[sp.Expr, ...]]:
-    """A basis of the coefficients for which the sums of the expressions in each row vanish identically.
+    """A basis of the coefficient vectors w with ``sum(w[j] * row[j]) = 0`` identically for each row of expressions.
 
     Raises:
-        AlgebraError: a coefficient is not rational in the parameters, of low degree.
+        AlgebraError: a coefficient is no rational function of low degree in the parameters.
     """
     flat = [entry for row in entries for entry in row]
     primes = usable_primes(flat)

@@ -16,9 +16,9 @@ from trivgeo.groups.ground_fields import REALS
 from trivgeo.groups.structure import LeviDecomposition, LieStructure, exact_structure, find_split, real_structure
 from trivgeo.symmetry.algebra.optimal import OptimalSystem, optimal_system
 
-# By dimension, the number of directions in which the Killing form is positive, and the dimension of what commutes with
-# the adjoint representation (the number of simple parts, complex ones counted twice).
-_SEMISIMPLE = {
+# Keys: dimension, number of positive eigenvalues of the Killing form, and dimension of the commutant of the adjoint
+# representation (the number of simple factors, complex ones counted twice).
+_SEMISIMPLE_NAMES = {
     (3, 2, 1): "sl(2, R)",
     (3, 0, 1): "so(3)",
     (6, 4, 2): "sl(2, R) ⊕ sl(2, R)",
@@ -39,10 +39,7 @@ _SEMISIMPLE = {
 
 
 def named(algebra: LieAlgebra) -> str:
-    """The Levi decomposition of an algebra in words: the semisimple part, and its radical.
-
-    Parts without a name are called by their dimension.
-    """
+    """The Levi decomposition in words: semisimple part and radical; parts without a name by their dimension."""
     if not algebra.dim:
         return "0"
     try:
@@ -58,7 +55,7 @@ def _named(structure: LieStructure[Any]) -> str:
     left = _semisimple(structure.subalgebra(levi))
     if not len(solvable):
         return left
-    fixed = structure.centralizer(levi, solvable)  # what the semisimple part leaves alone
+    fixed = structure.centralizer(levi, solvable)  # the part of the radical that commutes with the Levi factor
     sign = "⊕" if len(fixed) == len(solvable) else "⋉"
     right = _solvable(structure.subalgebra(solvable))
     return f"({left}) {sign} ({right})" if "⊕" in left and sign == "⋉" else f"{left} {sign} {_group(right)}"
@@ -75,7 +72,7 @@ def _semisimple(structure: LieStructure[Any]) -> str:
     # matrices that commute with all ad(e_i)
     rows = torch.cat([torch.kron(ad, unit) - torch.kron(unit, ad.mT.contiguous()) for ad in ads])
     found = (structure.dim, positive, len(REALS.null_space(rows)))
-    return _SEMISIMPLE.get(found, f"semisimple of dimension {structure.dim}")
+    return _SEMISIMPLE_NAMES.get(found, f"semisimple of dimension {structure.dim}")
 
 
 def _solvable(structure: LieStructure[Any]) -> str:
@@ -165,11 +162,11 @@ class SymmetryAlgebra:
         return named(self.numeric(**parameters)) if self.dim else "0"
 
     def optimal_system(self, **parameters: Any) -> OptimalSystem:
-        """An optimal system of one-dimensional subalgebras: lines, of which every line is an image of exactly one.
+        """An optimal system of one-dimensional subalgebras: every line is the image of exactly one of these lines.
 
-        Images are those under inner automorphisms, Ad(g) for all g of the connected group. The algebra has dimension at
+        Images are taken under inner automorphisms, Ad(g) for all g of the connected group. The algebra has dimension at
         most 6, and is solvable with rational weights, has the Levi factor sl(2, R), or is the sum of so(3) and a
-        solvable one.
+        solvable algebra.
 
         Args:
             **parameters: a number for each parameter of the algebra.
@@ -184,7 +181,7 @@ class SymmetryAlgebra:
         return optimal_system(constants, self.names)
 
     def _repr_html_(self) -> str:
-        """The table of brackets, and the Levi decomposition by name where no parameter decides it."""
+        """The table of brackets, and the name of the Levi decomposition unless it depends on parameters."""
         head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.names))
         rows = "".join(
             f"<tr><th>{html.escape(name)}</th>"

@@ -1,10 +1,11 @@
 r"""One-dimensional subalgebras up to inner automorphisms.
 
-A line through v is moved by the group as :math:`v \mapsto \mathrm{Ad}(g) v`. Lines are told apart along a chain of
-subspaces. What keeps v modulo a subspace i acts on the next coefficient, that in j / i, by affine maps. If some of them
-are translations, the coefficient can be made 0. If they have one fixed point c, there are three lines: c, c + 1 and
-c - 1. If nothing moves, each coefficient is a line of its own. With real weights that is all; half turns, which keep v
-or send it to -v, are applied to the list afterwards (Patera and Winternitz 1977; Olver 1993, section 3.3).
+A line through v is moved by the group as :math:`v \mapsto \mathrm{Ad}(g) v`. Lines are distinguished along a chain of
+invariant subspaces. The stabilizer of the line modulo a subspace i acts on the next coefficient, the one in j / i, by
+affine maps. If some of these are translations, the coefficient can be made 0. If they have one fixed point c, there are
+three lines: c, c + 1 and c - 1. If the action is trivial, each coefficient is a line of its own. With real weights that
+is all; half turns, which keep v or send it to -v, are applied to the list afterwards (Patera and Winternitz 1977; Olver
+1993, section 3.3).
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ Floats = NDArray[np.float64]
 
 
 def _to_floats(row: Array, numbers: dict[sp.Symbol, float]) -> Floats:
-    """A row in floating point, at values of the parameters."""
+    """A row in floating point, at given values of the parameters."""
     return np.array([float(c.subs(numbers) if c.free_symbols else c) for c in row])
 
 
 def _float_coordinates(basis: Sequence[Array], v: Floats, numbers: dict[sp.Symbol, float]) -> Floats:
-    """Coordinates of v in a basis of rows, at values of the parameters."""
+    """Coordinates of v in a basis of rows, at given values of the parameters."""
     matrix = np.stack([_to_floats(row, numbers) for row in basis], axis=1)
     return np.asarray(np.linalg.lstsq(matrix, v, rcond=None)[0])
 
 
 def _exponential_of_ad(constants: Floats, y: Floats) -> Floats:
-    """The matrix of Ad(exp(y)) for these structure constants."""
+    """The matrix of Ad(exp(y))."""
     return np.asarray(torch.linalg.matrix_exp(torch.from_numpy(np.einsum("i,ijk->kj", y, constants))).numpy())
 
 
@@ -51,15 +52,15 @@ class _LineNode:
     """Lines that are the same modulo a subspace, and the choice for the next coefficient.
 
     Attributes:
-        vector: what the lines have in common.
-        parameters: on which it may depend.
-        block: the direction of the next coefficient, or two.
-        below: a basis of what is left.
-        movers: what moves the coefficient, to first order by ``rates``.
+        vector: the representative of the lines modulo the subspace.
+        parameters: parameters that the vector may depend on.
+        block: basis of the next quotient, one or two vectors: the directions of the next coefficient.
+        below: a basis of the next subspace.
+        movers: elements of the algebra that move the coefficient, to first order by ``rates``.
         children: one if the coefficient is made 0; three for a fixed point, more, and less; one if it is free.
-        special: children for some values of the coefficient.
-        kind: choice for the coefficient.
-        line: number of a line at the end of the search.
+        special: children for exceptional values of a free coefficient.
+        kind: choice for the coefficient: ``zero``, ``sign`` (fixed point), ``free``, or ``end`` for a single line.
+        line: number of the line if the kind is ``end``.
     """
 
     vector: Array
@@ -74,7 +75,7 @@ class _LineNode:
     line: int = -1
 
     def leaves(self) -> Iterator[tuple[_LineNode, dict[sp.Symbol, tuple[sp.Expr, ...]]]]:
-        """The lines, with the values of parameters that are excluded."""
+        """Nodes of single lines, each with the values that its parameters do not take."""
         if self.kind == "end":
             yield self, {}
         for child in self.children:
@@ -87,11 +88,11 @@ class _LineNode:
 
 @dataclass
 class _LineKind:
-    """Start of a search for lines: the first coefficient that does not vanish.
+    """Lines with the same first coefficient that does not vanish, where a search starts.
 
     Attributes:
-        root: the lines of this kind.
-        prepare: moves a vector so that it is of this kind, ``None`` if it is of a later one.
+        root: the tree of these lines.
+        prepare: moves a vector onto the line of the root modulo its subspace; ``None`` if it is of a later kind.
         turns: automorphisms that keep the kind.
     """
 
@@ -101,11 +102,7 @@ class _LineKind:
 
 
 class _LineSearch:
-    """Search for all lines of an algebra up to inner automorphisms.
-
-    Args:
-        constants: its structure constants, rational numbers.
-    """
+    """Search for all lines of an algebra, given by rational structure constants, up to inner automorphisms."""
 
     def __init__(self, constants: Sequence[Sequence[Sequence[sp.Expr]]]) -> None:
         structure = rational_structure(constants)
@@ -121,7 +118,7 @@ class _LineSearch:
         self._triple = self._split_triple() if len(self._levi) and not self._turns else None
 
     def bracket(self, x: Array, y: Array) -> Array:
-        """Return the bracket [x, y] of elements x and y."""
+        """Return the bracket [x, y]."""
         result = [sp.S.Zero] * self._size
         for i, j in itertools.product(np.flatnonzero(x != 0), np.flatnonzero(y != 0)):
             for k in np.flatnonzero(self._exact[i, j] != 0):
@@ -135,16 +132,16 @@ class _LineSearch:
         return bool((np.linalg.eigvalsh(self._angles()) > 0).all())
 
     def _angles(self) -> Floats:
-        """The form on the Levi factor that is the square of the angle by which ``exp`` turns it, for so(3)."""
+        """The quadratic form on a Levi factor so(3) whose value at x is the squared angle of the rotation exp(x)."""
         brackets = np.array([[self.bracket(x, y) for y in self._levi] for x in self._levi])
         ads = RationalFunctions().coordinates(brackets, self._levi).astype(np.float64)
         return np.asarray(-0.5 * np.einsum("iab,jba->ij", ads, ads))
 
     def _split_triple(self) -> list[Array]:
-        """h, e, f of a Levi factor sl(2, R), with rational numbers.
+        """The triple h, e, f of a Levi factor sl(2, R), with rational coordinates.
 
         Raises:
-            AlgebraError: it is none, or none was found.
+            AlgebraError: the Levi factor is another, or no rational triple was found.
         """
         field, levi = RationalFunctions(), self._levi
         every = itertools.product(range(3), range(-2, 3), range(-2, 3)) if len(levi) == 3 else ()
@@ -179,7 +176,7 @@ class _LineSearch:
             left = below
 
     def _semisimple(self, h: Array, e: Array, f: Array) -> Iterator[_LineKind]:
-        """Lines that are not in the radical: those of a scaling, a shear and a turn."""
+        """Lines outside of the radical, in a semidirect sum with sl(2, R): of a scaling, a shear or a turn."""
         turn = e - f
         c = self.constants
         quarter, half = (_exponential_of_ad(c, t * _to_floats(turn, {})) for t in (math.pi / 2, math.pi))
@@ -191,7 +188,7 @@ class _LineSearch:
             size = max(abs(a), abs(b), abs(d))
             if size <= _ZERO_TOLERANCE:
                 return None
-            # turned until there is no scaling: what is left is symmetric or not
+            # a turn removes the scaling: the rest is symmetric (b d > 0) or not
             angle = math.atan2(a, (b + d) / 2) / 2
             turned = [_exponential_of_ad(c, t * _to_floats(turn, {})) @ v for t in (angle, -angle)]
             v = min(turned, key=lambda w: abs(_float_coordinates(basis, w, {})[0]))
@@ -213,7 +210,7 @@ class _LineSearch:
             yield _LineKind(root, lambda v, kind=kind: prepared(kind, v), turns)  # type: ignore[misc]
 
     def _axis(self) -> _LineKind:
-        """Lines that are not in the radical, beside so(3): each axis can be turned to any other, and upside down."""
+        """Lines outside of the radical, in a direct sum with so(3), which moves each axis to any other."""
         axis, levi, c, form = self._levi[0], self._levi, self.constants, self._angles()
         basis, frame = [*levi, *self._radical], np.stack([_to_floats(row, {}) for row in levi])
         first = np.array([1.0, 0.0, 0.0]) / math.sqrt(form[0, 0])
@@ -236,7 +233,7 @@ class _LineSearch:
         return _LineKind(self._resolved(axis, self._radical, keeping, ()), prepared, [half])
 
     def _first(self, block: Array, below: Array) -> _LineKind:
-        """Lines with a coefficient in a block of one or two dimensions."""
+        """Lines in the radical whose first coefficient is in a block of one or two dimensions."""
         vector = block[0]
         keeping = self._keeping(vector, below, self._whole, RationalFunctions())
         root = self._resolved(vector, below, keeping, ())
@@ -255,7 +252,7 @@ class _LineSearch:
             p = _float_coordinates(basis, v, {})[:2]
             if np.abs(p).max() <= _ZERO_TOLERANCE:
                 return None
-            # exp(t M) p = (cos(w t) + sin(w t) / w M) p up to a factor, of which the second number is to vanish
+            # exp(t M) p = (cos(w t) + sin(w t) / w M) p up to a factor; its second coordinate is to vanish
             traceless = spin - np.trace(spin) / 2 * np.eye(2)
             time = math.atan2(-frequency * p[1], float((traceless @ p)[1])) / frequency
             return np.asarray(_exponential_of_ad(c, time * _to_floats(y, {})) @ v)
@@ -263,7 +260,7 @@ class _LineSearch:
         return _LineKind(root, prepared, [_exponential_of_ad(c, math.pi / frequency * _to_floats(y, {}))])
 
     def _rotation(self, block: Array, below: Array) -> tuple[Array, float]:
-        """What turns a block of two dimensions, and how fast."""
+        """An element of the algebra that rotates a block of two dimensions, and the angular frequency."""
         candidates = list(self._whole)
         if self._triple is not None:
             candidates.insert(0, self._triple[1] - self._triple[2])
@@ -281,13 +278,17 @@ class _LineSearch:
         return field.coordinates(np.array([self.bracket(y, v) for v in vectors]), basis)
 
     def _keeping(self, vector: Array, below: Array, among: Array, field: RationalFunctions) -> Array:
-        """What sends a vector to multiples of it, modulo a subspace."""
+        """A basis of the stabilizer of a line: elements that send its vector to multiples of it, modulo a subspace."""
         brackets = [self.bracket(y, vector) for y in among]
         relations = field.null_space(np.array([*brackets, vector, *below]).T)
         return field.row_space(field.product(relations[:, : len(among)], among))
 
     def _solvable(self, keeping: Array, field: RationalFunctions) -> Array:
-        """All, or if there is a whole Levi factor without its lowering operator, or rotations, which move nothing."""
+        """A solvable subalgebra with the same invariant subspaces.
+
+        It is the whole stabilizer if that is solvable; else it lacks the lowering operator of the Levi factor, or the
+        rotations, which move nothing of the radical.
+        """
         if self._triple is None and not self._turns:
             return keeping
         rows = field.coordinates(keeping, np.array([*(self._triple or self._levi), *self._radical]))
@@ -297,14 +298,14 @@ class _LineSearch:
         return field.product(field.null_space(moving.T), keeping)
 
     def _quotient(self, keeping: Array, inside: Array, field: RationalFunctions) -> tuple[Array, Array]:
-        """A largest proper subspace that is kept, by Lie's theorem, and one or two vectors beside it.
+        """One or two vectors, and a largest proper invariant subspace, to which they are complementary (Lie's theorem).
 
         Raises:
-            AlgebraError: it has more dimensions less, or weights are not rational.
+            AlgebraError: the complement has more dimensions, or weights are not rational.
         """
         solvable, every = (
             [self._acted(y, inside, inside, field) for y in rows] for rows in (self._solvable(keeping, field), keeping)
-        )  # on columns, the functionals
+        )  # these matrices act on functionals, as columns
         commutators = [a @ b - b @ a for a, b in itertools.combinations(solvable, 2)]
         functionals = field.null_space(np.concatenate([field.zeros(0, len(inside)), *commutators]))
         for matrix in solvable:
@@ -318,7 +319,7 @@ class _LineSearch:
             kernel = field.null_space(field.array(value.tolist(), acted.rows))
             functionals = field.product(kernel, functionals)
         chosen = [functionals[0]]
-        for functional in chosen:  # which grows
+        for functional in chosen:  # the list grows
             for matrix in every:
                 image = field.product(matrix, functional)
                 if len(field.row_space(np.array([*chosen, image]))) > len(chosen):
@@ -330,7 +331,7 @@ class _LineSearch:
         return (self._highest(block, below, field) if len(block) == 2 and self._triple else block), below
 
     def _highest(self, block: Array, below: Array, field: RationalFunctions) -> Array:
-        """Two vectors, of which the raising operator takes the first away if it acts at all."""
+        """Two vectors of the same span, the first annihilated by the raising operator if that acts at all."""
         assert self._triple is not None
         images = self._acted(self._triple[1], block, np.array([*block, *below]), field)[:, :2]
         kernel = field.null_space(images.T)
@@ -347,7 +348,7 @@ class _LineSearch:
     def _node(
         self, vector: Array, inside: Array, keeping: Array, parameters: tuple[sp.Symbol, ...]
     ) -> tuple[_LineNode, set[sp.Expr]]:
-        """Lines that are a vector modulo a subspace, and what was assumed not to vanish of the parameters."""
+        """The node of a vector modulo a subspace, and the expressions of parameters that were assumed not to vanish."""
         if not len(inside):
             return _LineNode(vector, parameters), set()
         field = RationalFunctions()
@@ -370,7 +371,7 @@ class _LineSearch:
                 independent.append(rate)
         branches: list[tuple[Array, Array]] = []
         if len(independent) == size:
-            # all of them: where the rate of one vanishes for some parameters, others move
+            # all movers are kept: where the rate of one vanishes for some parameters, others move
             node.kind, node.movers, node.rates = "zero", [y for y, _ in shifts], [r for _, r in shifts]
             branches = [(vector, field.product(field.null_space(rates.T), keeping))]
         elif size == 1 and any(s[0] != 0 for s in slopes):
@@ -392,7 +393,7 @@ class _LineSearch:
         return node, assumed
 
     def _family(self, node: _LineNode, keeping: Array, field: RationalFunctions) -> tuple[_LineNode, set[sp.Expr]]:
-        """Every number as the coefficient is another line."""
+        """The node of a coefficient that nothing moves: every number is another line."""
         assumed, below = field.assumed, np.asarray(node.below)
         symbol = sp.Symbol("abcd"[len(node.parameters)], real=True)
 
@@ -419,14 +420,14 @@ class _LineSearch:
 
 
 def _is_alike(generic: _LineNode, other: _LineNode, value: dict[sp.Symbol, sp.Expr]) -> bool:
-    """Whether a special value of a parameter has the same lines as others."""
+    """Whether the lines at a special value of a parameter are those of the generic case at this value."""
     vector = [c.subs(value) for c in generic.vector]
     same = generic.kind == other.kind and len(generic.children) == len(other.children)
     same = same and vector == list(other.vector)
     rows = [[c.subs(value) for c in row] for row in (*generic.movers, *generic.rates)]
     if any(c.has(sp.nan, sp.zoo) for row in rows for c in row):
         return False
-    # what moves the others has to move these as well
+    # the generic movers have to move the coefficient at this value as well
     rates = rows[len(generic.movers) :]
     if rates and len(RationalFunctions().row_space(np.array(rates))) < len(generic.block):
         return False
@@ -447,10 +448,11 @@ class Line:
     """A one-dimensional subalgebra, or a family of them.
 
     Attributes:
-        coefficients: of the generators, with symbols for parameters.
-        parameters: the symbols: any real numbers, but for those that are excluded.
+        coefficients: coefficients of the generators, with symbols for parameters.
+        parameters: the symbols, which stand for any real numbers that are not excluded.
         excluded: for each parameter the values that are other lines of the list.
-        is_even: whether parameters and minus them are the same line: then the first that is not zero is positive.
+        is_even: whether a change of all signs of the parameters gives the same line: the first that is not zero is then
+            positive.
     """
 
     coefficients: tuple[sp.Expr, ...]
@@ -476,7 +478,7 @@ class Line:
         return ",\\ ".join([f"\\langle {sp.latex(self._total(names))} \\rangle", *conditions])
 
     def _conditions(self) -> Iterator[tuple[sp.Symbol, bool, list[sp.Expr]]]:
-        """Parameters, whether each is the same line as minus it, and the values that it does not take."""
+        """Each parameter, whether its sign is without effect, and the values that it does not take."""
         for place, (symbol, values) in enumerate(zip(self.parameters, self.excluded, strict=True)):
             is_even = self.is_even and not place
             yield symbol, is_even, [value for value in values if not (is_even and value.is_negative)]
@@ -489,13 +491,13 @@ class OptimalSystem(FoundSequence[Line]):
     """Optimal system: every line of the algebra is an image of exactly one of these under inner automorphisms.
 
     Args:
-        search: finds the lines.
-        names: of the generators.
+        search: the search that finds the lines.
+        names: names of the generators.
 
     Attributes:
         constants: structure constants in floating point, ``[n, n, n]``.
         lines: the representatives.
-        names: those of the generators.
+        names: names of the generators.
     """
 
     def __init__(self, search: _LineSearch, names: Sequence[str]) -> None:
@@ -521,7 +523,7 @@ class OptimalSystem(FoundSequence[Line]):
         super().__init__(lines)
 
     def _turned(self, start: _LineKind, leaf: _LineNode) -> bool:
-        """Notes with which other line a half turn identifies one; whether it changes the sign of its parameter."""
+        """Record the lines that half turns identify with this one; return whether its parameters may change signs."""
         numbers = dict(zip(leaf.parameters, (0.37, 0.83, 1.29), strict=False))
         is_even = False
         for turn in start.turns:
@@ -539,7 +541,7 @@ class OptimalSystem(FoundSequence[Line]):
         """Return the representative of a line, and its parameters.
 
         Args:
-            coefficients: of a combination of the generators, on the line.
+            coefficients: coefficients of the generators in a vector on the line.
 
         Returns:
             The number of the representative, and values of its parameters.
@@ -552,13 +554,13 @@ class OptimalSystem(FoundSequence[Line]):
             ready = start.prepare(v / max(float(np.abs(v).max()), 1e-300))
             if ready is not None:
                 found = [self._descend(start, turn @ ready) for turn in (np.eye(len(v)), *start.turns)]
-                # the line that is kept of those that are the same, with the largest parameters
+                # of lines that are the same one is in the list; of its parameters the largest are returned
                 kept = [(line, values) for line, values in found if self._same[line] == line] or found
                 return self._place[kept[0][0]], max(values for _, values in kept)
         raise AlgebraError(f"expected a combination other than zero, got {tuple(coefficients)}")
 
     def _descend(self, start: _LineKind, v: Floats) -> tuple[int, tuple[float, ...]]:
-        """Follow a vector, moving it as the nodes say."""
+        """The number of the line of a vector and its parameters: the vector is moved down the tree of nodes."""
         node, numbers = start.root, dict[sp.Symbol, float]()
         below = [*start.root.below, *start.root.block]
         v = v / _float_coordinates([node.vector, *below], v, numbers)[0]
@@ -608,11 +610,10 @@ def optimal_system(constants: Sequence[Sequence[Sequence[sp.Expr]]], names: Sequ
     """Subalgebras of dimension one, one for each class under inner automorphisms.
 
     Args:
-        constants: structure constants c[i][j][k] of ``[e_i, e_j] = sum_k c[i][j][k] e_k``, rational numbers.
-        names: of the generators e_i.
+        constants: structure constants of ``[e_i, e_j] = sum_k c[i][j][k] e_k``, rational numbers.
 
     Raises:
-        AlgebraError: structure constants that are not rational, or too many generators.
+        AlgebraError: the structure constants are not rational, or there are too many generators.
     """
     n = len(names)
     if n > _MAX_DIMENSION or not all(c.is_Rational for block in constants for row in block for c in row):

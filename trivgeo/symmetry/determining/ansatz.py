@@ -26,12 +26,18 @@ from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices
 
 _MAX_DRAWS = 30  # batches of random points
-_MIN_IDLE_EQUATIONS = 8  # equations in a row that add nothing, after which none is taken to add anything
+_MIN_IDLE_EQUATIONS = 8  # dependent equations in a row after which all further ones count as dependent
 
 
 @dataclass(frozen=True)
 class Column:
-    """One unknown: a component of the field, the powers of the variables, which function they are multiplied with."""
+    """One unknown coefficient: of a monomial times a function, in one component of the field.
+
+    Attributes:
+        component: number of the component.
+        powers: exponents of the monomial.
+        function: number of the function.
+    """
 
     component: int
     powers: Index
@@ -39,14 +45,11 @@ class Column:
 
 
 class AnsatzSpace:
-    """Fields whose coefficients are polynomials up to a degree times functions.
+    """Fields whose coefficients are sums of polynomials up to a degree times functions.
 
     Args:
-        system: the equations.
-        conditions: the symmetry conditions.
-        jets: what is known to vanish.
-        functions: what polynomials are multiplied with; the first is 1.
-        degree: of the polynomials.
+        jets: the determining equations at random points, which say what derivatives of coefficients vanish.
+        functions: factors of the polynomials; the first is 1.
         linear: whether superposition is set apart.
     """
 
@@ -62,8 +65,8 @@ class AnsatzSpace:
         self._system, self._conditions, self._functions = system, conditions, tuple(functions)
         self.variables = system.coordinates
         self._linear = linear
-        # What holds for any number holds for the square root of 2 too. Should more hold for that number alone, it is
-        # not found, and the statement says so.
+        # Irrational constants count as parameters: symmetries for any number are symmetries for the square root of 2.
+        # Should that number alone have more, they are not found, and the statement says so.
         self._parameters = (*system.parameters, *irrational_constants(e for c in conditions for e in c.values()))
         count = len(self.variables)
         columns = [
@@ -79,7 +82,7 @@ class AnsatzSpace:
         self.columns = sorted(self._independent(columns), key=self.is_pure)
 
     def is_pure(self, column: Column) -> bool:
-        """Return True if ``column`` adds a function of the independent variables to an unknown of linear equations."""
+        """Return True for superposition: a function of the independent variables is added to an unknown."""
         n = len(self._system.variables)
         free = not any(column.powers[n:]) and not self._functions[column.function].free_symbols & {
             *self._system.unknowns
@@ -87,7 +90,7 @@ class AnsatzSpace:
         return self._linear and column.component >= n and free
 
     def _is_allowed(self, component: int, powers: Index, function: sp.Expr, jets: Jets) -> bool:
-        """Not if single equations say that it is absent."""
+        """Whether no determining equation of one term excludes the monomial times the function."""
         for c, zero in jets.zeros:
             used = [i for i, k in enumerate(zero) if k]
             if c != component:
@@ -100,7 +103,7 @@ class AnsatzSpace:
         return True
 
     def _independent(self, columns: Sequence[Column]) -> list[Column]:
-        """Without functions that are combinations of those before, such as x exp(t) where exp(t) is given."""
+        """Columns whose functions are no combinations of those before, as x exp(t) is where it is given itself."""
         if len(self._functions) == 1:
             return list(columns)
         every = sorted({(c.function, c.powers) for c in columns}, key=lambda key: (key[0], sum(key[1]), key[1]))
@@ -133,7 +136,7 @@ class AnsatzSpace:
     ) -> list[Values]:
         """The symmetry conditions at random points, ``[rows, columns]``, for each of several values of the parameters.
 
-        All are evaluated together: it is the number of expressions that costs, not that of points.
+        All points are evaluated together: the number of expressions decides the time, not the number of points.
         """
         samples = count * len(fixed)
         values = {s: np.repeat([f[s] for f in fixed], count) for s in fixed[0]}
@@ -182,14 +185,7 @@ class AnsatzSpace:
         return total
 
     def solutions(self, columns: Sequence[Column], prime: int, fixed: ParameterValues, seed: int = 0) -> Values:
-        """Return a reduced basis of the solutions modulo ``prime``, ``[solutions, columns]``.
-
-        Args:
-            columns: coefficients of the ansatz.
-            prime: the modulus.
-            fixed: values of the parameters.
-            seed: of the random points.
-        """
+        """Return a reduced basis of the solutions modulo ``prime``, ``[solutions, columns]``, at fixed parameters."""
         if not columns:
             return np.zeros((0, 0), dtype=np.int64)
         field = PrimeField(prime)
@@ -214,11 +210,11 @@ class AnsatzSpace:
 
     @property
     def count(self) -> int:
-        """The number of symmetries in this space, beside superposition."""
+        """The number of symmetries in this space, without superposition."""
         return sum(not self.is_pure(self.columns[np.flatnonzero(row)[0]]) for row in self._basis)
 
     def solve(self) -> tuple[list[tuple[sp.Expr, ...]], list[tuple[sp.Expr, ...]]] | None:
-        """Exact symmetries, and those that are superposition; ``None`` if their coefficients are not found."""
+        """Exact symmetries without superposition, and superposition; ``None`` if their coefficients are not found."""
         support = np.flatnonzero(self._basis.any(axis=0))
         columns = [self.columns[j] for j in support]
 
@@ -239,7 +235,7 @@ class AnsatzSpace:
         return fields
 
     def _field(self, entries: Sequence[tuple[Column, sp.Expr]]) -> tuple[sp.Expr, ...]:
-        """Without common denominators or factors."""
+        """The field with given coefficients, without common denominators or factors."""
         values = [sp.together(value) for _, value in entries]
         denominator = sp.lcm_list([sp.denom(v) for v in values])
         values = [sp.cancel(v * denominator) for v in values]

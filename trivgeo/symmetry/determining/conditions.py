@@ -12,15 +12,12 @@ from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.multi_index import Index, derivative, shifted
 from trivgeo.symmetry.equations.numeric import vanishes
 
-# (coefficient c of the field, multi-index K of a derivative of it in all variables) -> expression
 LinearForm = dict[tuple[int, Index], sp.Expr]
+"""Factors of derivatives of a field, by the number of its component and the multi-index of the derivative."""
 
 
 def symmetry_condition(system: EvolutionSystem) -> list[LinearForm]:
-    """Return :math:`D_J Q^a - F_*[Q]` on solutions for each equation :math:`u^a_J = F` of ``system``.
-
-    The forms are linear in the field and its derivatives.
-    """
+    """Return :math:`D_J Q^a - F_*[Q]` on solutions for each equation :math:`u^a_J = F`: forms linear in the field."""
     derivatives = _Characteristics(system)
     conditions = []
     for (a, index), right in zip(system.leaders, system.right, strict=True):
@@ -35,7 +32,7 @@ def symmetry_condition(system: EvolutionSystem) -> list[LinearForm]:
 
 
 def characteristics(system: EvolutionSystem) -> list[LinearForm]:
-    """Return the characteristics Q^a on solutions of ``system``: fields for which all vanish move no solution."""
+    """Return the characteristics Q^a on solutions: fields for which all vanish move no solution."""
     derivatives = _Characteristics(system)
     return [derivatives.of(a, system.zero) for a in range(len(system.unknowns))]
 
@@ -54,7 +51,7 @@ class _Characteristics:
             self._known[a, system.zero] = form
 
     def of(self, a: int, index: Index) -> LinearForm:
-        """D_J Q^a."""
+        """The total derivative D_J Q^a."""
         key = (a, index)
         if key not in self._known:
             direction = next(i for i, k in enumerate(index) if k)
@@ -79,10 +76,7 @@ class _Characteristics:
 
 
 def collect(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[LinearForm]:
-    """Split ``conditions`` of ``system`` by monomials in the derivatives of u.
-
-    Returns:
-        Linear forms whose coefficients are functions of (x, t, u) alone.
+    """Split conditions by monomials in the derivatives of u, into forms whose factors depend on (x, t, u) alone.
 
     Raises:
         ConfigurationError: the equations are not polynomial in the derivatives.
@@ -111,7 +105,7 @@ def collect(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[L
 
 
 def left_side(system: EvolutionSystem, condition: LinearForm, components: Sequence[sp.Expr]) -> sp.Expr:
-    """Return the value of a linear form ``condition`` of ``system`` at the field with ``components``."""
+    """Return the value of a linear form at a field."""
     total = []
     for (c, k), value in condition.items():
         total.append(value * derivative(components[c], system.coordinates, k))
@@ -119,7 +113,7 @@ def left_side(system: EvolutionSystem, condition: LinearForm, components: Sequen
 
 
 def check(system: EvolutionSystem, conditions: Sequence[LinearForm], components: Sequence[sp.Expr]) -> None:
-    """Check that a field with ``components`` satisfies the ``conditions`` of ``system``.
+    """Check that a field satisfies the symmetry conditions.
 
     Raises:
         AlgebraError: the field is no symmetry.
@@ -132,7 +126,7 @@ def check(system: EvolutionSystem, conditions: Sequence[LinearForm], components:
 
 
 def _normalized(form: LinearForm) -> LinearForm:
-    """Divided by a common factor of the first coefficient's kind: equal equations then compare equal."""
+    """A linear form divided by its first factor, without denominators: equal equations then compare equal."""
     if any(
         power.exp.is_Rational and not power.exp.is_Integer for value in form.values() for power in value.atoms(sp.Pow)
     ):

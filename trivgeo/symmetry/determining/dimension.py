@@ -1,4 +1,4 @@
-"""How many symmetries an equation has, without finding them: ranks of Taylor jets of the determining equations."""
+"""The dimension of the symmetries of equations, without finding them: ranks of Taylor jets of determining equations."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.multi_index import Index, covers, multi_indices, shifted
 
 Slot = tuple[int, Index]
+"""A derivative of a component of the field: its number and the multi-index of the derivative."""
 
-_MAX_COEFFICIENTS = 3000  # unknown Taylor coefficients of an order
+_MAX_COEFFICIENTS = 3000  # unknown Taylor coefficients up to an order
 _MAX_EXTRA_ORDERS = 12  # orders of derivatives beyond those in the equations
-_MAX_DRAWS = 200  # points that are tried for one where the equations are defined
-_NUM_STABLE_ORDERS = 4  # orders with the same result that are believed
+_MAX_DRAWS = 200  # random points that are tried until the equations are defined at one
+_NUM_STABLE_ORDERS = 4  # orders in a row with the same result, after which it counts as the limit
 _MAX_SERIES_TERMS = 60_000  # terms of a power series
 
 
@@ -32,11 +33,11 @@ class Dimension:
     """Dimension of a space of symmetries, as far as it is known.
 
     Attributes:
-        size: the dimension, beside superposition; ``None`` if it is infinite or unknown.
-        functions: if it is infinite, how many arbitrary functions it has, of the largest number of variables; else 0.
+        size: the dimension, without superposition; ``None`` if it is infinite or unknown.
+        functions: number of arbitrary functions of the largest number of variables, if it is infinite; else 0.
         arguments: that number of variables.
-        growth: the number of Taylor coefficients that are free, by order.
-        order: the order of derivatives that was enough.
+        growth: number of free Taylor coefficients by order.
+        order: order of derivatives that was enough.
     """
 
     size: int | None
@@ -52,11 +53,9 @@ class Dimension:
 
 
 class Jets:
-    """The determining equations at random points modulo a prime.
+    """Taylor expansions of the determining equations at random points modulo a prime.
 
     Args:
-        system: the equations.
-        conditions: the symmetry conditions.
         linear: whether superposition is set apart.
     """
 
@@ -75,7 +74,10 @@ class Jets:
         prime: int,
         fixed: Mapping[sp.Expr, int] | None = None,
     ) -> tuple[Values, PowerSeries, Values]:
-        """Random combinations of the equations, ``[rows, slots, monomials]``, and the point, ``[variables]``."""
+        """Taylor coefficients of the equations, ``[rows, slots, monomials]``, and the point, ``[variables]``.
+
+        Rows differ in the values of the free derivatives of u.
+        """
         for attempt in itertools.count():
             evaluate = RandomEvaluator(
                 self.variables,
@@ -104,7 +106,7 @@ class Jets:
 
     @cached_property
     def zeros(self) -> list[Slot]:
-        """Derivatives of coefficients of the field that vanish, as far as single equations say."""
+        """Derivatives of components of the field that vanish by determining equations of one term."""
         slots = sorted({slot for condition in self._conditions for slot in condition}, key=lambda s: (-sum(s[1]), s))
         zeros: list[Slot] = []
         while slots:
@@ -124,7 +126,7 @@ class Jets:
         return not any(_within(slot, z) for z in self.zeros)
 
     def _is_pure(self, slot: Slot) -> bool:
-        """Whether it is a derivative of an unknown's coefficient in the independent variables alone."""
+        """Whether a slot is a derivative of an unknown's component in the independent variables alone."""
         n = len(self._system.variables)
         return self.linear and slot[0] >= n and not any(slot[1][n:])
 
@@ -137,7 +139,7 @@ class Jets:
     def _eliminated(
         self, order: int, prime: int, fixed: Mapping[sp.Expr, int] | None = None, seed: int = 7
     ) -> tuple[list[Slot], Values, list[int], Values]:
-        """All equations up to an order in reduced form: columns, rows, pivots, the point."""
+        """The columns, rows and pivots of all equations up to an order in reduced form, and the point."""
         columns = self._columns(order)
         place = {slot: j for j, slot in enumerate(columns)}
         slots = self._slots
@@ -151,9 +153,7 @@ class Jets:
         return columns, reduced, pivots, point
 
     def free(self, order: int) -> tuple[int, ...]:
-        """Return the numbers of Taylor coefficients that are free, by order, if all equations are taken up to
-        ``order``.
-        """
+        """Return the numbers of free Taylor coefficients by order, from all equations up to ``order``."""
         columns, _, pivots, _ = self._eliminated(order, self.prime)
         taken = {columns[j] for j in pivots}
         sizes = [0] * (order + 1)
@@ -169,15 +169,12 @@ class Jets:
 
         Args:
             position: number of the variable z.
-            order: of the Taylor expansion.
-            prime: the modulus.
-            fixed: values of the parameters.
-            seed: of the point.
+            order: order of the Taylor expansion.
+            seed: seed of the point.
             about: a number a, for the Lie derivative along (z - a) d/dz instead.
 
         Returns:
-            Coefficients, the leading one first, and whether derivatives of symmetries are symmetries, as far as the
-            expansion tells.
+            Coefficients, the leading one first, and whether derivatives of symmetries are symmetries, up to the order.
         """
         columns, reduced, pivots, point = self._eliminated(order, prime, fixed, seed)
         place = {slot: j for j, slot in enumerate(columns)}
@@ -207,7 +204,7 @@ class Jets:
     def _reduced(
         self, rows: Values, series: PowerSeries, slots: Sequence[Slot], place: dict[Slot, int], order: int
     ) -> tuple[Values, list[int]]:
-        """All derivatives of the equations in reduced form."""
+        """The equations and all their derivatives up to an order in reduced form: rows and pivots."""
         p = series.prime
         # a basis of the equations, sorted by the order of derivatives: low ones can be differentiated more often
         _, chosen = PrimeField(p).row_echelon(rows[:, :, 0].T)
@@ -236,10 +233,10 @@ class Jets:
         return PrimeField(p).row_echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]))
 
     def dimension(self, known: int = 0) -> Dimension:
-        """The dimension, by taking ever higher orders until none is free, or their number is that of functions.
+        """The dimension: the order rises until no coefficient is free, or their numbers are those of functions.
 
         Args:
-            known: how many symmetries there are at least: where the bound is met there is no more to do.
+            known: a lower bound of the dimension: where it is met the computation ends.
         """
         self.zeros  # noqa: B018
         count = len(self.variables)
@@ -255,8 +252,8 @@ class Jets:
             if order > top + 1 and too_many:
                 break
             before, sizes = sizes, self.free(order)
-            # where all derivatives of some order are determined by lower ones, the lower ones are all there is; more
-            # derivatives of the equations may still say more about them
+            # if lower derivatives determine all derivatives of some order, the number of free lower ones is an upper
+            # bound of the dimension; further derivatives of the equations may lower it
             first = next((q for q, size in enumerate(sizes) if size == 0), None)
             found = [*found, sum(sizes[:first])] if first is not None else []
             if found and (found[-1] <= known or found[-_NUM_STABLE_ORDERS:] == [found[-1]] * _NUM_STABLE_ORDERS):
@@ -269,7 +266,7 @@ class Jets:
         if found:
             enough = len(found) - next(i for i, size in enumerate(found) if size == found[-1])
             return Dimension(found[-1], 0, 0, sizes, len(sizes) - enough)
-        # one order alone says nothing
+        # a guess from one order alone does not count
         agreed = guesses[-1] if len(guesses) > 1 and guesses[-1] == guesses[-2] else (0, 0)
         return Dimension(None, *agreed, sizes, len(sizes) - 1)
 
@@ -277,7 +274,7 @@ class Jets:
 def _triangular(rows: Values, series: PowerSeries) -> Values:
     """Row reduction over power series, highest derivatives first, so that equations of low order appear.
 
-    By hand: SymPy's power series are of one point, and a hundred times slower than batches.
+    SymPy's power series expand about a single point, a hundred times slower than this for batches.
     """
     p = series.prime
     rows = rows.copy()
@@ -308,7 +305,7 @@ def _triangular(rows: Values, series: PowerSeries) -> Values:
 
 
 def _functions(sizes: Sequence[int]) -> tuple[int, int]:
-    """How many functions of how many variables have that many Taylor coefficients of each order."""
+    """The number of functions, and of their variables, with the given numbers of Taylor coefficients by order."""
     tail = list(sizes)[1:]
     for arguments in itertools.count(1):
         if len(tail) < 2:

@@ -1,4 +1,4 @@
-"""From equations to their symmetries."""
+"""The search for the symmetries of equations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Coefficients = tuple[sp.Expr, ...]
 
 
 def _is_linear_ordinary(system: EvolutionSystem) -> bool:
-    """Whether equations are ordinary, linear, and solved for a highest derivative of each unknown."""
+    """Whether equations are ordinary, linear, and solved for the highest derivative of each unknown."""
     is_solved = [a for a, _ in system.leaders] == list(range(len(system.unknowns)))
     return len(system.variables) == 1 and is_solved and system.is_linear
 
@@ -35,8 +35,8 @@ def _is_linear_ordinary(system: EvolutionSystem) -> bool:
 def _from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size: int | None) -> list[Coefficients]:
     r"""All symmetries of a linear ordinary equation of largest dimension; else those found and superposition.
 
-    With solutions :math:`y_1, y_2` of an equation of second order :math:`y'' = a y' + b y + c`, their Wronskian W, a
-    solution p of the equation itself and :math:`v = y - p`, they are (Lie 1883)
+    With solutions :math:`y_1, y_2` of :math:`y'' = a y' + b y`, their Wronskian W, a solution p of the inhomogeneous
+    equation :math:`y'' = a y' + b y + c` and :math:`v = y - p`, they are (Lie 1883)
 
     .. math::
         y_i \partial_y, \quad v \partial_y, \quad
@@ -44,8 +44,9 @@ def _from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size
         \frac{y_i v}{W} \partial_x + \frac{y_i'}{W} v^2 \partial_v,
 
     where :math:`\partial_x` in the coordinates x and v is :math:`\partial_x + p' \partial_y` in x and y; for m unknowns
-    that all solve it there are as many as in sl(m + 2). One of higher order n has at most n + 4, and then its solutions
-    are products of those of one of second order (Mahomed and Leach 1990).
+    that solve the same equation their number is the dimension of sl(m + 2). An equation of higher order n has at most
+    n + 4 symmetries; if it has so many, its solutions are products of solutions of one equation of second order
+    (Mahomed and Leach 1990).
     """
     (x,), m = system.variables, len(system.unknowns)
     n = system.leaders[0][1][0]
@@ -55,7 +56,7 @@ def _from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size
 
 
 def _is_isotropic(system: EvolutionSystem) -> bool:
-    """Whether all unknowns solve the same equation, up to what is free of them."""
+    """Whether all unknowns solve the same equation, up to inhomogeneous terms."""
     first = {k: c for (_, k), c in _slopes(system, 0)[0].items()}
     every = ({(a, k): c for k, c in first.items()} for a in range(len(system.unknowns)))
     return all(_slopes(system, a)[0] == slopes for a, slopes in enumerate(every)) and len(set(_orders(system))) == 1
@@ -66,20 +67,20 @@ def _orders(system: EvolutionSystem) -> list[int]:
 
 
 def _is_solution(system: EvolutionSystem, field: Coefficients) -> bool:
-    """Whether a field adds functions of the variable alone."""
+    """Whether a field adds a solution: its components are functions of the variable alone, and it does not move x."""
     unknowns = set(system.unknowns)
     return field[0] == 0 and not any(component.free_symbols & unknowns for component in field)
 
 
 def _slopes(system: EvolutionSystem, a: int) -> tuple[dict[tuple[int, int], sp.Expr], sp.Expr]:
-    """The coefficients of one right side, by unknown and order, and what is free of all."""
+    """The coefficients of one right side, by unknown and order of derivative, and its inhomogeneous term."""
     right = system.right[a]
     jets = system.jets_in(right)
     return {(b, k): sp.diff(right, s) for s, b, (k,) in jets}, right.xreplace({s: sp.S.Zero for s, _, _ in jets})
 
 
 def _solution(system: EvolutionSystem, number: int = 1, offset: bool = False) -> list[list[sp.Expr]]:
-    """A solution of the homogeneous equations, or of the equations themselves, with its derivatives."""
+    """A solution of the homogeneous or (``offset``) of the inhomogeneous equations, with its derivatives."""
     parts = [_slopes(system, a) for a in range(len(system.unknowns))]
 
     def rates(values: list[list[sp.Expr]]) -> list[sp.Expr]:
@@ -101,12 +102,12 @@ def _prime(system: EvolutionSystem, a: int, k: int) -> sp.Symbol:
 
 
 def _superposition(system: EvolutionSystem, x: sp.Symbol) -> list[Coefficients]:
-    """Fields that add each of a fundamental system of solutions."""
+    """Fields that add the solutions of a fundamental system, one each."""
     return [(sp.S.Zero, *(row[0] for row in _solution(system, i + 1))) for i in range(sum(_orders(system)))]
 
 
 def _largest(system: EvolutionSystem, found: Sequence[Coefficients]) -> list[Coefficients]:
-    """The symmetries of an equation of second order, or of an iterated one."""
+    """All symmetries of an equation of second order, or of higher order with the largest dimension."""
     (x,), n = system.variables, system.leaders[0][1][0]
     slopes, _ = _slopes(system, 0)
     first = slopes.get((0, n - 1), sp.S.Zero)
@@ -148,7 +149,7 @@ def _largest(system: EvolutionSystem, found: Sequence[Coefficients]) -> list[Coe
 
 
 def _exponential(system: EvolutionSystem, name: str, rate: sp.Expr) -> sp.Expr:
-    """The exponential of an integral, as a formula if there is one."""
+    """The exponential of the integral of a rate, as a formula if there is one, else as a named solution."""
     (x,) = system.variables
     integral = sp.integrate(sp.together(rate), x)
     if not integral.has(sp.Integral, sp.Piecewise):
@@ -161,7 +162,7 @@ def _exponential(system: EvolutionSystem, name: str, rate: sp.Expr) -> sp.Expr:
 def _known_basis(
     system: EvolutionSystem, found: Sequence[Coefficients], wronskian: sp.Expr
 ) -> list[list[sp.Expr]] | None:
-    """Two solutions with their derivatives, if one was found, and the other has a formula."""
+    """Two solutions with their derivatives, if one was found and the other has a formula; else ``None``."""
     (x,) = system.variables
     for _, one in (field for field in found if _is_solution(system, field)):
         rate = sp.cancel(wronskian / one**2)
@@ -178,9 +179,9 @@ def _known_basis(
 def _abstract_basis(
     system: EvolutionSystem, linear: sp.Expr, zeroth: sp.Expr, wronskian: sp.Expr
 ) -> list[list[sp.Expr]]:
-    """Two solutions of an equation of second order with their derivatives, of a given Wronskian."""
+    """Two solutions without formulas of an equation of second order, with their derivatives and a given Wronskian."""
     (x,), stem = system.variables, str(system.unknowns[0])
-    if system.leaders[0][1][0] > 2:  # those of another equation
+    if system.leaders[0][1][0] > 2:  # solutions of another equation than the system's
         stem = "v" if stem == "u" else "u"
     first, second = (free_name(f"{stem}{k}", system.names) for k in (1, 2))
     right = linear * sp.Symbol(f"{stem}'") + zeroth * sp.Symbol(stem)
@@ -192,17 +193,11 @@ def _abstract_basis(
     return [one, two]
 
 
-_MAX_FIELD_NUMBER = 30  # flows of fields with larger coefficients leave everything at once
+_MAX_FIELD_COEFFICIENT = 30  # flows of fields with larger coefficients leave every domain in a short time
 
 
 def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) -> Symmetries:
-    """Search for the infinitesimal symmetries of equations.
-
-    Args:
-        pde: the equations, see `trivgeo.symmetry.find_symmetries`.
-        degree: of the polynomials that are tried; ``None`` lets the search choose.
-        time: the independent variable in whose highest derivatives equations are solved, see `find_symmetries`.
-        functions: factors of the polynomials beside one.
+    """Search for infinitesimal symmetries, see `trivgeo.symmetry.find_symmetries`, whose ansatz is ``functions``.
 
     Raises:
         ConfigurationError: as for `trivgeo.symmetry.find_symmetries`.
@@ -210,7 +205,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
     extra = _ansatz_functions(system, functions)
     jets = Jets(system, conditions, is_linear(system))
-    # what is easily found tells where the bound of the dimension is sharp
+    # the number of polynomial symmetries is a lower bound of the dimension, and shows where the upper bound is sharp
     spaces = (AnsatzSpace(system, conditions, jets, (sp.S.One, *extra), d, jets.linear) for d in (degree or 3, 2, 1))
     first = next((space for space in spaces if len(space.columns) <= MAX_COLUMNS), None)
     dimension = jets.dimension(first.count if first else 0)
@@ -223,7 +218,6 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
     if jets.linear:
         found = _about_a_solution(system, found)
     found = replace(found, generators=[_in_units(field) for field in found.generators])
-    # what moves no solution is no generator
     for components in (*found.generators, *found.superposition):
         check(system, conditions, components)
     variables = system.coordinates
@@ -245,14 +239,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
 
 
 def _search_all(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension) -> Found:
-    """Search simpler equations in other variables first, then the equations themselves.
-
-    Args:
-        system: the equations.
-        conditions: their symmetry conditions.
-        jets: the ranks of these.
-        dimension: the number of symmetries, where the search ends.
-    """
+    """Search simpler equations in other variables first, then the equations themselves."""
     chain: list[Equivalent] = []
     if dimension.size is not None:
         while (other := simpler(chain[-1].system if chain else system)) is not None:
@@ -269,7 +256,7 @@ def _search_all(system: EvolutionSystem, conditions: Sequence[LinearForm], jets:
 def _search_directly(
     system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension
 ) -> Found:
-    """Search growing spaces of functions, then in terms of solutions that have no formula."""
+    """Search growing spaces of functions, then for symmetries in terms of solutions that have no formula."""
     found = grow(system, conditions, jets, dimension)
     if dimension.size in (None, len(found.generators)):
         return found
@@ -287,7 +274,7 @@ def _search_directly(
 
 
 def _with_roots(system: EvolutionSystem, jets: Jets, dimension: Dimension) -> Found | None:
-    """All symmetries where their rates are square roots of parameters, which become parameters; else ``None``."""
+    """All symmetries if their eigenvalues are square roots of parameters, which become parameters; else ``None``."""
     if not system.parameters or dimension.size is None:
         return None
     names = [s.name for s in system.coordinates]
@@ -306,7 +293,7 @@ def _with_roots(system: EvolutionSystem, jets: Jets, dimension: Dimension) -> Fo
 
 
 def _pulled_back(found: Found, chain: Sequence[Equivalent]) -> Found:
-    """The symmetries of the last of successive equivalent equations in the variables of the first."""
+    """Symmetries of the last of a chain of equivalent equations, in the variables of the first."""
     for other in reversed(chain):
         generators, superposition = (
             [other.pulled_back(field) for field in part] for part in (found.generators, found.superposition)
@@ -317,22 +304,22 @@ def _pulled_back(found: Found, chain: Sequence[Equivalent]) -> Found:
 
 @lru_cache(maxsize=8)
 def _conditions(residuals: tuple[sp.Expr, ...], time: Any) -> tuple[EvolutionSystem, list[LinearForm]]:
-    """The equations in solved form and their symmetry conditions, kept for the equations asked for last."""
+    """The equations in solved form and their symmetry conditions, cached for the last few equations."""
     system = EvolutionSystem(residuals, time)
     return system, symmetry_condition(system)
 
 
 def is_linear(system: EvolutionSystem) -> bool:
-    """Return True if solutions of ``system`` can be added; an ordinary equation, of finitely many, returns False."""
+    """Return True for linear partial equations; ordinary ones, which have finitely many symmetries, return False."""
     return len(system.variables) > 1 and system.is_linear
 
 
 def _about_a_solution(system: EvolutionSystem, found: Found) -> Found:
     r"""Generators that commute with :math:`E = (u - p) \partial_u`, p a solution of a linear equation.
 
-    Symmetries are linear in u - p up to superposition, :math:`X - [X, E]` is what is linear of X, and such fields
-    close; those of an inhomogeneous equation that are chosen otherwise close up to superposition only. E is among
-    the generators; of all its p a simple one is taken.
+    Symmetries X are linear in u - p up to superposition; their linear parts :math:`X - [X, E]` close under the bracket,
+    while other representatives close up to superposition only. E is among the generators, with many p, of which a
+    simple one is taken.
     """
     base, unknowns = len(system.variables), system.unknowns
     variables = (*system.variables, *unknowns)
@@ -353,7 +340,7 @@ def _about_a_solution(system: EvolutionSystem, found: Found) -> Found:
 
 
 def _without_factor(field: Coefficients) -> Coefficients:
-    """With numbers that are integers without a common factor, if they are rational."""
+    """The field with coprime integers for coefficients, if they are rational."""
     numbers = [t.as_coeff_Mul()[0] for f in field for t in sp.Add.make_args(f) if t != 0]
     if not all(number.is_Rational for number in numbers):
         return field
@@ -362,9 +349,9 @@ def _without_factor(field: Coefficients) -> Coefficients:
 
 
 def _in_units(field: Coefficients) -> Coefficients:
-    """With one as the largest number if that is large, as of equations with decimals."""
+    """The field with one as its largest coefficient if that is large, as it may be for equations with decimals."""
     numbers = [abs(t.as_coeff_Mul()[0]) for f in field for t in sp.Add.make_args(f) if t != 0]
-    if not all(number.is_Rational for number in numbers) or max(numbers, default=0) <= _MAX_FIELD_NUMBER:
+    if not all(number.is_Rational for number in numbers) or max(numbers, default=0) <= _MAX_FIELD_COEFFICIENT:
         return field
     return tuple(sp.expand(f / max(numbers), power_exp=False) for f in field)
 
@@ -372,7 +359,7 @@ def _in_units(field: Coefficients) -> Coefficients:
 def _simplest(
     field: Coefficients, superposition: Sequence[Coefficients], variables: Sequence[sp.Symbol]
 ) -> Coefficients:
-    """A field less members of the superposition ideal, so that its longest terms go."""
+    """A field less members of the superposition ideal that cancel its most complicated terms."""
     terms, matrix = term_matrix([field, *superposition], variables)
 
     def order(k: int) -> tuple[int, str]:
@@ -400,7 +387,7 @@ def _search_ansatz(
     degree: int,
     dimension: Dimension,
 ) -> tuple[Found, dict[int, int]]:
-    """The symmetries in one space of functions, and the numbers at this degree and the next."""
+    """The symmetries in one space of functions, and their numbers at this degree and the next."""
     every = (sp.S.One, *functions)
     spaces = {d: AnsatzSpace(system, conditions, jets, every, d, jets.linear) for d in (degree, degree + 1)}
     solution = spaces[degree].solve()
@@ -411,7 +398,7 @@ def _search_ansatz(
 
 
 def _trivial_fields(system: EvolutionSystem, jets: Jets, found: Found) -> list[Coefficients]:
-    """Fields in the same space that move no solution."""
+    """Fields in the space that was searched that move no solution."""
     forms = characteristics(system)
     if system.characteristic_field() is None:
         return []
@@ -436,7 +423,7 @@ def _complexity(field: Coefficients) -> tuple[int, int]:
 
 
 def _ansatz_functions(system: EvolutionSystem, functions: Sequence[Any]) -> Coefficients:
-    """The functions of an ansatz as expressions of the variables."""
+    """The functions of an ansatz as different expressions of the variables, none of them a polynomial."""
     result: list[sp.Expr] = []
     known = {*system.coordinates, *system.parameters}
     for function in functions:
@@ -453,15 +440,10 @@ def _ansatz_functions(system: EvolutionSystem, functions: Sequence[Any]) -> Coef
 
 
 def residual(pde: Any, field: Any, time: Any) -> Any:
-    """Return the left side of the symmetry condition of a vector field, an expression of SymPy; zero for a symmetry.
-
-    Args:
-        pde: the equations, see `trivgeo.symmetry.find_symmetries`.
-        field: a `Symmetry`, or its coefficients, one for each variable and each unknown.
-        time: the independent variable in whose highest derivatives equations are solved, see `find_symmetries`.
+    """Return the left side of the symmetry condition of a vector field, see `trivgeo.symmetry.verify`.
 
     Raises:
-        ConfigurationError: no coefficients, or not one for each variable and unknown.
+        ConfigurationError: ``field`` has not one coefficient for each variable and unknown.
     """
     system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
     variables = system.coordinates

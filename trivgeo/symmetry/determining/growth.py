@@ -1,4 +1,4 @@
-"""Which functions the symmetries of an equation may be made of, and the search that grows until all are found."""
+"""Candidate functions in symmetries, and the search in growing spaces of functions until all are found."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trivgeo.symmetry.equations.equation import EvolutionSystem
 Coefficients = tuple[sp.Expr, ...]
 
 MAX_COLUMNS = 900
-"""Unknown numbers in one search."""
+"""Largest number of unknown coefficients in one search."""
 
-_MAX_FUNCTIONS = 60  # products of functions that polynomials are multiplied with
+_MAX_FUNCTIONS = 60  # functions that polynomials are multiplied with
 _MAX_OWN_FUNCTIONS = 10  # functions in the equations that are tried
-_MAX_EXPONENT_DENOMINATOR = 12  # powers with larger ones are not tried
-_RATIOS = {(sp.sin, sp.cos): sp.tan, (sp.sinh, sp.cosh): sp.tanh}  # derivatives of their logarithms
+_MAX_EXPONENT_DENOMINATOR = 12  # powers with a larger denominator in the exponent are not tried
+_LOG_DERIVATIVES = {(sp.sin, sp.cos): sp.tan, (sp.sinh, sp.cosh): sp.tanh}  # up to signs and inverses
 _OWN_KINDS = (sp.exp, sp.log, sp.Pow, sp.sin, sp.cos, sp.tan, sp.cot, sp.sinh, sp.cosh, sp.tanh, sp.coth)
 
 
@@ -32,10 +32,10 @@ class Found:
     """Result of a search for symmetries.
 
     Attributes:
-        generators: a basis of the symmetries found, beside superposition.
+        generators: a basis of the symmetries found, without superposition.
         superposition: members of the superposition ideal found.
-        degree: of the polynomials.
-        functions: what they were multiplied with, beside 1.
+        degree: degree of the polynomials.
+        functions: functions that the polynomials were multiplied with, other than 1.
     """
 
     generators: list[Coefficients]
@@ -45,14 +45,7 @@ class Found:
 
 
 def grow(system: EvolutionSystem, conditions: Sequence[LinearForm], jets: Jets, dimension: Dimension) -> Found:
-    """Search in growing spaces of functions until the number of symmetries is the dimension.
-
-    Args:
-        system: the equations.
-        conditions: their determining equations.
-        jets: Taylor expansions of their solutions.
-        dimension: of the space of symmetries.
-    """
+    """Search in growing spaces of functions until the number of symmetries is the dimension."""
     linear = jets.linear
     spaces: list[tuple[int, AnsatzSpace, int, tuple[sp.Expr, ...]]] = []
     for functions, degree in _spaces(system, conditions, jets, dimension):
@@ -82,7 +75,7 @@ def _spaces(
     yield one, 3
     families, sure = _spectral(system, jets, dimension)
     spectral = _products(families)
-    # numbers modulo primes may have no roots: without those of parameters first
+    # roots of numbers may not exist modulo a prime: families without roots of parameters come first
     plain = [family for family in families if not _has_roots(family, system.parameters)]
     choices = [[family for family in plain if family in sure], sure, plain, families]
     for functions in dict.fromkeys(tuple(_products(choice)) for choice in choices):
@@ -105,7 +98,7 @@ def _spaces(
 
 
 def _products(families: Sequence[Sequence[sp.Expr]]) -> list[sp.Expr]:
-    """All products of one function of each family, 1 first."""
+    """All products of one function from each family, 1 first."""
     result = {sp.powsimp(sp.Mul(*factors)): None for factors in itertools.product(*families)}
     return list(result)[:_MAX_FUNCTIONS]
 
@@ -119,9 +112,9 @@ def _has_roots(functions: Sequence[sp.Expr], parameters: Sequence[sp.Symbol]) ->
 
 
 def _fractional(system: EvolutionSystem) -> list[list[sp.Expr]]:
-    r"""For each variable its powers with the fractions that exponents of the equations are made of.
+    r"""For each variable powers of it with fractional exponents, suggested by exponents in the equations.
 
-    Of :math:`z^{-15/7}` those with all sevenths, of :math:`z^{2 - a}` with multiples of a / 2.
+    An exponent -15/7 suggests all sevenths, 2 - a with a parameter a multiples of a / 2.
     """
     families = []
     for variable in system.coordinates:
@@ -142,7 +135,7 @@ def _fractional(system: EvolutionSystem) -> list[list[sp.Expr]]:
 
 
 def _own(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[sp.Expr]:
-    """Functions of the variables that the equations hold."""
+    """Functions of the variables in the equations, their inverses, and their logarithmic derivatives."""
     variables = set(system.coordinates)
     found: dict[sp.Expr, None] = {sp.S.One: None}
     for right in system.right:
@@ -153,7 +146,7 @@ def _own(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[sp.E
                 found[atom] = None
                 if not isinstance(atom, sp.log):
                     found[1 / atom] = None
-                ratio = next((f for kinds, f in _RATIOS.items() if isinstance(atom, kinds)), None)
+                ratio = next((f for kinds, f in _LOG_DERIVATIVES.items() if isinstance(atom, kinds)), None)
                 if ratio is not None:
                     found |= dict.fromkeys((ratio(atom.args[0]), 1 / ratio(atom.args[0])))
     return list(found)[:_MAX_OWN_FUNCTIONS]
@@ -162,10 +155,10 @@ def _own(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[sp.E
 def _spectral(
     system: EvolutionSystem, jets: Jets, dimension: Dimension
 ) -> tuple[list[list[sp.Expr]], list[list[sp.Expr]]]:
-    """For each variable exponentials or powers with the eigenvalues of d/dz or (z - a) d/dz on all symmetries.
+    """For each variable z exponentials or powers with the eigenvalues of d/dz or (z - a) d/dz on the symmetries.
 
-    And those families of them for which the derivatives of symmetries are symmetries, so that eigenvalues have a
-    meaning.
+    The second list has the families for which derivatives of symmetries are symmetries, so that these are eigenvalues
+    of a map of the space to itself.
     """
     families, sure = [], []
     order = dimension.order
@@ -186,12 +179,7 @@ def _spectral(
 
 
 def radicands_of_rates(system: EvolutionSystem, jets: Jets, dimension: Dimension) -> list[sp.Expr]:
-    """Return what rates that are no rational functions of the parameters are square roots of, up to squares.
-
-    Args:
-        system: the equations.
-        jets: see `grow`, like ``dimension``.
-    """
+    """Return the radicands, up to squares, of eigenvalues that are square roots of functions of the parameters."""
     found: dict[sp.Expr, None] = {}
     for position in range(len(jets.variables)):
         roots, keeps = _eigenvalues(system, jets, position, dimension.order, None) or ({}, False)
@@ -206,7 +194,7 @@ def radicands_of_rates(system: EvolutionSystem, jets: Jets, dimension: Dimension
 
 
 def _shifts(system: EvolutionSystem, variable: sp.Symbol) -> list[sp.Expr]:
-    """Where powers of a linear function of the variable, or logarithms, vanish."""
+    """The zeros of linear functions of the variable in bases of powers and in logarithms."""
     found: dict[sp.Expr, None] = {}
     for right in system.right:
         for atom in right.atoms(sp.Pow, sp.log):
@@ -221,9 +209,9 @@ def _shifts(system: EvolutionSystem, variable: sp.Symbol) -> list[sp.Expr]:
 def _eigenvalues(
     system: EvolutionSystem, jets: Jets, position: int, order: int, shift: sp.Expr | None
 ) -> tuple[dict[sp.Expr, int], bool] | None:
-    """Eigenvalues with multiplicities, and whether the derivative keeps symmetries.
+    """Eigenvalues with multiplicities, and whether derivatives of symmetries are symmetries.
 
-    ``None`` if they differ between points.
+    ``None`` if the characteristic polynomial differs between points.
     """
 
     def spectrum(prime: int, fixed: dict[sp.Expr, int], seed: int = 11) -> tuple[list[int], bool]:
@@ -248,7 +236,7 @@ def _eigenvalues(
 def _guessed(
     system: EvolutionSystem, polynomial: list[int], fixed: dict[sp.Expr, int], prime: int
 ) -> dict[sp.Expr, int]:
-    """Eigenvalues, or their squares, that are simple multiples of products of the parameters."""
+    """Eigenvalues that are simple multiples of products of parameters, or square roots of such."""
     found: dict[sp.Expr, int] = {}
     multiples = [sp.Rational(a, b) for b in (1, 2, 3, 4) for a in range(-8, 9) if sp.gcd(a, b) == 1]
     multiples += [sign * m**2 for m in multiples if m > 0 and m**2 not in multiples for sign in (1, -1)]
@@ -279,7 +267,7 @@ def _guessed(
 
 
 def _coefficients(system: EvolutionSystem, right: sp.Expr) -> Iterator[sp.Expr]:
-    """The coefficients of functions of the variables."""
+    """The coefficients of the functions of the variables in a right side."""
     variables = set(right.free_symbols) - set(system.parameters)
     total: dict[sp.Expr, sp.Expr] = {}
     for term in sp.Add.make_args(sp.expand(right)):
@@ -311,13 +299,13 @@ def _exponentials(variable: sp.Symbol, roots: dict[sp.Expr, int]) -> list[sp.Exp
 
 
 def _split(root: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
-    """Real and imaginary part, with parameters that are real."""
+    """Real and imaginary part of a number with real parameters, of which one is zero."""
     imaginary = sp.cancel(root / sp.I)
     return (sp.S.Zero, imaginary) if root.has(sp.I) else (root, sp.S.Zero)
 
 
 def _powers(base: sp.Expr, roots: dict[sp.Expr, int]) -> list[sp.Expr]:
-    """Candidate solutions z^r log(z)^k: the lowest r of those that differ by integers, k up to the multiplicity."""
+    """Candidates z^r, with the lowest r of those that differ by integers, and log(z), log(z)^2."""
     classes: dict[sp.Expr, sp.Expr] = {}
     waves: dict[sp.Expr, None] = {}
     for root in sorted(roots, key=sp.default_sort_key):

@@ -24,7 +24,7 @@ from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, Particular, 
 Values = NDArray[np.int64]
 """Numbers modulo a prime below 2^31."""
 
-# (p - 1) / 2 is prime too: every square has roots of all degrees.
+# For these primes p, (p - 1) / 2 is prime, too: every square has roots of all degrees.
 PRIMES = (
     2147483579, 2147483123, 2147482763, 2147481563, 2147481143, 2147480927, 2147480327, 2147479823,
     2147479787, 2147478899, 2147478083, 2147477807, 2147477687, 2147477159,
@@ -32,13 +32,13 @@ PRIMES = (
 )  # fmt: skip
 
 
-_NUM_MORE_PRIMES = 140  # one in eight of these has three given square roots
+_NUM_MORE_PRIMES = 140  # primes after `PRIMES`: modulo one in eight of them three given numbers have square roots
 _MIN_PRIMES = 2  # a fraction that is reconstructed from its remainder modulo one prime must match a second one
 
 
 @lru_cache(maxsize=64)
 def _products(count: int, order: int) -> tuple[list[Index], dict[Index, int], Values, Values, Values]:
-    """The monomials up to a degree, their places, and which pairs have which product."""
+    """The monomials up to a degree, their places, and pairs of factors sorted by product, with each start."""
     monomials: list[Index] = list(multi_indices(count, order)) if count else [()]
     place = {m: i for i, m in enumerate(monomials)}
     digits = (order + 1) ** np.arange(count)
@@ -53,10 +53,9 @@ def _products(count: int, order: int) -> tuple[list[Index], dict[Index, int], Va
 
 
 class PowerSeries:
-    """The arithmetic of truncated power series in several variables, in batches ``[samples, monomials]``.
+    """The arithmetic of truncated power series modulo a prime, in batches ``[samples, monomials]``.
 
     Args:
-        prime: the modulus.
         count: the number of variables.
         order: the total degree up to which terms are kept.
     """
@@ -88,9 +87,7 @@ class PowerSeries:
         return np.add.reduceat(products, self._starts, axis=1) % self.prime
 
     def compose(self, a: Values, first: Values, coefficients: Sequence[Any]) -> Values:
-        """Return ``first`` times the sum over k of ``coefficients[k] h^k``, with h the series ``a`` less its
-        constant term.
-        """
+        """Return ``first * sum_k coefficients[k] h^k``, with h the series ``a`` less its constant term."""
         tail = a.copy()
         tail[:, 0] = 0
         result = self.constant(coefficients[self.order] * np.ones(len(a), dtype=np.int64))
@@ -107,15 +104,16 @@ class RandomEvaluator:
     """Evaluate expressions at random points modulo a prime, as power series in some of the symbols.
 
     Args:
-        symbols: the symbols to expand in.
+        symbols: the variables of the series.
         order: the order of the series.
         samples: the number of points.
-        prime: the modulus.
-        seed: of the random numbers.
         fixed: values of some symbols, such as parameters: one number, or one for each point.
         constants: symbols with the same value at all points.
-        at_one_point: whether all points have the same values of the symbols to expand in.
-        given: series of some symbols, ``[samples, monomials]``, such as functions of those to expand in.
+        at_one_point: whether all points have the same values of ``symbols``.
+        given: series of other symbols, ``[samples, monomials]``, such as functions of ``symbols``.
+
+    Attributes:
+        valid: the points at which everything evaluated so far is defined, ``[samples]``.
     """
 
     def __init__(
@@ -170,7 +168,7 @@ class RandomEvaluator:
         return self._constant(e)
 
     def _constant(self, e: sp.Expr) -> Values:
-        """A random number of which nothing is known."""
+        """A random number in place of a symbol or constant without relations to others."""
         return self.series.constant(self._draw(e))
 
     def _sum(self, e: sp.Add) -> Values:
@@ -186,11 +184,11 @@ class RandomEvaluator:
         return total
 
     def _independent(self, e: sp.Expr) -> Values:
-        """A function that no algebraic relation ties to others: a random number, if no derivative is asked for."""
+        """A function without algebraic relations to others: a random number, if no derivative is asked for."""
         return self._rewritten(e) if self.series.order and not e.is_number else self._constant(e)
 
     def _solution(self, e: Solution) -> Values:
-        """A solution of a linear ordinary equation: a random number, or what its relation to others says."""
+        """A solution of a linear ordinary equation: a random number, or its expression by others."""
         return self._independent(e) if e.relation is None or self.series.order else self(e.free())
 
     def _rewritten(self, e: sp.Expr) -> Values:
@@ -206,7 +204,7 @@ class RandomEvaluator:
     # Functions -----------------------------------------------------------------------------------------------
 
     def _arbitrary(self, e: Arbitrary) -> Values:
-        """Derivatives of an arbitrary function at a point are numbers that nothing binds."""
+        """An arbitrary function: its derivatives at a point are independent random numbers."""
         name = type(e).__name__
         coefficients = []
         for k in range(self.series.order + 1):
@@ -218,7 +216,7 @@ class RandomEvaluator:
         return self.series.compose(self(e.args[0]), one, coefficients)
 
     def _root(self, numbers: Values, exponent: sp.Rational) -> Values:
-        """Powers of squares; points at which the number is none are marked."""
+        """Powers with a rational exponent; points at which a root has to be taken of no square become invalid."""
         p = self.prime
         if exponent.q == 1:
             e = int(exponent.p) % (p - 1)
@@ -262,13 +260,13 @@ class RandomEvaluator:
         return result
 
     def _combined(self, key: Any, rest: sp.Expr, of: sp.Expr) -> list[tuple[sp.Rational, Values]]:
-        """Exponents or angles as rational combinations of independent ones, whose functions are random numbers.
+        """An exponent or angle as a rational combination of independent ones, whose functions are random numbers.
 
-        Those that have the same value at all points are combinations of such alone.
+        An exponent with the same value at all points is a combination of such exponents alone.
         """
         same = of.free_symbols <= self._same
         if (key, same) not in self._basis:
-            # the first power of a base is known
+            # the first power of a base is its value
             start = [] if key in (sp.E, "angle") else [(sp.S.One, self(key)[:, 0])]
             self._basis[key, same] = start
         basis = self._basis[key, same] if same else [*self._basis.get((key, True), ()), *self._basis[key, same]]
@@ -280,7 +278,7 @@ class RandomEvaluator:
         return [(weight, kernel) for weight, (_, kernel) in zip(weights, basis, strict=True) if weight != 0]
 
     def _kernel(self, key: Any, of: sp.Expr) -> Values:
-        """A random square that stands for the value of a transcendental function."""
+        """A random square in place of the value of a transcendental function."""
         if key not in self._kernels:
             draw = self._draw(of)
             self._kernels[key] = draw * draw % self.prime
@@ -315,7 +313,7 @@ class RandomEvaluator:
         return s.compose(value, one, coefficients)
 
     def _sine_and_cosine(self, argument: sp.Expr) -> tuple[Values, Values]:
-        """Sine and cosine of a sum of multiples."""
+        """Sine and cosine of a sum of rational multiples of independent angles."""
         s, p = self.series, self.prime
         sine, cosine = np.zeros(self.samples, dtype=np.int64), np.ones(self.samples, dtype=np.int64)
         argument = sp.expand(argument)
@@ -359,14 +357,14 @@ _RULES: dict[Any, Callable[[RandomEvaluator, Any], Values]] = {
     Solution: RandomEvaluator._solution,
     (*_TRANSCENDENTAL_INTEGRALS, Particular): RandomEvaluator._independent,
 }
-"""How each kind of expression is evaluated, the first that fits."""
+"""Rules by kind of expression; the first that fits is used."""
 
 
 @lru_cache(maxsize=4096)
 def _rational_weights(entry: sp.Expr, basis: tuple[sp.Expr, ...]) -> tuple[sp.Rational, ...] | None:
-    """An expression as a rational combination of independent ones; ``None`` if it is none.
+    """The weights of an expression as a rational combination of independent ones; ``None`` if it is none.
 
-    Products of powers are combinations of none but themselves; n / (n - 1) is one of 1 and 1 / (n - 1).
+    A product of powers is a combination of nothing but itself; n / (n - 1) is one of 1 and 1 / (n - 1).
     """
     if entry in basis:
         return tuple(sp.Integer(entry == other) for other in basis)
@@ -380,7 +378,7 @@ def _rational_weights(entry: sp.Expr, basis: tuple[sp.Expr, ...]) -> tuple[sp.Ra
 
 
 def random_values(parameters: Iterable[sp.Expr], prime: int, seed: int) -> dict[sp.Expr, int]:
-    """Return a number modulo ``prime``, drawn by ``seed``, for each of ``parameters``; it stands for a generic one."""
+    """Return random numbers modulo ``prime`` as generic values of ``parameters``."""
     random = np.random.default_rng(seed)
     return {s: int(random.integers(2, prime - 1)) for s in parameters}
 
@@ -392,10 +390,10 @@ def irrational_constants(expressions: Iterable[sp.Expr]) -> list[sp.Expr]:
 
 
 def usable_primes(expressions: Iterable[sp.Expr]) -> tuple[int, ...]:
-    """The primes modulo which the constants in expressions exist: half of all have a square root of 2.
+    """The primes modulo which all constants in expressions exist, as a square root of 2 does for half of the primes.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there are fewer than two.
     """
     constants = {power for e in expressions for power in e.atoms(sp.Pow) if power.is_number}
     if not constants:

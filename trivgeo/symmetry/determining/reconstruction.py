@@ -1,4 +1,4 @@
-"""Exact numbers in square roots of whole numbers, from values modulo primes for all signs of the roots."""
+"""Reconstruction of rational functions, and of functions of square roots, from values modulo primes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trivgeo.symmetry.equations.multi_index import Index, multi_indices
 
 ParameterValues = dict[sp.Expr, int]
 ResidueFunction = Callable[[int, Sequence[ParameterValues]], list[list[int] | None]]
-"""Values at a prime and at each of several numbers for the parameters; ``None`` where there are none."""
+"""Values modulo a prime, at each of several values of the parameters; ``None`` where they are not defined."""
 
-_MAX_DEGREE = 6  # numerators and denominators have no higher degree in the parameters
-_INVERSE_FALSE_RATE = 1000  # a number that is no small fraction passes for one with this probability at most, inverted
+_MAX_DEGREE = 6  # degree of numerators and denominators in the parameters
+_INVERSE_FALSE_RATE = 1000  # inverse of the largest probability that a random number passes for a small fraction
 
 
 def rational_functions(
@@ -26,13 +26,7 @@ def rational_functions(
     parameters: Sequence[sp.Expr],
     primes: Sequence[int],
 ) -> list[sp.Expr] | None:
-    """Rational functions of the parameters from their values modulo primes; ``None`` if they are none of low degree.
-
-    Args:
-        values: the values modulo primes.
-        parameters: the parameters.
-        primes: the primes.
-    """
+    """Rational functions of the parameters from values modulo primes; ``None`` if there are none of low degree."""
     if not parameters:
         return _rational_numbers(lambda prime: values(prime, [{}])[0], primes)
     random = np.random.default_rng(1)
@@ -55,7 +49,7 @@ def rational_functions(
                 for j, powers in enumerate(monomials):
                     for s, k in zip(parameters, powers, strict=True):
                         table[i, j] = table[i, j] * pow(fixed_at[s], k, prime) % prime
-            fractions: dict[tuple[int, ...], list[int] | None] = {}  # many numbers are the same
+            fractions: dict[tuple[int, ...], list[int] | None] = {}  # by values: many functions are equal
             result = []
             for numbers in zip(*(value for _, value in known[:needed]), strict=True):
                 if numbers not in fractions:
@@ -84,9 +78,9 @@ def exact_rows(
     """Exact rows from their values modulo primes; ``None`` if their numbers are not found.
 
     Args:
-        generic: the rows at random numbers for the parameters, modulo one prime: the exact ones vanish where they do.
-        solved: the rows at a prime and at each of several numbers for the parameters.
-        numbers: makes numbers of their values, such as `rational_functions` at given parameters and primes.
+        generic: the rows at random values of the parameters, modulo one prime; exact entries are zero where these are.
+        solved: the rows modulo a prime, at each of several values of the parameters.
+        numbers: reconstruction of the entries, such as `rational_functions` for given parameters and primes.
     """
     used = generic != 0
     if not used.any():
@@ -106,10 +100,10 @@ def exact_rows(
 
 
 def _numerator_and_denominator(table: Values, numbers: Values, prime: int) -> list[int] | None:
-    """Coefficients of a numerator and of a denominator, the simplest by the order of monomials."""
+    """Coefficients of a numerator and of a denominator, in the lowest monomials for which they exist."""
     size = table.shape[1]
     system = np.concatenate([table, -(table * numbers[:, None] % prime) % prime], axis=1)
-    # the simplest: solutions that use the first monomials alone
+    # the first free column of the denominator gives the solution in the lowest monomials
     reduced, pivots = PrimeField(prime).row_echelon(system)
     free = [j for j in range(2 * size) if j not in set(pivots) and j >= size]
     if not free:
@@ -122,7 +116,7 @@ def _numerator_and_denominator(table: Values, numbers: Values, prime: int) -> li
 
 
 def _rational_numbers(values: Callable[[int], list[int] | None], primes: Sequence[int]) -> list[sp.Expr] | None:
-    """Rational numbers from their values modulo primes; each must explain one prime more."""
+    """Rational numbers from their values modulo primes, checked modulo one prime more; ``None`` if the check fails."""
     modulus = 1
     combined: list[int] = []
     for prime in primes:
@@ -146,9 +140,10 @@ def _rational_numbers(values: Callable[[int], list[int] | None], primes: Sequenc
 
 
 def rational_reconstruction(value: int, modulus: int) -> sp.Rational | None:
-    """Return the fraction with small terms that is congruent to ``value`` for ``modulus``; ``None`` if none exists.
+    """Return the fraction of small integers that is congruent to ``value`` modulo ``modulus``, or ``None``.
 
-    By the extended Euclidean algorithm (Wang 1981); neither SymPy nor python-flint has a public function for it.
+    The method is the extended Euclidean algorithm (Wang 1981), for which neither SymPy nor python-flint has a public
+    function.
     """
     bound = math.isqrt(modulus // (2 * _INVERSE_FALSE_RATE))
     a, b, s, r = modulus, value % modulus, 0, 1
@@ -158,27 +153,26 @@ def rational_reconstruction(value: int, modulus: int) -> sp.Rational | None:
     return sp.Rational(b, r) if r and abs(r) <= bound and math.gcd(b, r) == 1 else None
 
 
-_MAX_ROOTS = 3  # independent square roots: all their signs are tried
+_MAX_ROOTS = 3  # independent square roots; all combinations of their signs are tried
 
 
 class SquareRoots:
     r"""The field :math:`Q(\sqrt a, \sqrt b, \ldots)` of some constants, whose conjugations change signs of roots.
 
     A number of the field is a rational combination of products of independent roots. Its conjugates, modulo a prime,
-    tell the coefficients apart.
+    determine the coefficients.
 
     Args:
-        constants: those that are square roots of whole numbers count; where more than three of them are independent,
-            none does.
+        constants: square roots of integers among them generate the field, if at most three are independent.
 
     Attributes:
         roots: the independent roots.
-        others: the constants that are no such roots, nor rational multiples of products of roots.
+        others: the constants that are no such roots, nor rational multiples of products of them.
     """
 
     def __init__(self, constants: Sequence[sp.Expr]) -> None:
         roots: list[sp.Expr] = []
-        products: dict[sp.Expr, tuple[int, ...]] = {}  # whose product with a root is rational, by root
+        products: dict[sp.Expr, tuple[int, ...]] = {}  # by root: the independent roots of its product
         found = [c for c in constants if c.is_Pow and c.exp == sp.S.Half and c.base.is_Integer and c.base > 0]
         for root in found:
             places = next((p for p in _subsets(len(roots)) if sp.Mul(root, *(roots[i] for i in p)).is_rational), None)
@@ -197,11 +191,10 @@ class SquareRoots:
         parameters: Sequence[sp.Expr],
         primes: Sequence[int],
     ) -> list[sp.Expr] | None:
-        """Return functions that are rational in parameters and roots; ``None`` if they are none of low degree.
+        """Return functions that are rational in parameters and roots; ``None`` if there are none of low degree.
 
         Args:
-            values: the values modulo primes, at numbers for parameters and roots.
-            parameters: the parameters.
+            values: the values modulo primes, at values of parameters and roots.
             primes: primes modulo which the roots exist.
         """
 
@@ -220,12 +213,7 @@ class SquareRoots:
         return [sp.Add(*map(sp.Mul, part, products)) for part in batches]
 
     def values(self, prime: int, sign: Sequence[int] | None = None) -> ParameterValues:
-        """Return the square roots modulo a prime that is 3 modulo 4.
-
-        Args:
-            prime: the modulus.
-            sign: of each independent root; default: all positive.
-        """
+        """Return the square roots modulo a prime that is 3 modulo 4, with a sign for each independent root."""
         chosen = self._signs[0] if sign is None else sign
         return {
             root: math.prod(chosen[i] for i in places) * _modulo(root, prime) % prime
@@ -233,7 +221,7 @@ class SquareRoots:
         }
 
     def _coefficients(self, conjugates: Sequence[Sequence[int]], prime: int) -> list[int] | None:
-        """Coefficients of the products of roots in numbers, from a row of numbers for each choice of signs."""
+        """Coefficients of numbers in the products of roots, from their conjugates: a row for each choice of signs."""
         if len(conjugates) < len(self._signs):
             return None
         scale = pow(len(self._signs), -1, prime)
@@ -249,7 +237,7 @@ class SquareRoots:
 
 
 def _subsets(count: int) -> list[tuple[int, ...]]:
-    """All subsets of the first whole numbers."""
+    """All subsets of ``range(count)``."""
     return [chosen for k in range(count + 1) for chosen in itertools.combinations(range(count), k)]
 
 

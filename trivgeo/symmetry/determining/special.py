@@ -18,21 +18,16 @@ from trivgeo.symmetry.result import Symmetries
 
 
 def simple_fractions() -> list[sp.Rational]:
-    """Numbers that exponents and coefficients of textbooks are: halves up to 3, thirds up to 2, integers up to 6."""
+    """Fractions that textbooks have as exponents: integers up to 6, halves up to 3, thirds up to 2, of both signs."""
     found = {sp.Rational(p, q) for q, top in ((1, 6), (2, 6), (3, 6)) for p in range(-top, top + 1)}
     return sorted(found)
 
 
 def larger_algebras(pde: Any, function: str, candidates: Sequence[Any]) -> dict[sp.Expr, Symmetries]:
-    """Symmetries by the forms of one arbitrary function for which equations have more than for any other.
-
-    Args:
-        pde: the equations, see `trivgeo.symmetry.find_symmetries`.
-        function: the name of the function.
-        candidates: forms to try; default those of `trivgeo.symmetry.special_functions`.
+    """Symmetries by the form of an arbitrary function, see `trivgeo.symmetry.special_functions`.
 
     Raises:
-        ConfigurationError: the equations hold no such function of one argument, or a candidate is none of its argument.
+        ConfigurationError: the equations hold no such function of one argument, or a candidate is no function of it.
     """
     residuals = residuals_of(pde)
     system = EvolutionSystem(residuals)
@@ -53,7 +48,7 @@ def larger_algebras(pde: Any, function: str, candidates: Sequence[Any]) -> dict[
     result: dict[sp.Expr, Symmetries] = {}
     for family in forms:
         least = generic
-        for value in family:  # members that have no more than the family are not listed
+        for value in family:  # a member with no more symmetries than the family is not listed
             put = [_put(e, function, z, value, system) for e in residuals]
             try:
                 member = _Member(put, least)
@@ -66,7 +61,7 @@ def larger_algebras(pde: Any, function: str, candidates: Sequence[Any]) -> dict[
 
 
 def _candidate(entry: Any, argument: sp.Expr, z: sp.Symbol, system: EvolutionSystem) -> sp.Expr:
-    """A function of z, which stands for the argument, with new parameters at most beside it."""
+    """A candidate as a function of z, which stands for the argument, and of parameters, old or new."""
     given = system.plain(entry, "candidates", argument.free_symbols)
     value = given.subs(argument, z)
     others = value.free_symbols - set(system.parameters)
@@ -77,7 +72,7 @@ def _candidate(entry: Any, argument: sp.Expr, z: sp.Symbol, system: EvolutionSys
 
 
 def _put(expression: sp.Expr, function: str, z: sp.Symbol, value: sp.Expr, system: EvolutionSystem) -> sp.Expr:
-    """With a function in place of an arbitrary one."""
+    """An expression with ``value``, a function of z, in place of the arbitrary function of this name."""
     own = dict(zip(system.unknowns, system.functions, strict=True))
     puts = {}
     for call in expression.atoms(Arbitrary):
@@ -89,12 +84,7 @@ def _put(expression: sp.Expr, function: str, z: sp.Symbol, value: sp.Expr, syste
 
 
 def larger_dimensions(pde: Any, parameter: Any, values: Sequence[Any]) -> dict[sp.Expr, Dimension]:
-    """Dimensions by the values of one parameter for which equations have more symmetries than for generic ones.
-
-    Args:
-        pde: the equations, see `trivgeo.symmetry.find_symmetries`.
-        parameter: the parameter, or its name.
-        values: numbers to try.
+    """Dimensions by the value of one parameter, see `trivgeo.symmetry.special_values`.
 
     Raises:
         ConfigurationError: the equations have no such parameter.
@@ -118,10 +108,10 @@ def larger_dimensions(pde: Any, parameter: Any, values: Sequence[Any]) -> dict[s
 
 
 class _Member:
-    """How many symmetries equations have, beside superposition, and whether these are more than those of their family.
+    """The dimension of the symmetries of equations, without superposition, compared with that of their family.
 
-    A member has all symmetries that the family has; where it alone is linear, they may be part of superposition, which
-    then counts.
+    A member has all symmetries of the family; if the member alone is linear, some of them may be part of superposition,
+    so that the comparison counts superposition.
     """
 
     def __init__(self, residuals: Sequence[sp.Expr], family: _Member | None = None) -> None:
@@ -138,5 +128,5 @@ class _Member:
 
 
 def _rank(dimension: Dimension) -> tuple[int, ...]:
-    """Larger algebras have larger ones; what is unknown is the smallest."""
+    """A key that grows with the algebra; an unknown dimension has the smallest."""
     return (dimension.arguments, dimension.functions, -1 if dimension.size is None else dimension.size)

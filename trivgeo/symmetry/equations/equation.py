@@ -1,10 +1,10 @@
-"""Equations solved for leading derivatives, on the jet space with those and their derivatives eliminated.
+"""Equations solved for leading derivatives, on the jet space without these and their derivatives.
 
-The file to open first: everything in `trivgeo.symmetry` asks `EvolutionSystem` for
+This is the file to open first: everything in `trivgeo.symmetry` asks `EvolutionSystem` for
 
-- what the equations are made of: ``variables``, ``unknowns``, ``parameters``, ``arbitrary`` functions; ``coordinates``
-  are those that point symmetries move, in the order of the components of a field;
-- the solved form: ``leaders`` and ``right``, the derivatives that are expressed by others and what they are;
+- symbols: ``variables``, ``unknowns``, ``parameters``, ``arbitrary`` functions; ``coordinates`` are the symbols that
+  point symmetries move, in the order of the components of a field;
+- the solved form: ``leaders``, the derivatives that are expressed by others, and ``right``, the expressions;
 - symbols of derivatives: ``jet``, ``jets_in``, ``in_jets``, and ``plain``, which reads a user's text;
 - derivatives on solutions: ``value``, ``total``, ``reduced``; and off them: ``jet``, and ``total`` with it;
 - whether functions solve the equations: ``holds``, ``residuals_at``.
@@ -27,11 +27,11 @@ from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, sh
 from trivgeo.symmetry.equations.numeric import is_complex, vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, arbitrary, with_symbols
 
-_NUM_REAL_POINTS = 200  # where a solution is looked at for real values
+_NUM_REAL_POINTS = 200  # points at which a solution is evaluated until its value is real
 
 
 def _solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
-    """One branch of an irreducible equation solved for a symbol; all have the same symmetries."""
+    """One branch of an irreducible equation, solved for a symbol; all branches have the same symmetries."""
     numerator = sp.together(equation).as_numer_denom()[0]
     if numerator.is_polynomial(symbol):
         factors = [f for f, _ in sp.factor_list(numerator)[1] if f.has(symbol)]
@@ -52,10 +52,7 @@ def _solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
 
 
 def _is_mixed(expression: sp.Expr, symbol: sp.Symbol) -> bool:
-    """Whether a symbol is inside a function and outside, or inside two.
-
-    No formula solves that, and SymPy may hang.
-    """
+    """Whether a symbol is inside a function and outside, or inside two: SymPy may hang, and there is no formula."""
     inside = [f for f in expression.atoms(sp.Function, sp.exp) if f.has(symbol)]
     outer = [f for f in inside if not any(f != other and other.has(f) for other in inside)]
     return bool(outer) and (len(outer) > 1 or expression.xreplace({outer[0]: sp.Dummy()}).has(symbol))
@@ -78,10 +75,10 @@ def _is_real_somewhere(expression: sp.Expr) -> bool:
 
 
 _MAX_EQUATIONS = 60  # equations with their consequences
-_FOLLOWS = " = 0 follows"  # how the reason ends that equations contradict each other
-_CORNERED = (sp.Abs, sp.sign, sp.re, sp.im, sp.arg, sp.conjugate, sp.Max, sp.Min, sp.Heaviside, sp.DiracDelta)
+_CONTRADICTION_SUFFIX = " = 0 follows"  # end of the reason of `_complete` where equations contradict each other
+_NON_SMOOTH = (sp.Abs, sp.sign, sp.re, sp.im, sp.arg, sp.conjugate, sp.Max, sp.Min, sp.Heaviside, sp.DiracDelta)
 _UNEVALUATED = (sp.Integral, sp.Sum, sp.Product, sp.Limit, sp.Piecewise, sp.Order, sp.floor, sp.ceiling, sp.Mod)
-_MAX_ORDER = 10  # derivatives in text have no higher one; beyond it the work grows without a known bound
+_MAX_ORDER = 10  # largest order of derivatives in equations; beyond it the work grows without a known bound
 
 
 class EvolutionSystem:
@@ -91,11 +88,16 @@ class EvolutionSystem:
     derivatives, with all their consequences of the same orders (cross derivatives) as further equations.
 
     Args:
-        pde: an equation, an expression, or a sequence of them.
-        time: the variable t, ``None`` to choose.
+        pde: the equations, and the time, as for `trivgeo.symmetry.find_symmetries`.
+
+    Attributes:
+        time: number of the variable t.
+        orders: the r_a; empty for equations without such a form.
+        leaders: unknown a and multi-index of each leading derivative.
+        right: the expressions of the leading derivatives.
 
     Raises:
-        ConfigurationError: there is no such form, or the functions do not depend on the same variables.
+        ConfigurationError: the equations have no solved form, or functions of different variables.
     """
 
     def __init__(self, pde: Any, time: Any = None) -> None:
@@ -152,13 +154,13 @@ class EvolutionSystem:
         return self._symbols[key]
 
     def jets_in(self, expression: sp.Expr, derivatives: bool = False) -> list[tuple[sp.Symbol, int, Index]]:
-        """Return the symbols of u and its derivatives in ``expression``, or of ``derivatives`` alone, with indices."""
+        """Return the symbols of unknowns and derivatives, or of derivatives alone, in an expression, with indices."""
         found = [(s, *self._jets[s]) for s in expression.free_symbols if s in self._jets]
         found = [entry for entry in found if not derivatives or self.is_derivative(entry[0])]
         return sorted(found, key=lambda entry: (entry[1], entry[2]))
 
     def is_derivative(self, symbol: sp.Symbol) -> bool:
-        """Return True if ``symbol`` is a derivative of order one or more."""
+        """Return True for the symbol of a derivative of order one or more."""
         return symbol in self._jets and any(self._jets[symbol][1])
 
     def in_jets(self, expression: sp.Expr) -> sp.Expr:
@@ -176,12 +178,12 @@ class EvolutionSystem:
         """A number, text or SymPy expression as an exact expression of the system's symbols, with u for ``u(x, t)``.
 
         Args:
-            value: the expression or text.
-            argument: the name in error messages.
-            beside: derivatives that it may hold.
+            argument: the name of the value in error messages.
+            beside: derivatives that the expression may hold.
 
         Raises:
-            ConfigurationError: it is no expression, or holds a symbol named like a derivative, or another function.
+            ConfigurationError: the value is no expression, or holds a symbol named like a derivative, or another
+                function.
         """
         beside = set(beside)
         own = {s.name: s for s in (*self.variables, *self.unknowns, *self.parameters, *beside)}
@@ -200,7 +202,7 @@ class EvolutionSystem:
 
     @property
     def coordinates(self) -> tuple[sp.Symbol, ...]:
-        """The independent variables, then the unknowns: the coordinates of the space that point symmetries act on."""
+        """The independent variables, then the unknowns: coordinates of the space on which point symmetries act."""
         return (*self.variables, *self.unknowns)
 
     @property
@@ -215,7 +217,7 @@ class EvolutionSystem:
         return not any(self.jets_in(slope) for slope in slopes)
 
     def residuals_at(self, solution: Mapping[sp.Symbol, sp.Expr]) -> list[sp.Expr]:
-        """Return the residuals of the equations at ``solution``, a function of the variables for each unknown."""
+        """Return the residuals of the equations at functions of the variables, by unknown."""
         left = []
         for (a, index), right in zip(self.leaders, self.right, strict=True):
             values = {}
@@ -225,13 +227,13 @@ class EvolutionSystem:
         return left
 
     def holds(self, solution: Mapping[sp.Symbol, sp.Expr]) -> bool:
-        """Return True if ``solution``, a function of the variables for each unknown, solves the equations."""
+        """Return True if functions of the variables, by unknown, solve the equations."""
         return all(map(vanishes, self.residuals_at(solution)))
 
     # Names ---------------------------------------------------------------------------------------------------
 
     def _check_names(self) -> None:
-        """Each symbol, and each derivative that could be named, has a name of its own."""
+        """Raise `ConfigurationError` if two symbols, or the symbols of two derivatives, would have the same name."""
         names = [*self.arbitrary, *(s.name for s in (*self.variables, *self.unknowns, *self.parameters))]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
@@ -288,7 +290,8 @@ class EvolutionSystem:
             if reason is None:
                 return
             reasons.append(f"{names[position]}: {reason}")
-        contradiction = next((reason.partition(": ")[2] for reason in reasons if reason.endswith(_FOLLOWS)), None)
+        conflicting = (reason for reason in reasons if reason.endswith(_CONTRADICTION_SUFFIX))
+        contradiction = next((reason.partition(": ")[2] for reason in conflicting), None)
         if contradiction is not None:
             raise ConfigurationError(f"pde: expected equations that do not contradict each other, but {contradiction}")
         raise ConfigurationError(
@@ -297,7 +300,7 @@ class EvolutionSystem:
         )
 
     def _solve_for(self, residuals: Sequence[sp.Expr], position: int) -> str | None:
-        """Solve for the highest derivatives in one variable; the reason if that is not possible."""
+        """Solve for the highest derivatives in one variable; return the reason if that is not possible."""
         if len(residuals) != len(self.unknowns):
             return "not as many equations as unknowns"
         orders = []
@@ -334,7 +337,7 @@ class EvolutionSystem:
         self._eliminated = {}
 
     def _complete(self, residuals: Sequence[sp.Expr], position: int) -> str | None:
-        """Solve the equations and their cross derivatives for leading derivatives; the reason if that fails."""
+        """Solve the equations and their cross derivatives for leading derivatives; return the reason if that fails."""
         self.time, self.orders = position, ()
         solved: dict[tuple[int, Index], sp.Expr] = {}
         pending = list(residuals)
@@ -349,12 +352,12 @@ class EvolutionSystem:
                 continue
             jets = self.jets_in(equation)
             if not jets:
-                return f"{equation}{_FOLLOWS}"
+                return f"{equation}{_CONTRADICTION_SUFFIX}"
             key = max(((a, index) for _, a, index in jets), key=self._rank)
             right = _solution_for(equation, self.jet(*key))
             if right is None or not any(key[1]):
                 return f"not solvable for real derivatives: {equation} = 0"
-            # what has a derivative of the new leader is reduced again
+            # equations whose leader is a derivative of the new one are reduced again
             again = [k for k in solved if k[0] == key[0] and covers(k[1], key[1])]
             pending += [self.jet(*k) - solved.pop(k) for k in again]
             solved[key] = right
@@ -368,7 +371,7 @@ class EvolutionSystem:
         return (index[self.time], sum(index), index, -a)
 
     def _cross_derivatives(self) -> list[sp.Expr]:
-        """Conditions that two equations for derivatives of the same unknown have in common."""
+        """Differences of the two values of the least common derivative of each two leaders of the same unknown."""
         found = []
         for (a, first), (b, second) in itertools.combinations(self.leaders, 2):
             if a != b:
@@ -393,7 +396,7 @@ class EvolutionSystem:
     # Total derivatives on solutions --------------------------------------------------------------------------
 
     def value(self, a: int, index: Index) -> sp.Expr:
-        """Return the derivative ``index`` of unknown a, expressed by those that are free on solutions."""
+        """Return a derivative of unknown a, expressed by derivatives that are free on solutions."""
         leader = next((j for b, j in self.leaders if b == a and covers(index, j)), None)
         if leader is None:
             return self.jet(a, index)
@@ -408,12 +411,9 @@ class EvolutionSystem:
         return self._eliminated[key]
 
     def total(self, expression: sp.Expr, direction: int, jet: Callable[[int, Index], sp.Expr] | None = None) -> sp.Expr:
-        """Return the total derivative of ``expression`` of free jets by the variable with number ``direction``.
+        """Return the total derivative of an expression of free jets by the variable with number ``direction``.
 
-        Args:
-            expression: the expression.
-            direction: number of the variable.
-            jet: what stands for the derivative of an unknown; default `value`, on solutions; off them it is `jet`.
+        Derivatives of unknowns are given by ``jet``: default `value`, on solutions; the method `jet` off them.
         """
         result = sp.diff(expression, self.variables[direction])
         for symbol, a, index in self.jets_in(expression):
@@ -422,7 +422,7 @@ class EvolutionSystem:
 
 
 def free_name(name: str, taken: Iterable[str]) -> str:
-    """Return ``name``, with underscores behind it as long as it is among those ``taken``."""
+    """Return ``name`` with underscores appended until it is none of those ``taken``."""
     while name in taken:
         name += "_"
     return name
@@ -432,7 +432,7 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
     """Return the exact expressions that vanish on solutions of the equations ``pde``.
 
     Raises:
-        ConfigurationError: text mixed with expressions, functions without derivatives, or complex equations.
+        ConfigurationError: the equations are text and expressions, or complex, or hold functions that are not smooth.
     """
     entries = list(pde) if isinstance(pde, list | tuple | sp.Tuple) else [pde]
     texts = [entry for entry in entries if isinstance(entry, str)]
@@ -440,11 +440,11 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
         raise ConfigurationError("pde: expected equations that are all text or all SymPy expressions, got both")
     equations = parse_equations(texts) if texts else [exact(entry, "pde") for entry in entries]
     residuals = [e.lhs - e.rhs if isinstance(e, sp.Equality) else e for e in equations]
-    cornered = {a.func.__name__ for e in residuals for a in e.atoms(*_CORNERED) if a.has(AppliedUndef)}
-    if cornered:
+    non_smooth = {a.func.__name__ for e in residuals for a in e.atoms(*_NON_SMOOTH) if a.has(AppliedUndef)}
+    if non_smooth:
         raise ConfigurationError(
-            "pde: expected functions of the unknowns that have derivatives everywhere, got some that Abs, sign and the "
-            f"like make: {', '.join(sorted(cornered))}"
+            "pde: expected functions of the unknowns that have derivatives everywhere, got "
+            f"{', '.join(sorted(non_smooth))}"
         )
     strange = {a.func.__name__ for e in residuals for a in e.atoms(*_UNEVALUATED)}
     strange |= {str(s) for e in residuals for s in e.atoms(sp.Symbol) if not s.is_commutative}
@@ -463,11 +463,7 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
 
 
 def check_one_branch(system: EvolutionSystem, residuals: Sequence[sp.Expr]) -> None:
-    """Check that equations determine their highest derivatives: of ``y'^2 = x`` one branch alone would be looked at.
-
-    Args:
-        system: the equations, solved.
-        residuals: see `residuals_of`.
+    """Check that equations determine their highest derivatives: the solved form of ``y'^2 = x`` is one branch alone.
 
     Raises:
         ConfigurationError: an equation is not linear in the derivatives that it is solved for.
@@ -483,7 +479,10 @@ def check_one_branch(system: EvolutionSystem, residuals: Sequence[sp.Expr]) -> N
 
 
 def _with_arbitrary(residuals: Sequence[sp.Expr]) -> list[sp.Expr]:
-    """Functions of one argument are arbitrary, if it is an unknown or they have no derivatives and others have some."""
+    """Residuals with `Arbitrary` in place of functions of one argument that are no unknowns.
+
+    The argument is an expression of an unknown, or the function has no derivatives while others have.
+    """
     calls = {f for e in residuals for f in e.atoms(AppliedUndef) if len(f.args) == 1}
     moved = {d.expr.func for e in residuals for d in e.atoms(sp.Derivative) if isinstance(d.expr, AppliedUndef)}
     chosen = {f.func for f in calls if f.args[0].has(AppliedUndef) or (moved and f.func not in moved)}

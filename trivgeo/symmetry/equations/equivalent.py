@@ -1,4 +1,4 @@
-"""Simpler equations that a change of variables makes of others."""
+"""Changes of variables that make equations simpler: homogeneous, or linear."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from trivgeo.symmetry.equations.numeric import vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Particular
 
 _MAX_SEEDS = 12  # functions that polynomials are multiplied with to find a particular solution
-_MAX_DEGREE = 4  # particular solutions are polynomials of this degree at most
-_MAX_COLUMNS = 150  # unknown coefficients of a particular solution
+_MAX_DEGREE = 4  # largest degree of these polynomials
+_MAX_COEFFICIENTS = 150  # unknown coefficients of a particular solution
 
 
 @dataclass(frozen=True)
 class Equivalent:
-    """Another equation, whose solutions are those of the given one in other variables.
+    """An equation equivalent to a given one by a change of variables.
 
     Attributes:
-        system: the other equation.
-        new: each of its variables and unknowns as an expression of those of the given equation.
-        old: those of the given equation.
+        system: the new equation.
+        new: its variables and unknowns as expressions of those of the given equation.
+        old: the variables and unknowns of the given equation.
     """
 
     system: EvolutionSystem
@@ -32,7 +32,7 @@ class Equivalent:
     old: tuple[sp.Symbol, ...]
 
     def pulled_back(self, field: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
-        """Return a ``field`` in the variables of the other equation as a field in those of the given one."""
+        """Return a field in the new variables as a field in the old ones."""
         here = dict(zip(self.system.coordinates, self.new, strict=True))
         moved = sp.Matrix([component.xreplace(here) for component in field])
         slopes = sp.Matrix(self.new).jacobian(self.old)
@@ -40,7 +40,7 @@ class Equivalent:
 
 
 def simpler(system: EvolutionSystem) -> Equivalent | None:
-    """Return the homogeneous equation of a linear ``system``, a linear one of an ordinary one, or ``None``."""
+    """Return the homogeneous form of a linear system, or the linear form of an ordinary equation, if there is one."""
     return _homogeneous(system) or _linearized(system, False) or _linearized(system, True)
 
 
@@ -48,7 +48,7 @@ def simpler(system: EvolutionSystem) -> Equivalent | None:
 
 
 def _homogeneous(system: EvolutionSystem) -> Equivalent | None:
-    """About a particular solution that has a formula."""
+    """The homogeneous equations, if a particular solution has a formula; else ``None``."""
     offsets = _offsets(system)
     if not any(offsets):
         return None
@@ -57,18 +57,18 @@ def _homogeneous(system: EvolutionSystem) -> Equivalent | None:
 
 
 def about_any_solution(system: EvolutionSystem) -> Equivalent | None:
-    """Return the homogeneous equations of an inhomogeneous linear ``system``, about a solution without a formula."""
+    """Return the homogeneous equations of a linear system, by a particular solution without a formula."""
     return _about(system, _abstract(system)) if any(_offsets(system)) else None
 
 
 def _offsets(system: EvolutionSystem) -> list[sp.Expr]:
-    """What right sides of linear equations have beside the unknowns; zeros if they are not linear."""
+    """The inhomogeneous terms of the right sides of linear equations; zeros if the equations are not linear."""
     none = {symbol: sp.S.Zero for right in system.right for symbol, _, _ in system.jets_in(right)}
     return [right.xreplace(none) if system.is_linear else sp.S.Zero for right in system.right]
 
 
 def _about(system: EvolutionSystem, particular: Sequence[sp.Expr]) -> Equivalent:
-    r"""With a particular solution p of linear equations :math:`u - p` solves the homogeneous ones."""
+    r"""The homogeneous equations, which :math:`u - p` solves if p is a particular solution."""
     old = system.coordinates
     new = (*system.variables, *(u - p for u, p in zip(system.unknowns, particular, strict=True)))
     right = [sp.expand(r - o) for r, o in zip(system.right, _offsets(system), strict=True)]
@@ -76,7 +76,7 @@ def _about(system: EvolutionSystem, particular: Sequence[sp.Expr]) -> Equivalent
 
 
 def _abstract(system: EvolutionSystem) -> list[sp.Expr]:
-    """A solution of the equations that nothing else is known of."""
+    """A particular solution without a formula, one function for each unknown."""
     sides = zip(system.leaders, system.right, strict=True)
     words = "solution of " + "; ".join(f"{system.jet(*leader)} = {right}" for leader, right in sides)
     known: dict[tuple[int, Index], type[Particular]] = {}
@@ -98,12 +98,7 @@ def _abstract(system: EvolutionSystem) -> list[sp.Expr]:
 
 
 def with_right_sides(system: EvolutionSystem, right: Sequence[sp.Expr]) -> EvolutionSystem:
-    """Return equations for the same leading derivatives with other right sides.
-
-    Args:
-        system: the equations.
-        right: an expression of the free derivatives for each.
-    """
+    """Return equations for the same leading derivatives with other right sides, expressions of free derivatives."""
     values = {}
     for expression, leader in zip(right, system.leaders, strict=True):
         for symbol, a, index in (*system.jets_in(expression), (system.jet(*leader), *leader)):
@@ -114,16 +109,13 @@ def with_right_sides(system: EvolutionSystem, right: Sequence[sp.Expr]) -> Evolu
 
 
 def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr], integrals: bool) -> list[sp.Expr] | None:
-    """A particular solution among polynomials times the functions in the inhomogeneity, or ``None``.
+    """A particular solution among polynomials times the functions in the inhomogeneous terms, or ``None``.
 
-    Args:
-        system: linear equations.
-        offsets: their inhomogeneous terms.
-        integrals: whether antiderivatives of these functions are tried too.
+    With ``integrals`` also among polynomials times antiderivatives of these functions.
     """
     variables = system.variables
     if any(_is_large_fraction(offset, variables) for offset in offsets):
-        return None  # terms would have to cancel that are not compared
+        return None  # terms of sums with such denominators cancel only over a common one
     seeds = _seeds(offsets, variables, integrals)
     for degree in range(_MAX_DEGREE + 1):
         monomials = [
@@ -132,7 +124,7 @@ def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr], integrals: 
         ]
         functions = list(dict.fromkeys(sp.expand(m * seed) for m in monomials for seed in seeds))
         columns = [(a, f) for f in functions for a in range(len(system.unknowns))]
-        if len(columns) > _MAX_COLUMNS:
+        if len(columns) > _MAX_COEFFICIENTS:
             return None
         solution = _solution_among(system, offsets, columns)
         if solution is not None:
@@ -141,19 +133,19 @@ def _particular(system: EvolutionSystem, offsets: Sequence[sp.Expr], integrals: 
 
 
 def _seeds(offsets: Sequence[sp.Expr], variables: Sequence[sp.Symbol], integrals: bool) -> list[sp.Expr]:
-    """The functions in the inhomogeneity with their derivatives, and with antiderivatives if these are asked for."""
+    """The functions in the inhomogeneous terms with their derivatives, and with antiderivatives if asked for."""
     seeds = list(dict.fromkeys(function for offset in offsets for function in _functions(offset, variables)))
     if integrals:
         seeds = [*(_without_powers(seed, variables) for seed in seeds), *seeds]
         seeds = list(dict.fromkeys([*seeds, *_antiderivatives(seeds, variables)]))
-    for seed in seeds:  # which grows
+    for seed in seeds:  # the list grows
         more = (function for v in variables for function in _functions(sp.diff(seed, v), variables))
         seeds += [function for function in more if function not in seeds][: _MAX_SEEDS - len(seeds)]
     return seeds
 
 
 def _antiderivatives(functions: Sequence[sp.Expr], variables: Sequence[sp.Symbol]) -> list[sp.Expr]:
-    """The functions that antiderivatives of others hold, beside polynomials, where they have a formula."""
+    """The functions in antiderivatives that have a formula, without polynomials."""
     has_logarithms = any(function.has(sp.log) for function in functions)
     found = []
     for integral in (sp.integrate(f, v, manual=True) for f in functions for v in variables if f.has(v)):
@@ -185,26 +177,26 @@ def _solution_among(
 
 
 def _functions(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> list[sp.Expr]:
-    """What the terms of an expression are multiples of."""
+    """The functions of the variables in the terms of an expression, without constant factors."""
     terms = sp.Add.make_args(sp.expand(expression))
     return [term.as_independent(*variables, as_Add=False)[1] for term in terms if term != 0]
 
 
 def _is_large_fraction(expression: sp.Expr, variables: Sequence[sp.Symbol]) -> bool:
-    """Whether something other than a monomial or a linear function is a denominator."""
+    """Whether a denominator is a polynomial other than a monomial or a linear function."""
     bases = (power.base for power in expression.atoms(sp.Pow) if power.exp.is_negative and power.base.is_Add)
     return any(base.is_polynomial(*variables) and sp.total_degree(base, *variables) > 1 for base in bases)
 
 
 def _without_powers(function: sp.Expr, variables: Sequence[sp.Symbol]) -> sp.Expr:
-    """Without factors that are polynomials."""
+    """A product without its polynomial factors."""
     return sp.Mul(*(factor for factor in sp.Mul.make_args(function) if not factor.is_polynomial(*variables)))
 
 
 def term_matrix(
     fields: Sequence[Sequence[sp.Expr]], variables: Sequence[sp.Symbol]
 ) -> tuple[list[tuple[int, sp.Expr]], sp.Matrix]:
-    """Return the terms of fields, by component and function of ``variables``, and a row of factors for each field."""
+    """Return the terms of all fields, as (component, function of the variables), and a row of coefficients a field."""
     terms: dict[tuple[int, sp.Expr], int] = {}
     rows = []
     for field in fields:
@@ -226,10 +218,10 @@ def term_matrix(
 
 
 def _linearized(system: EvolutionSystem, swapped: bool) -> Equivalent | None:
-    r"""A linear equation for :math:`w = G(x, y)`, or with x and y exchanged, of one of second order.
+    r"""A linear equation for :math:`w = G(x, y)`, or with x and y exchanged, equivalent to one of second order.
 
-    In :math:`y'' + f(x, y) y'^2 + \dots = 0` it has to be :math:`G_{yy} = f G_y` (Lie 1883), up to what keeps an
-    equation linear; then :math:`w'' = A w' + B w + C` says what A, B and C are, if they depend on x alone.
+    For :math:`y'' + f(x, y) y'^2 + \dots = 0` G must satisfy :math:`G_{yy} = f G_y` (Lie 1883), up to changes that keep
+    an equation linear. Then :math:`w'' = A w' + B w + C` determines A, B and C, which must depend on x alone.
     """
     if system.is_linear or len(system.variables) > 1 or system.leaders != ((0, (2,)),):
         return None

@@ -1,4 +1,4 @@
-"""What fields do, as formulas: their flows, invariants, and the solutions they make of others."""
+"""Flows of vector fields, their invariants, and the images of solutions under flows, as formulas."""
 
 from __future__ import annotations
 
@@ -19,15 +19,7 @@ def flow(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol], s: sp.Sy
 
     Variables are taken in an order in which each depends on those before. A variable that depends on itself is
     integrated if the equation is linear, or separable with a power. Several variables that depend on each other are
-    integrated if they are linear with constant matrix.
-
-    Args:
-        components: X, expressions of the variables.
-        variables: z.
-        s: the symbol of the time.
-
-    Returns:
-        An expression for each variable.
+    integrated if they are linear and the matrix commutes with its integral.
 
     Raises:
         AlgebraError: no closed form was found.
@@ -53,7 +45,7 @@ def flow(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol], s: sp.Sy
 
 
 def _first_block(left: Sequence[tuple[sp.Symbol, sp.Expr]], known: set[sp.Symbol]) -> set[sp.Symbol]:
-    """The smallest set of variables whose components depend on them and known ones alone."""
+    """The smallest set of variables whose components depend on this set and on known variables alone."""
     names = {z for z, _ in left}
     needs = {z: (c.free_symbols & names) | {z} for z, c in left}
     blocks = []
@@ -66,11 +58,11 @@ def _first_block(left: Sequence[tuple[sp.Symbol, sp.Expr]], known: set[sp.Symbol
 
 
 def _one(rate: sp.Expr, z: sp.Symbol, s: sp.Symbol) -> Expressions | None:
-    """The solution of dz/ds = rate(z, s)."""
+    """The solution of dz/ds = rate(z, s) for rates linear in z, or powers of a linear function of z; else ``None``."""
     slope = sp.simplify(sp.diff(rate, z))
     if not slope.has(z):
         offset = sp.simplify(rate - slope * z)
-        # up to a constant: logarithms are those of ratios to the start
+        # the integral is needed up to a constant: logarithms are taken of the ratio to their argument at s = 0
         grown = sp.integrate(slope, s).replace(sp.log, lambda a: sp.log(sp.simplify(a / a.subs(s, 0))))
         factor = sp.simplify(sp.exp(grown - grown.subs(s, 0)))
         total = sp.integrate(sp.simplify(offset / factor), s)
@@ -78,7 +70,7 @@ def _one(rate: sp.Expr, z: sp.Symbol, s: sp.Symbol) -> Expressions | None:
         return None if value.has(sp.Integral, sp.Piecewise) else (sp.simplify(value),)
     if rate.has(s):
         return None
-    # c (z - a)^k, in particular squares
+    # the rate is c (z - a)^k, in particular a square
     power = sp.simplify(rate / slope)
     k = sp.simplify(1 / sp.diff(power, z))
     if k.has(z) or k == 1:
@@ -87,13 +79,13 @@ def _one(rate: sp.Expr, z: sp.Symbol, s: sp.Symbol) -> Expressions | None:
     factor = sp.simplify(rate / base**k)
     if factor.has(z):
         return None
-    # (z - a)^(1 - k) grows steadily
+    # (z - a)^(1 - k) is linear in s
     start = sp.simplify(z - base)
     return (sp.simplify(start + base * (1 + (1 - k) * factor * s * base ** (k - 1)) ** (1 / (1 - k))),)
 
 
 def _linear(rates: Sequence[sp.Expr], own: Sequence[sp.Symbol], s: sp.Symbol) -> Expressions | None:
-    """The solution of dz/ds = A(s) z + b(s), if A commutes with its integral."""
+    """The solution of dz/ds = A(s) z + b(s) if A commutes with its integral, else ``None``."""
     matrix = sp.Matrix(rates).jacobian(list(own))
     total = matrix.applyfunc(lambda e: sp.integrate(e, (s, 0, s)))
     if matrix.has(*own) or not all(map(vanishes, matrix * total - total * matrix)):
@@ -110,10 +102,10 @@ def _linear(rates: Sequence[sp.Expr], own: Sequence[sp.Symbol], s: sp.Symbol) ->
 
 
 def invariants(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol]) -> Expressions:
-    """Return independent invariants of the flow of ``components``, one less than ``variables``, checked.
+    """Return independent invariants of the flow of a field, one less than variables, checked.
 
-    Every point is moved until one variable has a given value, 0 or 1. The values of the others are then the same for
-    the whole orbit (moving frames; Fels and Olver 1999).
+    Every point is moved until one variable has a given value, 0 or 1. The values of the other variables there are the
+    same for the whole orbit (moving frames; Fels and Olver 1999).
 
     Raises:
         AlgebraError: no closed form was found, or the field is zero.
@@ -132,11 +124,7 @@ def invariants(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol]) ->
 
 
 def sliced(moved: Expressions, place: int, value: Any, s: sp.Symbol) -> Expressions:
-    """Return the values of the other variables when one variable has a given value; nothing without a formula.
-
-    Args:
-        moved: the flow, see `landing`, like ``place``, ``value`` and ``s``.
-    """
+    """Return the second result of `landing`; empty if there is no formula."""
     found = landing(moved, place, value, s)
     return () if found is None else found[1]
 
@@ -144,15 +132,13 @@ def sliced(moved: Expressions, place: int, value: Any, s: sp.Symbol) -> Expressi
 def landing(moved: Expressions, place: int, value: Any, s: sp.Symbol) -> tuple[sp.Expr, Expressions] | None:
     """Return the time when one variable has a given value, and the values of the others then; None without a formula.
 
-    Of several branches the one that moves nothing where the variable has that value.
+    Of several branches it is the one whose time is zero where the variable already has that value.
 
     Args:
         moved: the flow, an expression for each variable.
-        place: number of the variable.
-        value: its value.
-        s: the symbol of the time.
+        place: number of the variable that has the ``value``.
     """
-    # scaling factors are powers of one positive number
+    # exp(s) is replaced by a positive symbol, so that scaling factors are its powers
     q = sp.Dummy("q", positive=True)
     equation = sp.powsimp(moved[place] - value).subs(s, sp.log(q)) if moved[place].has(sp.exp) else moved[place] - value
     unknown = q if equation.has(q) else s
@@ -176,7 +162,7 @@ def landing(moved: Expressions, place: int, value: Any, s: sp.Symbol) -> tuple[s
 
 
 def _plain(expression: sp.Expr) -> sp.Expr:
-    """Without hyperbolic functions of logarithms, and without roots in denominators."""
+    """An expression without hyperbolic functions of logarithms, and without roots in denominators."""
     hyperbolic = sp.sinh, sp.cosh, sp.tanh
     value = expression.rewrite(sp.exp) if expression.has(*hyperbolic) else expression
     value = sp.powdenest(sp.simplify(value), force=True)
@@ -186,23 +172,17 @@ def _plain(expression: sp.Expr) -> sp.Expr:
 def moved_solution(
     system: EvolutionSystem, components: Sequence[sp.Expr], solution: Mapping[sp.Symbol, sp.Expr], s: sp.Symbol
 ) -> Expressions:
-    """Return the solution that a field makes of a solution in the time s, checked by its residual and its start.
-
-    Args:
-        system: the equations.
-        components: of the field.
-        solution: a function of the variables for each unknown.
-        s: the symbol of the time.
+    """Return the image of a solution under the flow of a field for the time s, checked, one formula for each unknown.
 
     Raises:
-        ConfigurationError: the functions are no solution.
+        ConfigurationError: ``solution`` does not solve the equations.
         AlgebraError: no closed form was found.
     """
     if not system.holds(solution):
         raise ConfigurationError(f"solution: expected a solution of the equations, got {dict(solution)}")
     variables = system.coordinates
     back = dict(zip(variables, (e.subs(s, -s) for e in flow(components, variables, s)), strict=True))
-    # the point came from the graph of the old solution
+    # a point is on the new graph if the flow for the time -s takes it to the old one
     before = {z: back[z] for z in system.variables}
     equations = [back[u] - f.xreplace(before) for u, f in solution.items()]
     try:
@@ -213,7 +193,7 @@ def moved_solution(
         values = {u: sp.simplify(candidate[u]) for u in solution if u in candidate}
         if len(values) < len(solution):
             continue
-        # several branches may be solutions
+        # of several branches that are solutions, the one that is the old solution at s = 0 is meant
         start = [_at_zero(values[u], s) - f for u, f in solution.items()]
         if any(e.has(*INFINITE) for e in start) or not all(map(vanishes, start)):
             continue
@@ -223,7 +203,7 @@ def moved_solution(
 
 
 def _at_zero(expression: sp.Expr, s: sp.Symbol) -> sp.Expr:
-    """The value at s = 0, a limit where it is 0 / 0; nan if none is found."""
+    """The value at s = 0, or the limit where that is 0 / 0; nan if none is found."""
     value = expression.subs(s, 0)
     if not value.has(*INFINITE):
         return value

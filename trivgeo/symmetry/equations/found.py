@@ -1,4 +1,4 @@
-"""What a search found, as a sequence."""
+"""Results of a search as a sequence."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ Item = TypeVar("Item")
 
 
 class FoundSequence(Sequence[Item]):
-    """A sequence of what was found, to which a subclass adds what is known of it.
-
-    Args:
-        items: what was found.
-    """
+    """A sequence of the items that a search found; subclasses add statements about all of them."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self._items = tuple(items)

@@ -27,16 +27,16 @@ def multi_indices(length: int, degree: int) -> Iterable[Index]:
 
 
 def covers(index: Index, other: Index) -> bool:
-    """Return True if no number of ``index`` is below that of ``other``: it is a derivative of that derivative."""
+    """Return True if ``index`` is a derivative of the derivative ``other``: no entry is smaller."""
     return all(k >= j for k, j in zip(index, other, strict=True))
 
 
 def shifted(index: Index, position: int, by: int = 1) -> Index:
-    """Return ``index`` with the number at a position raised ``by`` some."""
+    """Return ``index`` with the entry at ``position`` raised by ``by``."""
     return tuple(k + by if i == position else k for i, k in enumerate(index))
 
 
 def derivative(function: sp.Expr, variables: Sequence[sp.Symbol], index: Index, kind: Any = sp.diff) -> sp.Expr:
-    """Return the derivative ``index`` of ``function`` in ``variables``; `sympy.Derivative` as ``kind`` leaves it so."""
+    """Return the derivative ``index`` of a function; unevaluated if ``kind`` is `sympy.Derivative`."""
     counts = [(v, k) for v, k in zip(variables, index, strict=True) if k]
     return kind(function, *counts) if counts else function

@@ -1,4 +1,4 @@
-"""Whether an exact expression is zero, or holds complex numbers, decided by values."""
+"""Properties of exact expressions that are decided by values: zero, complex; and square roots as new parameters."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from trivgeo.symmetry.equations.unnamed_functions import with_symbols
 
 
 class Radicals:
-    r"""New parameters r with :math:`r^2 = p` for expressions p of the parameters, which take the place of others.
+    r"""New parameters r with :math:`r^2 = p` for expressions p of the old parameters, of which each replaces one.
 
-    For :math:`p = a D` it is :math:`a = r^2 / D`.
+    A radicand :math:`p = a D` that is linear in a parameter a gives :math:`a = r^2 / D`.
 
     Args:
-        radicands: the p, each linear in some parameter; those that are none without the parameters that have gone are
-            left out.
-        parameters: the parameters.
+        radicands: the p; one that is linear in no remaining parameter is left out.
         taken: names that no new parameter may have.
     """
 
@@ -46,19 +44,13 @@ class Radicals:
 
     @classmethod
     def of(cls, expressions: Iterable[sp.Expr], parameters: Sequence[sp.Symbol], taken: Iterable[str] = ()) -> Radicals:
-        """The square roots of parameters in expressions.
-
-        Args:
-            expressions: those that are to be rational.
-            parameters: see `Radicals`, like ``taken``.
-        """
+        """New parameters for the square roots of parameters in expressions, which they make rational."""
         found: dict[sp.Expr, None] = {}
         for expression in expressions:
             _replaced(expression, set(parameters), found)
         return cls(sorted(found, key=sp.default_sort_key), parameters, taken)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._roots)
 
     def put(self, expression: sp.Expr) -> sp.Expr:
@@ -78,10 +70,7 @@ def _replaced(
     found: dict[sp.Expr, None],
     roots: Mapping[sp.Expr, sp.Symbol] = MappingProxyType({}),
 ) -> sp.Expr:
-    """Replace square roots in products by symbols; add the radicands to ``found``.
-
-    A product such as sqrt(2) sqrt(a) is one root.
-    """
+    """Replace square roots by symbols, and add the radicands to ``found``; sqrt(2) sqrt(a) counts as one root."""
     factors = sp.Mul.make_args(expression)
     powers = [f for f in factors if _is_root(f) and f.base.free_symbols <= parameters]
     radicand = sp.Mul(*(power.base for power in powers))
@@ -99,7 +88,7 @@ def _is_root(power: sp.Expr) -> bool:
 
 
 INFINITE = (sp.nan, sp.zoo, sp.oo)
-"""What an expression holds that has no finite value."""
+"""SymPy's atoms of expressions without a finite value."""
 
 _DIGITS = 80  # decimal digits of values
 _ZERO_TOLERANCE = mpmath.mpf(10) ** -50  # a sum below this share of its terms is zero
@@ -107,7 +96,7 @@ _NUM_POINTS = 3  # points at which an expression has to vanish
 _COMPLEX_DIGITS = 30  # decimal digits of imaginary parts
 _COMPLEX_TOLERANCE = 1e-20  # an imaginary part below it is rounding
 _MAX_DRAWS = 30  # points that are tried
-_SLOPES = {  # mpmath has these functions of SymPy as an option of others
+_MPMATH_FUNCTIONS = {  # functions of SymPy that mpmath has as options of others
     "airyaiprime": lambda z: mpmath.airyai(z, derivative=1),
     "airybiprime": lambda z: mpmath.airybi(z, derivative=1),
 }
@@ -117,8 +106,8 @@ def vanishes(expression: sp.Expr) -> bool:
     """Return True if an expression is zero wherever it is defined.
 
     The expression is evaluated at random rational points, with 80 digits. A nonzero expression would have to cancel to
-    50 digits at each of them, or to become as much smaller with twice the digits. Unlike simplification this neither
-    hangs nor depends on the form of the expression.
+    50 digits at each of them, or the sum would have to shrink by as much with twice the digits. Unlike simplification
+    this neither hangs nor depends on the form of the expression.
     """
     if expression == 0:
         return True
@@ -127,12 +116,12 @@ def vanishes(expression: sp.Expr) -> bool:
     expression = with_symbols(expression)
     symbols = sorted(expression.free_symbols, key=str)
     terms = sp.Add.make_args(expression)
-    values = sp.lambdify(symbols, list(terms), [_SLOPES, "mpmath"], cse=True)
+    values = sp.lambdify(symbols, list(terms), [_MPMATH_FUNCTIONS, "mpmath"], cse=True)
     numbers = random.Random(0)
     passed = 0
 
     def total(numerators: Sequence[int], digits: int) -> tuple[Any, Any]:
-        """The sum of all terms, and that of their sizes."""
+        """The absolute value of the sum of all terms, and the sum of their absolute values."""
         with mpmath.workdps(digits):
             point = [mpmath.mpf(k) / 10**6 + mpmath.mpf(1) / 7 for k in numerators]
             results = [mpmath.mpmathify(value) for value in values(*point)]
@@ -144,7 +133,7 @@ def vanishes(expression: sp.Expr) -> bool:
             value, size = total(numerators, _DIGITS)
             if not mpmath.isfinite(size):
                 continue
-            # terms that are zero themselves leave rounding errors alone
+            # a sum of terms that are all zero is rounding error alone, which shrinks with more digits
             if value > _ZERO_TOLERANCE * size and total(numerators, 2 * _DIGITS)[0] > _ZERO_TOLERANCE * value:
                 return False
         except (ZeroDivisionError, ValueError, OverflowError):
@@ -156,7 +145,7 @@ def vanishes(expression: sp.Expr) -> bool:
 
 
 def is_complex(expression: sp.Expr) -> bool:
-    """Return True if ``expression`` holds a number that is not real, such as asin(2), or a power of a negative one."""
+    """Return True if an expression holds a number that is not real, or a power such as (-2)^n."""
     if expression.has(sp.I):
         return True
     for part in expression.atoms(sp.Function, sp.Pow):
@@ -168,6 +157,6 @@ def is_complex(expression: sp.Expr) -> bool:
 
 
 def is_root_of_even_power(power: sp.Pow) -> bool:
-    """Return True if ``power`` is one such as ``sqrt(u_x^2)``, which looks like ``u_x`` at positive values."""
+    """Return True for roots such as ``sqrt(u_x^2)``, which equal ``u_x`` at positive values alone."""
     factors = [f.as_base_exp() for f in sp.Mul.make_args(sp.factor(power.base))]
     return not power.exp.is_Integer and any(base.free_symbols and exponent.is_even for base, exponent in factors)

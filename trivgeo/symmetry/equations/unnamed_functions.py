@@ -1,4 +1,4 @@
-"""Functions without a formula: known by linear equations alone, such as Bessel's, or arbitrary."""
+"""Functions without a formula: solutions of linear equations, such as Bessel functions, or arbitrary functions."""
 
 from __future__ import annotations
 
@@ -32,21 +32,20 @@ class Arbitrary(_Primed):
 
 @lru_cache(maxsize=256)
 def arbitrary(name: str, derivative: int = 0) -> type[Arbitrary]:
-    """The class of an arbitrary function, or of a derivative of it."""
+    """The class of an arbitrary function, or of its derivative of an order ``derivative``."""
     return type(name + "'" * derivative, (Arbitrary,), {})
 
 
 class Solution(_Primed):
     """A solution of a linear ordinary equation, or one of its derivatives; each is a class of its own.
 
-    Derivatives are reduced by the equation, so identities that hold for all solutions need nothing else. Values are not
-    known: put functions in with ``expression.replace(y1, lambda x: besselj(0, x))``.
+    Derivatives are reduced by the equation, so that identities that hold for all solutions are seen. Values are not
+    known: ``expression.replace(y1, lambda x: besselj(0, x))`` puts functions in.
 
     Attributes:
-        rate: the derivative, an expression of the variable.
-        variable: the symbol in it.
-        relation: what the function is in terms of others, such as by the Wronskian, ``None`` if it is free.
-        equation: what it is, in words.
+        rate: the derivative, an expression of ``variable``.
+        relation: the function in terms of others, such as by the Wronskian; ``None`` if it is free.
+        equation: the equation that defines it, in words.
     """
 
     rate: ClassVar[sp.Expr]
@@ -55,11 +54,11 @@ class Solution(_Primed):
     equation: ClassVar[str] = ""
 
     def fdiff(self, argindex: int = 1) -> sp.Expr:
-        """Return the derivative, free of those of the order of the equation; ``argindex`` is always one."""
+        """Return the derivative, in derivatives of lower order than the equation; ``argindex`` is always one."""
         return self.rate.xreplace({self.variable: self.args[0]})
 
     def free(self) -> sp.Expr:
-        """The function itself, or the expression that its relation gives for it."""
+        """The function itself, or the expression of it by others."""
         return self if self.relation is None else self.relation.xreplace({self.variable: self.args[0]})
 
 
@@ -69,10 +68,10 @@ class Particular(sp.Function):
     Derivatives that the equations express by others are reduced by them.
 
     Attributes:
-        rate: the derivative in the variable at a position.
-        index: how often it is differentiated in each variable.
-        root: the name of the solution itself.
-        equation: what it is, in words.
+        rate: function of a position, to the derivative in the variable there.
+        index: order of the derivative in each variable.
+        root: name of the solution itself.
+        equation: the equations that define it, in words.
     """
 
     rate: ClassVar[Callable[[int], sp.Expr]]
@@ -95,11 +94,9 @@ def fundamental(
     """A solution of a linear system with its derivatives, ``[unknown][derivative]``.
 
     Args:
-        names: of the functions, one for each unknown.
-        variable: what they depend on.
-        orders: of the equations.
-        rates: the highest derivatives, from the others.
-        equation: what they are, in words.
+        names: names of the functions, one for each unknown.
+        rates: function of the lower derivatives, ``[unknown][derivative]``, to the highest ones.
+        equation: the equations that define the functions, in words.
     """
     classes: list[list[type[Solution]]] = [
         [type(name + "'" * k, (Solution,), {"variable": variable, "equation": equation}) for k in range(order)]
@@ -113,6 +110,6 @@ def fundamental(
 
 
 def with_symbols(expression: sp.Expr) -> sp.Expr:
-    """Return ``expression`` with a symbol for each function without a formula, free but for relations."""
+    """Return ``expression`` with a symbol in place of each function without a formula, except those with a relation."""
     expression = expression.xreplace({f: f.free() for f in expression.atoms(Solution)})
     return expression.xreplace({f: sp.Dummy() for f in expression.atoms(_Primed, Particular)})

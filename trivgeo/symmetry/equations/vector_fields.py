@@ -1,7 +1,7 @@
 """Infinitesimal symmetries as vector fields with exact coefficients.
 
-The file to open second, after `equation`: whatever finds symmetries returns a `Symmetry`, and whatever uses them asks
-it for ``components`` (one for each of the ``variables``), ``flow``, ``invariants``, and its text.
+This is the file to open second, after `equation`: searches return a `Symmetry`, which has ``components`` (one for each
+of the ``variables``), ``flow``, ``invariants``, and text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Symmetry:
 
     @property
     def text(self) -> str:
-        """The field as it is written, such as ``x*∂_x + 2*t*∂_t``."""
+        """The field as text, such as ``x*∂_x + 2*t*∂_t``."""
         parts = []
         for component, variable in zip(self.components, self.variables, strict=True):
             if component == 0:
@@ -54,10 +54,10 @@ class Symmetry:
         return first + "".join(f" {sign} {body}" for sign, body in parts[1:])
 
     def flow(self, parameter: Any = "s") -> tuple[sp.Expr, ...]:
-        """The one-parameter group as formulas: where each variable is after a time, ``0`` for where it was.
+        """The one-parameter group as formulas: the image of each variable, the identity where the parameter is zero.
 
         Args:
-            parameter: the name of the time.
+            parameter: name of the group parameter.
 
         Raises:
             ConfigurationError: a variable or parameter has that name.
@@ -66,7 +66,7 @@ class Symmetry:
         return flow(self.components, self.variables, group_parameter(parameter, (*self.variables, *self.components)))
 
     def invariants(self) -> tuple[sp.Expr, ...]:
-        """Independent functions that the one-parameter group leaves as they are, one less than variables.
+        """Independent invariant functions of the one-parameter group, one less than variables.
 
         Raises:
             AlgebraError: no closed form was found, or the field is zero.
@@ -106,7 +106,6 @@ class SuperpositionIdeal:
     """The infinite-dimensional abelian ideal of a linear equation: adding any solution of its homogeneous form.
 
     Attributes:
-        system: the equations.
         polynomials: the members found within the ansatz.
     """
 
@@ -115,7 +114,7 @@ class SuperpositionIdeal:
 
     @property
     def text(self) -> str:
-        """Text that describes the ideal: fields that add any solution of the linear equation."""
+        """The ideal in words."""
         arguments = ", ".join(map(str, self.system.variables))
         fields = " + ".join(f"phi_{u}({arguments})*∂_{u}" for u in self.system.unknowns)
         return f"{fields}, for every solution phi of the homogeneous equations"
@@ -126,13 +125,13 @@ class SuperpositionIdeal:
 
 @dataclass(frozen=True)
 class TrivialSymmetries:
-    """Fields that move every point along the graphs of solutions, and so no solution: their characteristics vanish.
+    """Fields that move points along the graphs of solutions, and so no solution: their characteristics vanish.
 
-    A quasilinear equation of first order has one field along its characteristics, and every function times it is
-    trivial. Symmetries are generators up to these.
+    Every function times the field along the characteristics of a quasilinear equation of first order is trivial.
+    Generators are determined up to trivial fields.
 
     Attributes:
-        along: that field, ``None`` for other equations.
+        along: the field along the characteristics, ``None`` for other equations.
         members: the trivial fields found within the ansatz.
     """
 
@@ -141,7 +140,7 @@ class TrivialSymmetries:
 
     @property
     def text(self) -> str:
-        """Text that describes the fields, which move no solution."""
+        """The fields in words."""
         if self.along is None:
             return f"{', '.join(member.text for member in self.members)}, which move no solution"
         arguments = ", ".join(map(str, self.along.variables))
@@ -152,14 +151,10 @@ class TrivialSymmetries:
 
 
 def group_parameter(parameter: Any, beside: Iterable[sp.Expr]) -> sp.Symbol:
-    """Return the symbol of the parameter of one-parameter groups.
-
-    Args:
-        parameter: its name.
-        beside: expressions in which the name must not occur.
+    """Return the symbol of the parameter of one-parameter groups, by its name.
 
     Raises:
-        ConfigurationError: a symbol of the expressions has that name, so that the two would print the same.
+        ConfigurationError: a symbol in the expressions ``beside`` has that name, so that the two would print the same.
     """
     name = str(parameter)
     if name in {s.name for e in beside for s in sp.sympify(e).free_symbols}:

@@ -24,17 +24,17 @@ from trivgeo.symmetry.equations.vector_fields import Symmetry
 from trivgeo.symmetry.from_data.result import BrokenSymmetry, SymmetriesFromData
 from trivgeo.verdict import Verdict
 
-_SPACE = ("x", "y", "z")
-_UNKNOWNS = ("u", "v", "w", "p", "q")
+_SPACE_NAMES = ("x", "y", "z")
+_UNKNOWN_NAMES = ("u", "v", "w", "p", "q")
 
 
 class OperatorFields(NamedTuple):
     """Fields at which an operator is tested.
 
     Attributes:
-        values: ``[b, c, *n]``.
-        output: the values that the operator returns, of the same shape.
-        steps: of the grid, ``[d]``.
+        values: input of the operator, ``[b, c, *n]``.
+        output: output of the operator, of the same shape.
+        steps: steps of the grid, ``[d]``.
         variables: x, ..., t, u, ....
     """
 
@@ -45,11 +45,7 @@ class OperatorFields(NamedTuple):
 
 
 def operator_fields(network: Callable[[Tensor], Tensor], initial: Field) -> OperatorFields:
-    """Return what an operator is tested at, and its output there.
-
-    Args:
-        network: the operator.
-        initial: periodic fields at one time, see `trivgeo.symmetry.from_data.solution_operator.symmetries_of_operator`.
+    """Return the input and output at which an operator is tested.
 
     Raises:
         ConfigurationError: the network cannot be called, or returns no floating-point tensor.
@@ -61,28 +57,24 @@ def operator_fields(network: Callable[[Tensor], Tensor], initial: Field) -> Oper
     dims = len(initial.counts)
     values = initial.values.flatten(0, -dims - 3).squeeze(-dims - 1)
     unknowns = values.shape[1]
-    if initial.values.shape[-dims - 1] != 1 or dims > len(_SPACE) or unknowns > len(_UNKNOWNS):
+    if initial.values.shape[-dims - 1] != 1 or dims > len(_SPACE_NAMES) or unknowns > len(_UNKNOWN_NAMES):
         raise ShapeError(
-            f"initial: expected fields [*batch, c, 1, *n] of {len(_UNKNOWNS)} unknowns and {len(_SPACE)} axes at most, "
-            f"got {list(initial.values.shape)}"
+            f"initial: expected fields [*batch, c, 1, *n] of at most {len(_UNKNOWN_NAMES)} unknowns and "
+            f"{len(_SPACE_NAMES)} axes, got {list(initial.values.shape)}"
         )
     steps = initial.grid.steps.reshape(-1, dims, dims)[0].diagonal()
     output = floating_values("network", network, values)
     if output.shape != values.shape:
         raise ShapeError(f"network: expected values {list(values.shape)}, got {list(output.shape)}")
-    return OperatorFields(values, output, steps, tuple(sp.symbols((*_SPACE[:dims], "t", *_UNKNOWNS[:unknowns]))))
+    variables = sp.symbols((*_SPACE_NAMES[:dims], "t", *_UNKNOWN_NAMES[:unknowns]))
+    return OperatorFields(values, output, steps, tuple(variables))
 
 
 def floating_values(name: str, function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """Return the values of a function, without derivatives, if they are a floating-point tensor.
-
-    Args:
-        name: of the function.
-        function: the function.
-        at: its argument.
+    """Return the values of a function, without derivatives.
 
     Raises:
-        ConfigurationError: they are none.
+        ConfigurationError: they are no floating-point tensor.
     """
     with torch.no_grad():
         values = function(at)
@@ -92,27 +84,21 @@ def floating_values(name: str, function: Callable[[Tensor], Tensor], at: Tensor)
     return values
 
 
-_MAX_NULL = 0.05  # a symmetry has singular values below this share of the largest
+_MAX_NULL_SHARE = 0.05  # singular values of symmetries are below this share of the largest
 MIN_GAP = 10.0
 """Ratio of the singular values on either side of the dimension."""
-_ROUNDING = 1e-12  # singular values below this share of the largest are zero
-_MIN_TOLERANCE = 1e-6  # coefficients that near to a simple fraction are replaced by it
-_TOLERANCES = (0.1, 0.01, 1e-3, 1e-9)  # the same for fields that are broken
+_ROUNDING_SHARE = 1e-12  # singular values below this share of the largest are zero
+_MIN_FRACTION_TOLERANCE = 1e-6  # coefficients within this distance of a simple fraction are replaced by it
+_BROKEN_FRACTION_TOLERANCES = (0.1, 0.01, 1e-3, 1e-9)  # such distances for fields that are broken, tried in turn
 MAX_BROKEN = 0.05
-"""Breaking of a field that is called an approximate symmetry."""
-_MAX_DENOMINATOR = 1000  # simple fractions have smaller ones
+"""Largest breaking of an approximate symmetry."""
+_MAX_DENOMINATOR = 1000  # bound of the denominators of simple fractions
 
 
 def of_function(
     function: Callable[[Tensor], Tensor], points: Float[Tensor, "p n"], library: int, tolerance: float | None
 ) -> SymmetriesFromData:
     """Find vector fields along which a function is constant, see `trivgeo.symmetry.symmetries_from_data`.
-
-    Args:
-        function: function of points ``[p, n]``.
-        library: degree of the vector fields.
-        tolerance: singular value, relative to the largest, below which a field is a symmetry; ``None``: at the gap.
-        points: where derivatives are taken, ``[p, n]``.
 
     Raises:
         ConfigurationError: no points, too few, or no gap in the singular values; or values that are no floating-point
@@ -148,7 +134,7 @@ def of_function(
     slope = slopes.square().sum((1, 2)).sqrt()
 
     def measure(coefficients: NDArray[np.float64]) -> float:
-        """The change along a field relative to that along gradients, of the same size."""
+        """The change along a field, relative to the change along gradients of the same length."""
         field = monomials @ torch.as_tensor(coefficients).reshape(n, -1).T  # [p, n]
         change = torch.einsum("pkn,pn->pk", slopes, field)
         return float(change.norm() / (slope * field.norm(dim=1)).norm())
@@ -157,16 +143,18 @@ def of_function(
     size = len(fields)
     words = f"{size} of {len(ratios)} fields of degree {library} leave the function as it is, up to "
     words += f"{ratios[size - 1] if size else 0.0:.1e} of the largest change; the next changes it by {ratios[size]:.1e}"
-    broken = broken_fields(basis[: max(sum(r < _MAX_NULL for r in ratios), size)], size, measure, terms, variables)
+    near = basis[: max(sum(r < _MAX_NULL_SHARE for r in ratios), size)]
+    broken = broken_fields(near, size, measure, terms, variables)
     words = "; ".join((words, *verdict.reasons))
     return SymmetriesFromData(fields, words, verdict, singular_values=ratios, approximate=broken)
 
 
 def _null_dimension(ratios: list[float], tolerance: float | None) -> int:
-    """How many singular values are zero: those below a tolerance, or below the largest gap."""
+    """The number of singular values that count as zero: those below a tolerance, or below the largest gap."""
     if tolerance is not None:
         return sum(r < tolerance for r in ratios)
-    gaps = {k: ratios[k] / max(ratios[k - 1], _ROUNDING) for k in range(1, len(ratios)) if ratios[k - 1] < _MAX_NULL}
+    small = [k for k in range(1, len(ratios)) if ratios[k - 1] < _MAX_NULL_SHARE]
+    gaps = {k: ratios[k] / max(ratios[k - 1], _ROUNDING_SHARE) for k in small}
     best = max(gaps, key=lambda k: gaps[k], default=0)
     return best if best and gaps[best] >= MIN_GAP else 0
 
@@ -179,11 +167,11 @@ def closed_fields(
     variables: tuple[sp.Symbol, ...],
     moved: Sequence[int] | None = None,
 ) -> tuple[list[Symmetry], Verdict]:
-    """The first fields that close under the bracket, the least certain left out, and whether that is all of them.
+    """The largest number of first fields that close under the bracket, and whether these are all.
 
     Args:
-        basis: see `_simple_fields`, like ``terms``, ``variables`` and ``moved``.
-        ratios: the errors of its rows, increasing.
+        basis: coefficients, see `_simple_fields`, like ``terms``, ``variables`` and ``moved``.
+        ratios: the errors of the rows of the basis, increasing.
         count: the number of fields that count as symmetries.
     """
     for size in range(count, -1, -1):
@@ -201,16 +189,15 @@ def _simple_fields(
     variables: tuple[sp.Symbol, ...],
     moved: Sequence[int] | None = None,
 ) -> list[Symmetry]:
-    """Fields with simple coefficients that span the same space, as far as the error lets one say.
+    """Fields with simple coefficients that span the same space, within the error.
 
     Args:
-        basis: of the space, the coefficients of all terms in one component after another, ``[k, n]``.
-        error: of the basis, relative.
-        terms: what coefficients are of.
-        variables: of the fields.
-        moved: the places of the components that the basis has among the variables; default: all.
+        basis: coefficients of all terms in one component after another, ``[k, n]``.
+        error: relative error of the basis.
+        terms: functions that the coefficients multiply.
+        moved: numbers of the variables whose components the basis has; default: all.
     """
-    tolerance = max(_MIN_TOLERANCE, 10 * error)
+    tolerance = max(_MIN_FRACTION_TOLERANCE, 10 * error)
     rows = ([_simple(float(value), tolerance) for value in row] for row in _reduced(basis)[0])
     return [_field(f"X{i + 1}", row, terms, variables, moved) for i, row in enumerate(rows)]
 
@@ -223,13 +210,12 @@ def broken_fields(
     variables: tuple[sp.Symbol, ...],
     moved: Sequence[int] | None = None,
 ) -> list[BrokenSymmetry]:
-    """Fields that nearly are symmetries, modulo those that are, the least broken first.
+    """Approximate symmetries modulo symmetries, the least broken first.
 
     Args:
-        basis: of all of them, see `_simple_fields`.
-        exact: the number of symmetries, the first rows of the basis.
+        basis: coefficients, see `_simple_fields`, like ``terms``, ``variables`` and ``moved``.
+        exact: number of symmetries, the first rows of the basis.
         measure: the breaking of a field, from its coefficients ``[n]``.
-        terms: see `_simple_fields`, like ``variables`` and ``moved``.
     """
     symmetries, pivots = _reduced(basis[:exact])
     rest, _ = _reduced(basis[exact:] - basis[exact:][:, pivots] @ symmetries)
@@ -237,7 +223,7 @@ def broken_fields(
     for row in rest:
         size = measure(row)
         # the simplest coefficients that break it no more than twice as much
-        choices = ([_simple(float(value), tolerance) for value in row] for tolerance in _TOLERANCES)
+        choices = ([_simple(float(value), tolerance) for value in row] for tolerance in _BROKEN_FRACTION_TOLERANCES)
         chosen = next((c for c in choices if any(c) and measure(np.array(c, dtype=float)) <= 2 * size), None)
         if chosen is not None and size < MAX_BROKEN:
             numbers = np.array(chosen, dtype=float)
@@ -249,7 +235,7 @@ def broken_fields(
 
 
 def _reduced(basis: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[int]]:
-    """A basis of the same space in which columns that are well apart are the identity, and these columns."""
+    """A basis of the same space in which well-conditioned columns are the identity, and their numbers."""
     if not len(basis):
         return basis, []
     _, _, order = scipy.linalg.qr(basis, mode="economic", pivoting=True)

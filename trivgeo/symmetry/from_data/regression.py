@@ -16,26 +16,26 @@ from torch import Tensor
 from trivgeo.errors import ConfigurationError
 
 _BUMP_POWER = 8  # test functions are (1 - s^2)^8: their derivatives vanish at the ends
-_MIN_HALF_WIDTHS = 5  # an axis is at least that many half-widths of test functions long
+_MIN_HALF_WIDTHS = 5  # length of an axis in half-widths of test functions
 _MIN_HALF_WIDTH = 4  # half-width of test functions, in points of the grid
-_DIFFERENCE_ORDER = 6  # differences of this order measure noise
+_NOISE_DIFFERENCE_ORDER = 6  # order of the differences that measure noise
 _MIN_CLUSTERS = 24  # independent parts of the data, for standard errors
-_MIN_COEFFICIENT_STDS = 5.0  # a coefficient that is kept is at least that many standard errors
-_MIN_TERM_SHARES = (1e-3, 3e-2)  # a term that is kept has this share of the largest, without noise and with much
-_MAX_RESIDUAL = 0.25  # an equation is refused above this share of its left side
-_MIN_TOLERANCE = 1e-3  # coefficients that near to a simple fraction, relatively, are replaced by it
-_MAX_DENOMINATOR = 100_000  # simple fractions have smaller ones
+_MIN_COEFFICIENT_STDS = 5.0  # size of a coefficient that is kept, in its standard errors
+_MIN_TERM_SHARES = (1e-3, 3e-2)  # size of a term that is kept, relative to the largest, without noise and with much
+_MAX_RESIDUAL_SHARE = 0.25  # an equation is refused above this share of its left side
+_MIN_FRACTION_TOLERANCE = 1e-3  # relative distance of a coefficient from the simple fraction that replaces it
+_MAX_DENOMINATOR = 100_000  # bound of the denominators of simple fractions
 
 
 @dataclass(frozen=True)
 class FittedEquation:
-    """An equation for one unknown, as far as data tell.
+    """An equation for one unknown that was fitted to data.
 
     Attributes:
-        text: as `trivgeo.symmetry.find_symmetries` reads it, with simple fractions for coefficients.
-        coefficients: the fitted values by term.
-        standard_errors: theirs, over independent parts of the data.
-        residual: what is left of the left side, relative to its size.
+        text: the equation as `trivgeo.symmetry.find_symmetries` reads it, with simple fractions for coefficients.
+        coefficients: fitted coefficients by term.
+        standard_errors: standard errors of the coefficients, over independent parts of the data.
+        residual: residual of the fit, relative to the left side.
     """
 
     text: str
@@ -50,14 +50,9 @@ def fit_equations(
     r"""Equations :math:`\partial_t^r u^a = \sum_k \theta_k \partial^{J_k} u^{p_k}` with r = 1, or else 2.
 
     Both sides are integrated against smooth bumps, and derivatives moved to these (weak form: Messenger and Bortz
-    2021), so that noise averages out. Terms are dropped one by one, the least significant first, until each has five
-    standard errors, taken over independent solutions, and a share of the largest term that grows with the noise.
-
-    Args:
-        values: solutions.
-        axes: the equidistant coordinates of time and then of space.
-        order: largest order of derivatives in space, see `trivgeo.symmetry.symmetries_from_data`.
-        degree: largest degree of polynomials in the unknowns, see `trivgeo.symmetry.symmetries_from_data`.
+    2021), so that noise averages out. Terms are dropped one by one, the least significant first, until each coefficient
+    is at least five standard errors, taken over independent solutions, and each term a share of the largest that grows
+    with the noise. The axes are equidistant, time first.
 
     Raises:
         ConfigurationError: the grid is too coarse, or no equation of that form holds.
@@ -88,8 +83,8 @@ def fit_equations(
             )
             candidates.append(_selected(features, target, terms, f"{name}_{'t' * times}", noise))
         first, second = candidates
-        best = second if second.residual < first.residual / 2 and first.residual > _MAX_RESIDUAL / 10 else first
-        if best.residual > _MAX_RESIDUAL:
+        best = second if second.residual < first.residual / 2 and first.residual > _MAX_RESIDUAL_SHARE / 10 else first
+        if best.residual > _MAX_RESIDUAL_SHARE:
             raise ConfigurationError(
                 f"samples: expected solutions of an equation of order {order} and degree {degree}, got data of which "
                 f"{best.residual:.0%} are left unexplained: {best.text}"
@@ -99,12 +94,11 @@ def fit_equations(
 
 
 def _noise(values: Float[Tensor, "b s ..."]) -> float:
-    """The standard deviation of noise that is independent between points: of sixth differences along the last axis."""
-    if values.shape[-1] <= _DIFFERENCE_ORDER:
+    """The standard deviation of noise that is independent between points, by sixth differences along the last axis."""
+    order = _NOISE_DIFFERENCE_ORDER
+    if values.shape[-1] <= order:
         return 0.0
-    return (
-        float(values.double().diff(_DIFFERENCE_ORDER).square().mean().sqrt()) / math.comb(12, _DIFFERENCE_ORDER) ** 0.5
-    )
+    return float(values.double().diff(order).square().mean().sqrt()) / math.comb(2 * order, order) ** 0.5
 
 
 class _Bumps:
@@ -122,7 +116,7 @@ class _Bumps:
         self.step = float(steps.mean())
 
     def weights(self, order: int) -> Tensor:
-        """The weights of an integral against a derivative, with its sign by parts."""
+        """Weights of the integral against a derivative of a bump, with the sign from integration by parts."""
         bump = np.polynomial.Polynomial([1.0, 0.0, -1.0]) ** _BUMP_POWER
         derivative = bump.deriv(order) if order else bump
         nodes = np.linspace(-1.0, 1.0, 2 * self.half + 1)
@@ -140,7 +134,7 @@ def _weak(values: Float[Tensor, "b s ..."], test: Sequence[_Bumps], orders: Sequ
 
 
 def _selected(features: Tensor, target: Tensor, terms: Sequence[str], left: str, noise: float) -> FittedEquation:
-    """The regression with insignificant terms dropped; what noise of a given size leaves is no residual."""
+    """The regression without insignificant terms; its residual is less what noise of the given size contributes."""
     batch, times = target.shape[:2]
     clusters = batch if batch >= _MIN_CLUSTERS else batch * times
     x = features.reshape(clusters, -1, features.shape[-1])
@@ -174,8 +168,8 @@ def _selected(features: Tensor, target: Tensor, terms: Sequence[str], left: str,
 
 
 def _simple(value: float, deviation: float) -> Fraction:
-    """The fraction of smallest denominator within three standard errors, or a thousandth."""
-    tolerance = max(3 * deviation, _MIN_TOLERANCE * abs(value))
+    """The fraction of smallest denominator within three standard errors, or a thousandth of the value."""
+    tolerance = max(3 * deviation, _MIN_FRACTION_TOLERANCE * abs(value))
     denominator = 1
     while True:
         nearest = Fraction(round(value * denominator), denominator)

@@ -1,4 +1,4 @@
-"""Symmetries that data show: fields, the group, and by what they were found."""
+"""Symmetries found from data: fields, the group, and the evidence for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BrokenSymmetry(NamedTuple):
-    """A vector field that nearly is a symmetry.
+    """A vector field that is an approximate symmetry.
 
     Attributes:
         field: the field.
@@ -28,16 +28,17 @@ class BrokenSymmetry(NamedTuple):
 
 
 class SymmetriesFromData:
-    """Symmetries that data show, and by what.
+    """Symmetries found from data, and the evidence for them.
 
     Attributes:
         fields: a basis, as vector fields with SymPy coefficients.
         equations: the equations fitted to solutions, with standard errors; empty for functions.
-        found: all that is known of the symmetries of these; ``None`` for functions.
-        singular_values: for functions, those of the condition on the library, relative to the largest, increasing.
-        approximate: for functions and operators, further fields that nearly are symmetries, the least broken first.
-        verdict: whether these are all symmetries of their kind that data show; if not, what was left out, and why.
-        statement: what was tested, in words.
+        found: the symmetries of the fitted equations; ``None`` for functions and operators.
+        singular_values: for functions, those of the matrix of derivatives along the fields of the library, relative to
+            the largest, increasing; for operators sizes of breaking.
+        approximate: for functions and operators, approximate symmetries, the least broken first.
+        verdict: whether these are all symmetries of their kind in the data; if not, what was left out, and why.
+        statement: the test and its result, in words.
     """
 
     def __init__(
@@ -56,14 +57,14 @@ class SymmetriesFromData:
 
     @property
     def dimension(self) -> int:
-        """The number of fields, beside superposition."""
+        """The number of fields, without superposition."""
         return len(self.fields)
 
     def group(self, **settings: Any) -> GeneratedGroup:
         """The symmetry group.
 
         Args:
-            **settings: of `trivgeo.groups.from_generators`.
+            **settings: keywords of `trivgeo.groups.from_generators`.
 
         Raises:
             AlgebraError: the fields do not close under the bracket.

@@ -30,7 +30,7 @@ def symmetries_of_operator(
     degree: int = 1,
     tolerance: float | None = None,
 ) -> SymmetriesFromData:
-    r"""Point symmetries that a solution operator has itself, whatever it was trained on, and how far each is broken.
+    r"""Point symmetries of a solution operator itself, whatever it was trained on, and how far each is broken.
 
     An operator N from periodic fields at time 0 to those at time T commutes with the flow of a vector field if
 
@@ -38,19 +38,20 @@ def symmetries_of_operator(
 
     for all u. Both sides are linear in the coefficients of :math:`\xi, \eta`, here polynomials in t and the unknowns;
     symmetries are the null space at given fields. Singular values are the size of breaking: the difference of both
-    sides relative to their size. What is broken by less than 0.05, but is no symmetry, is an approximate one. Scalings
-    of the box and of time are not seen by an operator for one box and one time.
+    sides relative to their size. Other fields that are broken by less than 0.05 are approximate symmetries. An operator
+    for one box and one time does not show scalings of the box and of time.
 
     Args:
         network: values ``[b, c, *n]`` to values of the same shape, differentiable in forward mode.
         initial: periodic fields at one time, on an upright grid; at most five unknowns in three dimensions of space.
-        elapsed: T.
+        elapsed: the time T between input and output.
         degree: the total degree of polynomials in t and the unknowns.
-        tolerance: singular values below it are symmetries; default: those below 0.05 before the last gap of ten times.
+        tolerance: singular value below which a field is a symmetry; default: 0.05, and below the last gap of a factor
+            of ten.
 
     Returns:
-        The symmetries, in variables x, y, z, t, u, v, w, p, q as far as there are; approximate ones with the size of
-        their breaking; all singular values.
+        The symmetries, in the first of the variables x, y, z, then t, and the first of the unknowns u, v, w, p, q;
+        approximate symmetries with the size of their breaking; all singular values.
 
     Raises:
         ShapeError: the fields have several times, or too many unknowns or axes, or the network returns another shape.
@@ -75,7 +76,7 @@ def symmetries_of_operator(
             "network: expected finite values and derivatives that depend on the fields, got others"
         )
     _, sizes, right = torch.linalg.svd((sides[0] - sides[1]) / scale, full_matrices=False)
-    # a difference of opposite sides of one size is sqrt(2)
+    # the difference of opposite sides is sqrt(2) after scaling: their breaking is one
     ratios = (sizes / math.sqrt(2.0)).flip(0).tolist()
     basis = (right.flip(0) / scale).numpy()
     terms = [sp.Mul(*(v**k for v, k in zip(variables[dims:], e, strict=True))) for e in exponents]
@@ -100,7 +101,7 @@ def symmetries_of_operator(
 
 
 def _characteristic(values: Tensor, steps: Tensor, component: int, powers: tuple[int, ...], time: float) -> Tensor:
-    """Q of the field with one monomial of t and the unknowns in one component."""
+    """The characteristic Q of a field with a monomial of t and the unknowns as its only component."""
     dims = len(steps)
     monomial = torch.full_like(values[:, 0], time ** powers[0])
     for unknown, power in zip(values.unbind(1), powers[1:], strict=True):
@@ -118,7 +119,7 @@ def _characteristic(values: Tensor, steps: Tensor, component: int, powers: tuple
 
 
 def _dimension(ratios: list[float], tolerance: float | None) -> int:
-    """How many fields are symmetries: those below a tolerance, or the last gap: some are exact, others learned."""
+    """The number of symmetries: below a tolerance, or below the last gap, since some are exact and others learned."""
     if tolerance is not None:
         return sum(r < tolerance for r in ratios)
     gaps = [k for k in range(1, len(ratios)) if ratios[k - 1] < MAX_BROKEN and ratios[k] >= MIN_GAP * ratios[k - 1]]

@@ -1,4 +1,4 @@
-"""Symmetries of equations of which solutions are known alone."""
+"""Symmetries of unknown equations from sampled solutions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,7 @@ from trivgeo.verdict import Verdict
 def of_solutions(
     samples: Field | Tensor, grid: Any, library: int | Sequence[Any] | None, order: int, degree: int
 ) -> SymmetriesFromData:
-    """Fit equations to solutions, and find their symmetries, see `trivgeo.symmetry.symmetries_from_data`.
-
-    Args:
-        samples: solutions: a `Field`, or values ``[b, c, s, *n]``.
-        grid: the grid of the values, or their coordinates.
-        library: degree of polynomial generators, or functions; ``None`` for all symmetries.
-        order: largest order of derivatives in space, see `trivgeo.symmetry.symmetries_from_data`.
-        degree: largest degree of polynomials in the unknowns, see `trivgeo.symmetry.symmetries_from_data`.
-    """
+    """Fit equations to solutions, and find their symmetries, see `trivgeo.symmetry.symmetries_from_data`."""
     values, axes = _sampled(samples, grid)
     equations = fit_equations(values, axes, order, degree)
     polynomials = library if isinstance(library, int) else None
@@ -72,14 +64,16 @@ def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
         if values.ndim == len(axes) + 1:  # one unknown
             values = values.unsqueeze(1)
     else:
-        raise ConfigurationError("grid: expected a Grid, or coordinates (x, ..., t), got none of them")
+        raise ConfigurationError(f"grid: expected a Grid, or coordinates (x, ..., t), got {grid!r:.80}")
     wanted = tuple(map(len, axes))
     if values.ndim != len(axes) + 2 or tuple(values.shape[2:]) != wanted:
         raise ConfigurationError(
             f"samples: expected values [b, c, {', '.join(map(str, wanted))}], got {list(values.shape)}"
         )
     if values.shape[1] > 5 or len(axes) > 4:
-        raise ConfigurationError("samples: expected up to five unknowns of up to three variables of space, got more")
+        raise ConfigurationError(
+            f"samples: expected up to five unknowns of up to three variables of space, got {list(values.shape)}"
+        )
     return values, axes
 
 
