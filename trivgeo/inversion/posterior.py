@@ -558,7 +558,7 @@ class Posterior(Described):
         return grad_and_aux(total, v)
 
     def curvature(self, g: Tensor) -> Float[Tensor, "b k n n"]:
-        """Return Gauss and Newton's curvature of a `LeastSquares` energy by v in ``g exp(v)``, v = 0; see `CurvedEnergy`.
+        """Return Gauss and Newton's curvature of a `LeastSquares` energy by v in ``g exp(v)``, see `CurvedEnergy`.
 
         Counted with the gradient that is asked for beside it.
 
