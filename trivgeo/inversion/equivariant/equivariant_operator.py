@@ -662,7 +662,7 @@ class EquivariantOperator(nn.Module):
 
     @staticmethod
     def _ahead(initial: Field, moved: Field) -> Field:
-        """Return predictions, NaN and a warning for fields whose times g moves past infinity to before the start."""
+        """Return predictions; NaN, with a warning, where g moves times past infinity, to before the initial field."""
         first = initial.grid.times.expand(len(moved.values), -1)
         past = ~(torch.cat([first, moved.grid.times], -1).diff(dim=-1) > 0).all(-1)
         if not bool(past.any()):

@@ -459,7 +459,7 @@ class BackboneFactory:
         return backbone
 
     def score(self, action: Action, transformations: Transformations, x: Any, seed: int) -> LearnedScore:
-        """Return an untrained score, whose noise is a little wider than the transformations, on the device of the data."""
+        """Return an untrained score with noise a little wider than the transformations, on the device of the data."""
         action = action.with_scale(_NOISE_WIDTH * spread_of(action.group, transformations, seed))
         backbone = self(action, x).to(tree_device(x))
         network = backbone if isinstance(backbone, NoiseNetwork) else None

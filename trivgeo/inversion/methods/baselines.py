@@ -38,7 +38,7 @@ class LieLAC(Inverter):
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
         steps: gradient steps of each chain.
-        learning_rate: the size of a step of `Adam`, in units of the group's basis.
+        learning_rate: size of a step of `Adam`, in units of the group's basis.
         num_hypotheses: number K of starts.
         start_std: standard deviation of random starts about the identity; 0 for the identity itself, see `Descend`.
         parametrization: `AlgebraCoordinates` (the default) or `GroupElements`.
