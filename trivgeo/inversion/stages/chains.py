@@ -26,8 +26,8 @@ class AddNoise(Stage):
 
     Args:
         schedule: diffusion coefficient of the noise.
-        steps: of the `trivgeo.sde.NoiseKernel`.
         steps: number of steps of the `trivgeo.sde.NoiseKernel`.
+        time: t, in (0, 1].
         side: ``"restored"`` for the first, ``"given"`` for the second, see `ReverseDiffusion`.
 
     Raises:
