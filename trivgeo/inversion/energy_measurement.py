@@ -59,7 +59,7 @@ def calibrated_scale(
     unit: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "n n"]:
-    r"""Measure a basis, for the ``scale`` of the group, in which the energy has the same curvature in all directions.
+    r"""Measure a basis ``[n, n]``, for the ``scale`` of a group, in which the energy has the same curvature in all directions.
 
     Since :math:`E(g \exp v) = E_x(\exp(-v) g^{-1} \tilde x)`, the energy looks the same around the solution g of every
     problem with the same clean datum: one left-invariant metric, measured at the identity, suits them all. With
@@ -75,9 +75,6 @@ def calibrated_scale(
         unit: twice the energy of a step of length one. Noise schedules count in such steps: a unit that is small
             against the energies of the data to be inverted makes noise small against the way to the solution.
         generator: the source of noise.
-
-    Returns:
-        The matrix ``[n, n]`` for the ``scale`` of a new group of the same kind; rows are basis elements.
 
     Raises:
         ConfigurationError: ``num_samples`` is less than the number of data, or the unit is not positive.
@@ -200,11 +197,7 @@ def measure_energy(
 
 
 class _Probe:
-    """Energies and gradients of clean data that are moved, a few at once.
-
-    Args:
-        at_rest: energies of the n unmoved data, ``[n, 1]``.
-    """
+    """Energies and gradients of moved data, a few at once; ``at_rest`` are the energies of unmoved data, ``[n, 1]``."""
 
     def __init__(self, problem: InverseProblem, x: Any, at_rest: Tensor) -> None:
         self.group, self.at_rest = problem.group, at_rest

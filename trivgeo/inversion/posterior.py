@@ -123,11 +123,7 @@ class CompiledGradient(Described):
         return CompiledGradient(copy.deepcopy(self.evaluate, memo))
 
     def __call__(self, g: Tensor, data: tuple[Any, Any, Any], bound: int | None) -> Tensor:
-        """Return energies with their gradients of elements ``[b, *chains, *element_shape]``, see `value_and_gradient`.
-
-        Args:
-            bound: the largest number of elements at once; ``None`` for some thousands.
-        """
+        """Return `value_and_gradient` of elements, at most ``bound`` of them at once; ``None`` for some thousands."""
         group = self.evaluate.action.group
         shape = group.batch_shape(g)
         number, most = shape.numel(), bound or _MAX_COMPILED_ROWS

@@ -61,8 +61,8 @@ def modes_of(
     """Return the clusters of hypotheses that chains of distances below ``radius`` join, see `InversionResult.modes`.
 
     Args:
-        weights: of the elements, if they are a sample with standard errors; else all count alike.
-        effective_size: the number of independent draws that stand behind the weights.
+        weights: weights of a sample with standard errors; by default all elements count alike.
+        effective_size: number of independent draws behind the weights.
     """
     check_positive("radius", radius)
     chains = elements.shape[1]
@@ -274,14 +274,11 @@ class InversionResult:
         return modes_of(self.group, self.elements, self.usable, radius)
 
     def plot(self, x: Float[Tensor, "b c h w"], num_images: int = 4) -> Any:
-        """Plot the given images, the restored ones, and their hypotheses over angle and scale (needs matplotlib).
+        """Return a figure of images, the restored ones, and hypotheses over angle and scale (needs matplotlib).
 
         Args:
             x: the images that were inverted.
             num_images: how many of them to show, from the first.
-
-        Returns:
-            The figure.
 
         Raises:
             ConfigurationError: the action is no `ImageWarp`.

@@ -21,7 +21,6 @@ def in_blocks(
 
     Args:
         f: elements ``[b, *chains, *element_shape]`` and b data to ``[b, *chains, ...]``, each pair by itself.
-        g: the elements.
         bound: largest number of pairs at once; ``None`` for all.
     """
     shape = group.batch_shape(g)

@@ -84,12 +84,7 @@ class Population(Described):
 
 @dataclass(frozen=True, repr=False)
 class EvaluatedPopulation(Population):
-    """Population whose energies are known; ``num_masked_steps`` and ``time`` are those of `Population`.
-
-    Attributes:
-        elements: elements ``[b, k, *element_shape]``.
-        energies: energies of the elements, ``[b, k]``.
-    """
+    """Population whose energies are known; attributes are those of `Population`."""
 
     energies: Float[Tensor, "b k"]
 

@@ -359,14 +359,11 @@ def _turning(algebra: LieAlgebra, v: Float[Tensor, "m n"]) -> Float[Tensor, " m"
 
 @checked
 def num_noise_factors(group: LieGroup) -> int:
-    r"""Return of how many exponentials noise of level 1 is a product, so that exp is one to one where they fall.
+    r"""Return the number of exponentials whose product is noise of level 1, so that exp is one to one where they fall.
 
     With m factors the largest imaginary part of an eigenvalue of ad(v), of one of them, has a standard deviation of a
     quarter of :math:`2 \pi`, where exp becomes singular. The target of `trivgeo.sde.noise.noise_with_target` has
     infinite variance if factors often reach it.
-
-    Args:
-        group: the group, whose scale is the spread of the noise.
     """
     z = normal((_NUM_SAMPLES, group.dim), torch.empty(0, dtype=torch.float64), keyed(0, 4))
     variance = float(_turning(group.algebra, z).square().mean())

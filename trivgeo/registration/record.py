@@ -90,7 +90,6 @@ class RegistrationMethod(ABC, Generic[Found]):
     Args:
         moving: the data that are moved, ``[c, h, w]`` or ``[m, n]``.
         fixed: the data to which they are moved.
-        group: the group of the transformation.
         transformations: function (count, generator) to elements from which searches start, see `register`.
     """
 
@@ -117,9 +116,7 @@ class RegistrationMethod(ABC, Generic[Found]):
 def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None = None) -> float:
     """Return the standard deviation of normal residuals, estimated by the median of their lengths.
 
-    Args:
-        residuals: ``[q, n]``; rows that are not finite are left out.
-        part: rows with zero are left out, ``[q]``; None for none.
+    Rows that are not finite, or zero in ``part``, are left out.
     """
     r = residuals if part is None else residuals[part > 0]
     r = r[torch.isfinite(r).all(-1)]

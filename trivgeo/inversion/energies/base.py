@@ -28,9 +28,7 @@ class DataEnergy(Described, ABC):
         """Return one energy for each datum, ``[batch]``."""
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """Return a smaller datum that has the same energy after every transformation; computed once for a batch.
-
-        By default ``x`` itself.
+        """Return smaller data with the same energy after every transformation, by default ``x``; once for a batch.
 
         Args:
             action: action of the transformations.
@@ -49,15 +47,12 @@ class DataEnergy(Described, ABC):
         return x
 
     def transformation_energy(self, action: Action, g: Tensor, x: Any) -> Tensor | None:
-        """Return an energy of the transformation itself, which is added to the energy of ``g.x``.
+        """Return energies of the transformation, ``[b, *chains]``, to be added; ``None``, the default, for zero.
 
         Args:
             action: action of the transformations.
             g: elements ``[b, *chains, *element_shape]``.
             x: data, see `select`.
-
-        Returns:
-            Energies ``[b, *chains]``; ``None``, the default, for zero.
         """
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import singledispatch
@@ -58,14 +59,11 @@ class NoiseNetwork(Network):
         return x
 
     def embed(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """Return features of data by which unusual data are recognised, ``[b, f]``.
+        """Return features by which unusual data are recognised, ``[b, f]``: inputs of the last layer, or the output.
 
         Args:
             y: data, one batch dimension.
             level: noise levels ``[b]``.
-
-        Returns:
-            Inputs of the last layer; by default the output of the network.
         """
         return self(y, level)
 
@@ -97,6 +95,15 @@ class FeatureNetwork(NoiseNetwork):
     @abstractmethod
     def last_layer(self) -> nn.Module:
         """The layer from features ``[b, f]`` to the noise ``[b, dim]``."""
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """The constructor's arguments in plain types, from the attributes of the same names."""
+
+        def plain(x: Any) -> Any:
+            return x.tolist() if isinstance(x, Tensor) else list(x) if isinstance(x, tuple) else x
+
+        return {name: plain(getattr(self, name)) for name in inspect.signature(type(self)).parameters}
 
     def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         reference: Tensor = pytree.tree_leaves(y)[0]

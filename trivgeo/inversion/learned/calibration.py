@@ -227,11 +227,7 @@ def calibration_size(seen: int | None, steps: int, draws: int) -> int:
 
 
 def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed: int) -> Calibration:
-    """Calibrate an inverter.
-
-    Args:
-        number: number of data whose posteriors are looked at; four times as many are inverted for each statistic.
-    """
+    """Calibrate an inverter by posteriors of ``number`` data; four times as many are inverted for each statistic."""
     x, g, moved = _problems(score, source._replace(clean=source.known), 4 * number, seed, 20)
     found = source.estimate(moved)
     tensors = _distribution_tensors(score, source.transformations, score.group.log(found) - score.group.log(g), seed)

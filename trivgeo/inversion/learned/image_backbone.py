@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -84,18 +84,6 @@ class ImageBackbone(FeatureNetwork):
         self.first = nn.Linear(self.channels[-1] * cells + level, width)
         self.second = nn.Linear(width + level, width)
         self.last = nn.Linear(width, dim)
-
-    @property
-    def architecture(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim,
-            "shape": list(self.shape),
-            "channels": self.channels,
-            "width": self.width,
-            "precision": self.precision,
-            "mean": self.mean.tolist(),
-            "std": self.std.tolist(),
-        }
 
     @property
     def last_layer(self) -> nn.Module:

@@ -222,7 +222,7 @@ class LearnedInverter(Inverter):
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> LearnedInverter:
-        """Train on clean data, which are moved at random in every step, and calibrate on others.
+        """Train on clean data, moved at random in every step, calibrate on others, and return the inverter itself.
 
         A sixth of the data, 4,096 at most, are held out for `calibration`; a function draws more. The calibration takes
         about as many evaluations of the network as the training: after a short training it is on fewer data.
@@ -240,9 +240,6 @@ class LearnedInverter(Inverter):
                 the speed of the machine. ``None`` for no bound.
             folder: where the state is kept; called again after an interruption, training goes on from there.
             progress: a progress bar; ``None`` for one on a terminal.
-
-        Returns:
-            The inverter itself.
 
         Raises:
             ConfigurationError: no backbone is known for the action, Lightning is missing, a number is out of range, or
@@ -266,7 +263,7 @@ class LearnedInverter(Inverter):
         return self
 
     def calibrate(self, clean: Any, transformations: Transformations) -> LearnedInverter:
-        """Measure the trained inverter on clean data, as `fit` does at its end, and keep that as its `calibration`.
+        """Set the `calibration` by clean data, as `fit` does at its end, and return the inverter itself.
 
         For checkpoints without a calibration, and where data or transformations are others than in training.
 
@@ -274,9 +271,6 @@ class LearnedInverter(Inverter):
             clean: clean data that the training did not see, one batch dimension, or a function (count, generator)
                 that draws some.
             transformations: (count, generator) to elements ``[count, *element_shape]``, to be undone.
-
-        Returns:
-            The inverter itself.
 
         Raises:
             ConfigurationError: the inverter was neither trained nor loaded.
@@ -323,7 +317,7 @@ class LearnedInverter(Inverter):
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> LearnedInverter:
-        """Train an inverter that jumps to a draw of the learned posterior: two evaluations in place of `steps`.
+        """Return an inverter that jumps to a draw of the learned posterior: two evaluations in place of `steps`.
 
         See `consistency_loss` for the method. Clean data are moved as in training first; an inverter that was loaded
         has no distribution any more, and moves them by noise.
@@ -331,9 +325,6 @@ class LearnedInverter(Inverter):
         Args:
             clean: see `fit`, like ``batch_size``, ``seconds``, ``folder`` and ``progress``.
             steps: largest number of training steps.
-
-        Returns:
-            The distilled inverter; this one is not changed.
 
         Raises:
             ConfigurationError: this inverter was not trained; or see `fit`.
@@ -435,11 +426,7 @@ class LearnedInverter(Inverter):
 
 @dataclass(frozen=True)
 class BackboneFactory:
-    """Factory of the network of a training.
-
-    Attributes:
-        template: the network to copy; ``None`` for the one that suits action and data, see `backbone_for`.
-    """
+    """Factory of the network of a training: a copy of ``template``, or by `backbone_for` where it is ``None``."""
 
     template: nn.Module | None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -22,11 +21,7 @@ _CORNERS = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0))
 
 
 class OperatorReader:
-    """Reduces a problem to a few points of its initial condition and the convex hull of its query points.
-
-    Args:
-        num_sensors: number of points of the initial condition, evenly chosen in their order.
-    """
+    """Reduces a problem to evenly chosen points of its initial condition and the convex hull of its query points."""
 
     def __init__(self, num_sensors: int) -> None:
         self.num_sensors = check_count("num_sensors", num_sensors)
@@ -83,16 +78,6 @@ class OperatorBackbone(FeatureNetwork):
             layers += [nn.Linear(size, width), nn.SiLU()]
             size = width
         self.layers = nn.Sequential(*layers, nn.Linear(size, dim))
-
-    @property
-    def architecture(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim,
-            "domain": self.domain,
-            "num_sensors": self.num_sensors,
-            "width": self.width,
-            "depth": self.depth,
-        }
 
     def initialise(self, seed: int) -> None:
         """Draw all weights in place by the layers' own distributions, from a generator with this ``seed``."""

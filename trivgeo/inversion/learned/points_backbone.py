@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -62,16 +61,6 @@ class LandmarksBackbone(FeatureNetwork):
         self.layers = nn.Sequential(*layers, nn.Linear(width, dim))
 
     @property
-    def architecture(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim,
-            "shape": list(self.shape),
-            "width": self.width,
-            "mean": self.mean.tolist(),
-            "std": self.std.tolist(),
-        }
-
-    @property
     def last_layer(self) -> nn.Module:
         return self.layers[-1]
 
@@ -128,16 +117,6 @@ class PointsBackbone(FeatureNetwork):
         self.first = _perceptron(n + self.features.size, width, width)
         self.second = _perceptron(width + 2 * width + around, width, width)
         self.head = _perceptron(2 * width + 2 * width + around, width, dim)
-
-    @property
-    def architecture(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim,
-            "coordinates": self.coordinates,
-            "width": self.width,
-            "mean": self.mean.tolist(),
-            "std": self.std.tolist(),
-        }
 
     @property
     def last_layer(self) -> nn.Module:

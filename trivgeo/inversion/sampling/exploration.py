@@ -166,10 +166,8 @@ def anneal(
     Each inverse temperature keeps two fifths of the effective particles; then they are resampled and moved once by a
     Metropolis-adjusted Langevin step :math:`g \exp \xi` in the metric of their average squared slope. The reverse of
     a move is the vector :math:`-\xi`, and a move changes left Haar measure by the modular function, so that detailed
-    balance is exact also where the exponential is not one to one.
-
-    Args:
-        num_moves: number of moves of each particle; the rest of the bridge after them is one step.
+    balance is exact also where the exponential is not one to one. After ``num_moves`` moves the rest of the bridge is
+    one step.
     """
     wanted = _KEPT_EFFICIENCY * num_particles
     zero = torch.zeros_like(draws.log_weights)
@@ -231,10 +229,8 @@ def mixture_of_particles(particles: Particles, broad: StudentMixture) -> tuple[S
     """Return a mixture that covers particles, and the numbers of particles of its components.
 
     A component is about the particle of highest density that no other has reached, and reaches as far as a normal
-    distribution of the particles' precision. A particle belongs to the component whose centre is nearest.
-
-    Args:
-        broad: mixture whose first component becomes the last one, with a small share.
+    distribution of the particles' precision. A particle belongs to the component whose centre is nearest. The
+    first component of ``broad`` becomes the last one, with a small share.
     """
     group, g = broad.group, particles.elements
     root = torch.linalg.cholesky(particles.precision(torch.ones_like(particles.log_weights[:, 0])))
@@ -288,14 +284,7 @@ def _clusters(group: LieGroup, particles: Particles, root: Tensor) -> tuple[Tens
 
 @dataclass(frozen=True, repr=False)
 class LocalMaxima(Described):
-    """End points of ascents of a log-density.
-
-    Attributes:
-        elements: ``[b, d, *element_shape]``.
-        log_densities: ``[b, d]``.
-        slopes: ``[b, d, n]``.
-        widths: widths of the wells along the last steps, in units of the basis, ``[b, d]``.
-    """
+    """End points of ascents of a log-density; ``widths`` of the wells along the last steps, in units of the basis."""
 
     elements: Tensor
     log_densities: Float[Tensor, "b d"]

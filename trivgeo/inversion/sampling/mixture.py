@@ -50,7 +50,6 @@ class StudentMixture(Described):
     others.
 
     Attributes:
-        group: the group.
         centres: ``[b, J, *element_shape]``.
         factors: F, lower triangular ``[b, J, n, n]``.
         log_shares: logarithms of the shares of the components, ``[b, J]``, minus infinity for those not used.
@@ -118,11 +117,7 @@ class StudentMixture(Described):
         return self.log_densities(self.charts(g)).logsumexp(-1)
 
     def log_mass(self, num_samples: int = 1024) -> Float[Tensor, " b"]:
-        """Return the log of the total mass, the share of draws that are principal; the same draws at every call.
-
-        Args:
-            num_samples: number of these draws; where all are principal the mass is one.
-        """
+        """Return the log of the total mass, the share of principal ones among draws that are the same at every call."""
         _, principal = self.sample(num_samples, keyed(0, device=self.factors.device))
         return principal.to(self.log_shares).mean(-1).clamp(min=1.0 / num_samples).log()
 

@@ -20,9 +20,6 @@ from trivgeo.inversion.stage import Population, Stage, StageLike, check_stage, r
 class NestedStages(Stage):
     """Base class of stages that run others one after another.
 
-    Args:
-        stages: the stages that are run, see `Inverter`.
-
     Raises:
         ConfigurationError: an argument is not a stage.
     """
