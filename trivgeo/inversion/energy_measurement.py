@@ -59,7 +59,7 @@ def calibrated_scale(
     unit: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "n n"]:
-    r"""Measure a basis ``[n, n]``, for the ``scale`` of a group, in which the energy has the same curvature in all directions.
+    r"""Measure a basis ``[n, n]``, the ``scale`` of a group, in which the energy curves alike in all directions.
 
     Since :math:`E(g \exp v) = E_x(\exp(-v) g^{-1} \tilde x)`, the energy looks the same around the solution g of every
     problem with the same clean datum: one left-invariant metric, measured at the identity, suits them all. With
