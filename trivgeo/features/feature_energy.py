@@ -119,7 +119,9 @@ class FeatureEnergy(nn.Module, DataEnergy):
         """
         check_choice("distance", distance, ("mahalanobis", "neighbours"))
         if labels is not None and distance != "mahalanobis":
-            raise ConfigurationError("labels: expected None for neighbours, whose classes play no part")
+            raise ConfigurationError(
+                f"labels: expected None for distance={distance!r}, which has no classes, got labels"
+            )
         default = classifier_of(network)[0] if isinstance(network, nn.Module) else None
         reader = NetworkFeatures(network, default if layer is None else layer)
         found = check_features(features_of(reader, with_tensors("clean", clean)))
@@ -160,7 +162,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
         """Return the energy that a file holds, for the network that it was made for.
 
         Args:
-            path: what `save` wrote.
+            path: file that `save` wrote.
             network: a `torch.nn.Module`, or a function from a batch of data to features, see `FeatureEnergy`.
 
         Raises:

@@ -124,7 +124,7 @@ class MahalanobisDistance(FeatureScore):
         if not bool(variances.sum() > 0):
             raise DomainError("clean: expected data of different features, got the same for all (of each label)")
         trace, squares = variances.sum(), variances.square().sum()
-        shrinkage = (squares + trace**2) / ((number + 1) * (squares - trace**2 / dim))  # for large d
+        shrinkage = (squares + trace**2) / ((number + 1) * (squares - trace**2 / dim))  # approximation for large d
         shrinkage = torch.where((shrinkage >= 0) & (shrinkage <= 1), shrinkage, 1.0)
         floor = shrinkage * trace / dim
         floor = torch.maximum(floor, 1e-6 * trace / dim)  # data without noise in some direction
@@ -206,7 +206,9 @@ def check_weights(weights: Tensor) -> Tensor:
         ConfigurationError: they are uninitialised parameters of a lazy layer.
     """
     if torch.nn.parameter.is_lazy(weights):
-        raise ConfigurationError("network: expected one that has seen data, its last linear layer has no weights yet")
+        raise ConfigurationError(
+            "network: expected one that was called on data, got a last linear layer without weights"
+        )
     if weights.ndim != 2 or len(weights) == 0:
         raise ShapeError(f"weights: expected [classes, features], got {list(weights.shape)}")
     return weights

@@ -124,7 +124,9 @@ class LearnedEnergy(FeatureEnergy):
         base = features.score if isinstance(features, FeatureEnergy) else None
         if isinstance(features, FeatureEnergy):
             if layer is not None:
-                raise ConfigurationError("layer: expected None beside a FeatureEnergy, which has its own")
+                raise ConfigurationError(
+                    f"layer: expected None beside a FeatureEnergy, which has its own, got {layer!r}"
+                )
             reader = features.features
         elif isinstance(features, DataEnergy):
             raise ConfigurationError(f"features: expected a FeatureEnergy, a network or a function, got {features!r}")

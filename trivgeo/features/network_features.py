@@ -89,7 +89,7 @@ class NetworkFeatures(nn.Module):
         finally:
             handle.remove()
         if not seen:
-            raise ConfigurationError(f"layer: expected one that the network calls, {self.layer!r} was not")
+            raise ConfigurationError(f"layer: expected one that the network calls, got {self.layer!r}")
         return pooled(f"layer {self.layer!r}", seen[-1], layer)
 
     def _in_own_dtype(self, x: Any) -> Any:

@@ -42,7 +42,7 @@ class NetworkTask(NamedTuple):
 
     Attributes:
         network: batch of data to outputs.
-        labels: of the clean data, with their batch dimension; ``None`` for the classes that the network says of them.
+        labels: labels of the clean data, one for each; ``None`` for the classes that the network predicts.
         loss: outputs and labels to losses ``[b]``; ``None`` for one where the class is wrong, else zero.
     """
 
@@ -147,12 +147,12 @@ class NetworkBenchmark(NamedTuple):
 
 
 class SearchBenchmark(NamedTuple):
-    r"""Clean data moved by the transformations, and what `TIED.for_data` makes of them.
+    r"""Figures of `TIED.for_data` on clean data that were moved by the transformations.
 
     Attributes:
         num_data: number of data.
-        share_found: share of them whose transformation is undone to a quarter of the spread of the transformations, or
-            that are restored as they were, as data with symmetries may be by others.
+        share_found: share of the data whose transformation is undone to a quarter of the spread of the transformations,
+            or that are restored as they were, as data with symmetries may be by other transformations.
         error: median length of :math:`\log(\hat g^{-1} g)` a direction, in units of the spread of the transformations.
         pixels: median distance of the corners of a restored image from where they were, in pixels; ``None`` for other
             data.
@@ -256,8 +256,8 @@ class EnergyReport:
     """Measurements of `check_energy`, the settings that it suggests, and two verdicts; prints as a table.
 
     Attributes:
-        profile: how the energy of clean data rises when they are moved, and the settings suggested.
-        search: what `TIED.for_data` has made of some moved clean data.
+        profile: rise of the energy of clean data when they are moved, and the settings suggested.
+        search: results of `TIED.for_data` on some moved clean data.
     """
 
     profile: EnergyProfile

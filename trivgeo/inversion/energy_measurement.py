@@ -87,7 +87,9 @@ def calibrated_scale(
     posterior = InverseProblem(action, energy).given(clean)
     per_datum = num_samples // posterior.batch
     if per_datum < 1:
-        raise ConfigurationError(f"num_samples: expected at least one for each of {posterior.batch} data")
+        raise ConfigurationError(
+            f"num_samples: expected at least {posterior.batch}, one for each datum, got {num_samples}"
+        )
     first = pytree.tree_leaves(clean)[0]
     noise = normal((posterior.batch, per_datum, group.dim), first, generator)
     noise = torch.cat([noise, -noise], 1)

@@ -33,8 +33,8 @@ class PosteriorModes(Described):
             hypotheses vanishes; NaN beyond the last mode.
         weights: share of the hypotheses, ``[b, M]``; zero beyond the last mode. For a `PosteriorSample` they are
             probabilities; for a search the shares of the chains that ended there.
-        standard_errors: of the weights of a `PosteriorSample`, ``[b, M]``, not zero where draws met one mode alone; NaN
-            for a search, which estimates none.
+        standard_errors: standard errors of the weights of a `PosteriorSample`, ``[b, M]``, positive also for a single
+            mode; NaN for a search, which estimates none.
         labels: the mode of each hypothesis, ``[b, K]``; -1 for none.
     """
 
@@ -278,7 +278,7 @@ class InversionResult:
 
         Args:
             x: the images that were inverted.
-            num_images: how many of them to show, from the first.
+            num_images: number of images to show, from the first.
 
         Raises:
             ConfigurationError: the action is no `ImageWarp`.
@@ -337,7 +337,7 @@ class PosteriorSample(CheckedResult):
     .. math:: \sum_k w_k f(g_k) \approx \int f \, p \, d\mu
 
     Attributes:
-        weights: of the elements, ``[b, K]``, with sum one.
+        weights: weights of the elements, ``[b, K]``, with sum one.
         effective_sample_size: number of independent draws of the posterior that would be as good, ``[b]``: of the draws
             weighted, at most K.
         log_evidence: logarithm of the integral of :math:`p_0 e^{-E / T}`, ``[b]``, for the measure of base

@@ -141,7 +141,7 @@ class WeightedPopulation(CheckedPopulation):
     Elements that a later stage moves or chooses are no longer such a sample: they are a `Population` without weights.
 
     Attributes:
-        weights: of the elements, ``[b, K]``, with sum one.
+        weights: weights of the elements, ``[b, K]``, with sum one.
         effective_sample_size: see `PosteriorSample`, ``[b]``.
         log_evidence: see `PosteriorSample`, ``[b]``. All other attributes are those of `CheckedPopulation`.
     """

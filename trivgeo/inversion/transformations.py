@@ -53,7 +53,7 @@ class PlaneTransformations:
     """A distribution of elements that knows their group.
 
     Attributes:
-        group: of the elements.
+        group: group of the elements.
         draw: (count, generator) to elements ``[count, *element_shape]``.
     """
 
@@ -69,7 +69,7 @@ def rotations(group: LieGroup, degrees: float = 180.0) -> Transformations:
     """Return the uniform distribution of rotations about the middle of the frame, by up to ``degrees`` either way.
 
     Args:
-        group: of transformations of the plane that has rotations.
+        group: a group of transformations of the plane that has rotations.
         degrees: the bound, at most 180.
 
     Returns:
@@ -102,7 +102,7 @@ def scales(group: LieGroup, low: float, high: float) -> Transformations:
     """Return the distribution of scales about the middle of the frame, uniform in their logarithm.
 
     Args:
-        group: of transformations of the plane that has scalings.
+        group: a group of transformations of the plane that has scalings.
         low: the smallest scale.
         high: the largest scale.
 
@@ -124,7 +124,7 @@ def shifts(group: LieGroup, share: float) -> Transformations:
     """Return the uniform distribution of shifts by up to a share of the longer side of the frame, in x and in y.
 
     Args:
-        group: of transformations of the plane that has translations.
+        group: a group of transformations of the plane that has translations.
         share: the bound.
 
     Raises:
@@ -173,7 +173,7 @@ def composed(group: LieGroup, *transformations: Transformations) -> Transformati
     """Return the distribution of products of independent elements, the first one on the left.
 
     Args:
-        group: of the elements.
+        group: group of the elements.
         transformations: their distributions.
 
     Raises:
@@ -248,8 +248,8 @@ def sample_elements(
     """Draw elements ``[count, *element_shape]`` from a user's distribution, and check them.
 
     Raises:
-        ConfigurationError: what is drawn are no floating-point numbers.
-        ShapeError: what is drawn are no elements of the group, or another number of them.
+        ConfigurationError: the draws are no floating-point numbers.
+        ShapeError: the draws are no elements of the group, or another number of them.
         NonFiniteError: elements hold NaN or infinity.
     """
     g = group.check_elements(transformations(count, generator), "transformations")
@@ -304,7 +304,7 @@ def spread_of(group: LieGroup, transformations: Transformations, seed: int = 0) 
     a thousandth of the largest spread, has a twentieth of it; all others do not depend on units.
 
     Raises:
-        ShapeError: what is drawn are no elements, or too few.
+        ShapeError: the draws are no elements, or too few.
         DomainError: fewer than half of them have a logarithm, or all are the identity.
     """
     g = sample_elements(group, transformations, _NUM_SAMPLES, keyed(seed, 3))

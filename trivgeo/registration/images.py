@@ -109,7 +109,7 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         loss = GemanMcClure(found.width)
         stages = [LevenbergMarquardt(_REFINING_STEPS)]
         refine = Inverter(action, LeastSquares(full, loss), stages, max_evaluations=1, progress=False)
-        # in single precision the element is off the group, where differences have no logarithm
+        # the element is off the group in single precision, where differences have no logarithm
         h = group.project(found.elements.double())
         for _ in range(_MAX_ROUNDS):
             before, h = h, refine(x, initial=h[None]).elements[0]

@@ -42,7 +42,7 @@ class Registration(Described):
     r"""The transformation g that takes ``moving`` to ``fixed``: ``action(r.element, moving)`` lies on ``fixed``.
 
     Attributes:
-        action: of the group on the data.
+        action: action of the group on the data.
         element: g, ``[*element_shape]``; NaN if none was `found`.
         covariance: covariance of v in :math:`g \exp(v)`, in the basis of the group, ``[n, n]``: the covariance of the
             estimate, whose errors are about normal, from the residuals at the end.
@@ -176,7 +176,7 @@ def _newton(posterior: Posterior, h: Tensor) -> tuple[Float[Tensor, "n n"], floa
     slope = posterior.gradient(lambda v: posterior.group.perturb(h, v), h.new_zeros(1, 1, posterior.group.dim))[0][0, 0]
     inverse = _inverse(posterior.curvature(h)[0, 0])
     step = inverse @ slope
-    # of NaN and zero `max` returns the first
+    # `max` of NaN and zero returns the first
     decrement = math.sqrt(max(float(slope @ step), 0.0)) if not float(step.norm()) < _MIN_STEP else 0.0
     return inverse, decrement
 

@@ -96,7 +96,7 @@ def register(
         hint = "crop or pad both to one size"
         raise ShapeError(f"fixed: expected an image {list(moving.shape)}, as moving, got {list(fixed.shape)}; {hint}")
     if matched is not None:
-        raise ConfigurationError("matched: expected none for photographs")
+        raise ConfigurationError(f"matched: expected None for photographs, got {matched!r}")
     ImageWarp(group).check_data(moving, "moving")
     return ImageRegistration(moving, fixed, group, transformations, number, generator).registered()
 

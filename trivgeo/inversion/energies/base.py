@@ -42,7 +42,7 @@ class DataEnergy(Described, ABC):
         Args:
             action: the action that follows.
             g: elements ``[b, *chains, *element_shape]``.
-            x: what `prepare` returned, with dimensions of size one for the chains.
+            x: data that `prepare` returned, with dimensions of size one for the chains.
         """
         return x
 
@@ -74,7 +74,7 @@ class CurvedEnergy(DataEnergy):
         """Return the curvature of the energy of restored data by v in ``g exp(v)``; by default ``None``: `curvature`.
 
         Args:
-            action: of the transformations.
+            action: action of the transformations.
             g: elements to be undone, ``[b, *chains, *element_shape]``.
             x: data, see `DataEnergy.select`.
         """

@@ -63,7 +63,7 @@ class Trimmed(Described):
         if squares.shape[-1] == 0:
             raise ShapeError(f"squares: expected at least one for each datum, got {list(squares.shape)}")
         number = max(1, round(self.keep * squares.shape[-1]))
-        # by rank, NaN last: a bound on the values would keep all that are equal to it
+        # ranks, NaN last, decide: a bound on the values would keep all values that are equal to it
         index = squares.detach().topk(number, dim=-1, largest=False, sorted=False).indices
         kept = torch.zeros_like(squares, dtype=torch.bool).scatter(-1, index, True)
         return torch.where(kept, squares, 0.0)

@@ -62,7 +62,7 @@ def nearest_indices(
     Args:
         x: the points; ``[b, m, n]`` if each of b clouds has a reference of its own.
         reference: ``[k, n]``, or ``[b, k, n]`` for references of their own.
-        tree: of the one reference, for points on the CPU; without it all distances are computed, in parts.
+        tree: search tree of the one reference, for points on the CPU; else all distances are computed, in parts.
     """
     index: Tensor = _Nearest.apply(x, reference, tree)
     return index

@@ -54,13 +54,13 @@ class TrainingFrame:
     r"""The box of a training set at its first time, and the times of a network's predictions.
 
     `settle` corrects transformations so that :math:`g^{-1}` takes the box of a field to that of the training set. The
-    freedom that is left takes the last time that is wanted to one that the network predicts. Both by Gauss and Newton's
-    steps of least length in the group's basis.
+    freedom that is left takes the last time that is wanted to one that the network predicts. Both are found by
+    Gauss and Newton's steps of least length in the group's basis.
 
     Args:
         grid: grid of the training set at one time, shared by all fields or of one of them.
         counts: numbers of points along the axes.
-        times: of predictions, counted from the initial field.
+        times: times of predictions, counted from the initial field.
 
     Raises:
         DomainError: the fields have different grids.
@@ -236,7 +236,7 @@ def clean_fields(
     """
     if isinstance(clean, Field):
         if box is not None:
-            raise ConfigurationError("box: expected none beside a Field, which has its grid")
+            raise ConfigurationError(f"box: expected None beside a Field, which has its grid, got {box}")
         fields = clean
     elif box is None:
         raise ConfigurationError("box: expected the range of each x for clean values without a grid, or a Field")
@@ -578,7 +578,7 @@ class EquivariantOperator(nn.Module):
             initial: see `forward`.
             num_elements: see `TestTimeEquivariant.equivariance_error`, like ``transformations``.
             parameters: see `forward`; a row for each field, or the same for all.
-            generator: of elements and inverter.
+            generator: random numbers of elements and inverter.
 
         Raises:
             ShapeError: see `forward`.

@@ -238,7 +238,7 @@ class LearnedInverter(Inverter):
             batch_size: number of data of each step.
             seconds: ends training after that time at the latest, before the calibration; the result then depends on
                 the speed of the machine. ``None`` for no bound.
-            folder: where the state is kept; called again after an interruption, training goes on from there.
+            folder: folder of the state; called again after an interruption, training goes on from there.
             progress: a progress bar; ``None`` for one on a terminal.
 
         Raises:
@@ -380,7 +380,7 @@ class LearnedInverter(Inverter):
         """Return an inverter from a file.
 
         Args:
-            path: what `save` wrote.
+            path: file that `save` wrote.
             action: action on the data, of the group that it was trained on; its scale may differ.
             energy: an energy that ranks the hypotheses, which is not in the file.
             backbone: an untrained copy of the network, if it was one of your own and no `NoiseNetwork`; it stays so.

@@ -197,7 +197,7 @@ class NoisyBatch(NamedTuple):
         elements: :math:`g = g_0 w`, ``[b, *element_shape]``.
         y: :math:`g^{-1} \tilde x`; the data themselves where that is undefined.
         level: the noise levels, ``[b]``.
-        noise: what the network is to return on average, ``[b, dim]``.
+        noise: targets of the network, ``[b, dim]``.
         weight: weights of the rows in a loss, ``[b]``; zero where y is undefined.
     """
 

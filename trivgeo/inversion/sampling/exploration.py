@@ -51,7 +51,7 @@ class WeightedDraws(Described):
         log_weights: logarithms of density over proposal, ``[b, m]``, minus infinity where undefined; the mean of the
             weights is the evidence.
         charts: the elements about the centres of the mixture.
-        component_log_densities: of the mixture there, see `StudentMixture.log_densities`, ``[b, m, j]``.
+        component_log_densities: `StudentMixture.log_densities` there, ``[b, m, j]``.
     """
 
     elements: Tensor
@@ -99,10 +99,10 @@ class Particles(Described):
     Attributes:
         elements: ``[b, p, *element_shape]``.
         log_weights: unnormalised, ``[b, p]``.
-        log_densities: of the posterior, unnormalised, ``[b, p]``.
+        log_densities: log-densities of the posterior, unnormalised, ``[b, p]``.
         slopes: their derivatives by v in ``g exp(v)``, ``[b, p, n]``.
-        start_log_densities: of the mixture, ``[b, p]``.
-        start_slopes: derivatives of these.
+        start_log_densities: log-densities of the mixture, ``[b, p]``.
+        start_slopes: derivatives of ``start_log_densities``.
     """
 
     elements: Tensor
@@ -199,7 +199,7 @@ def _moved(
     """Return the particles after one Metropolis-adjusted Langevin step, and the share of accepted ones."""
     group, n = target.group, target.group.dim
     step = (log_step.exp() * n ** (-1.0 / 6.0)).unsqueeze(-1)  # [b, 1, 1]
-    root = torch.linalg.cholesky(particles.precision(beta))  # of the inverse of the covariance
+    root = torch.linalg.cholesky(particles.precision(beta))  # factor of the inverse covariance
     inverse = torch.linalg.inv(root)
     z = normal((*particles.log_densities.shape, n), particles.log_densities, generator)
 

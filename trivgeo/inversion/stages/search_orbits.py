@@ -183,7 +183,7 @@ class SearchOrbits(Stage):
         num_samples: number of samples of each level.
         num_hypotheses: number K of hypotheses.
         classes: a batch of data to integer classes ``[batch]``, asked once for every energy; ``None`` for no diversity.
-        criterion: what a level minimises: `LowestEnergy` (the default) or `OrbitCurvature` (published for
+        criterion: criterion that a level minimises: `LowestEnergy` (the default) or `OrbitCurvature` (published for
             classifiers).
 
     Raises:
@@ -227,7 +227,7 @@ class SearchOrbits(Stage):
         if levels is None or isinstance(levels, int):
             return basis_levels(group, _NUM_LEVELS if levels is None else levels)
         if not levels:
-            raise ConfigurationError("levels: expected at least one")
+            raise ConfigurationError("levels: expected at least one, got none")
         for level in levels:
             if not isinstance(level, SearchLevel) or len(level.direction) != group.dim:
                 raise ConfigurationError(f"levels: expected a SearchLevel of {group.dim} numbers, got {level!r}")
