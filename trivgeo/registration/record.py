@@ -26,11 +26,11 @@ _NUM_MODE_SAMPLES = 256  # draws of Laplace's approximation, whose clusters are 
 _MODE_RADIUS = 0.1  # distance within which elements are one mode, in units of the basis on conditioned data
 _MIN_RIVAL_WEIGHT = 0.05  # weight of a second mode, in units of the first, from which on a registration is ambiguous
 _MIN_AGREEMENT = 0.5  # share of pixels or points that must agree
-_MAX_DECREMENT_IN_STDS = 0.25  # distance from the minimum of the energy at the end of the descent
+_MAX_DECREMENT_IN_STDS = 0.25  # distance from the minimum of the energy at which a descent may end
 # length of a step to the minimum, in units of the basis on conditioned data, that is too short to matter: a hundredth
 # of a pixel in 512, where standard deviations may be less
 _MIN_STEP = 3e-5
-_MAX_STD = 0.5  # standard deviation from which on an element is not determined, in units of the basis, conditioned
+_MAX_STD = 0.5  # standard deviation beyond which an element is undetermined, in units of the basis on conditioned data
 _CURVATURE_ROUNDING_UNITS = 1024.0  # curvature that is rounding, in last digits of the curvature along the basis
 _UNKNOWN_STD = 1e3  # standard deviation in a direction of no curvature, in units of the basis on conditioned data
 _RESIDUAL_ROUNDING_UNITS = 1024.0  # standard deviation of residuals that are all rounding, in last digits of one
