@@ -578,7 +578,7 @@ class EquivariantOperator(nn.Module):
             initial: see `forward`.
             num_elements: see `TestTimeEquivariant.equivariance_error`, like ``transformations``.
             parameters: see `forward`; a row for each field, or the same for all.
-            generator: random numbers of elements and inverter.
+            generator: source of noise for elements and inverter.
 
         Raises:
             ShapeError: see `forward`.
