@@ -206,7 +206,7 @@ class TestErrors:
             (lambda n, x: FeatureEnergy.from_data(n, x / 0.0), DomainError, "finite"),
             (lambda n, x: FeatureEnergy.from_data(n, x, distance="cosine"), ConfigurationError, "mahalanobis"),
             (lambda n, x: FeatureEnergy.from_data(n, x, labels=torch.zeros(3).long()), ShapeError, "labels"),
-            (lambda n, x: FeatureEnergy(nn.Sequential(nn.LazyLinear(3))), ConfigurationError, "weights yet"),
+            (lambda n, x: FeatureEnergy(nn.Sequential(nn.LazyLinear(3))), ConfigurationError, "without weights"),
             (
                 lambda n, x: LearnedEnergy.fit(n, x, lambda c, g: torch.eye(2).repeat(c, 1, 1)),
                 ConfigurationError,
@@ -236,7 +236,7 @@ class TestErrors:
     def test_layer_that_is_not_called(self, images: Tensor) -> None:
         network = Classifier()
         network.extra = nn.Conv2d(1, 6, 1)
-        with pytest.raises(ConfigurationError, match="'extra' was not"):
+        with pytest.raises(ConfigurationError, match="got 'extra'"):
             FeatureEnergy(network, "extra")(images)
 
 

@@ -28,7 +28,7 @@ from trivgeo.networks import read_file, write_file
 
 EnergyT = TypeVar("EnergyT", bound="FeatureEnergy")
 
-_BATCH = 64  # data whose features are computed at once
+_FEATURE_BATCH_SIZE = 64  # data whose features are computed at once
 
 
 @checked
@@ -107,10 +107,10 @@ class FeatureEnergy(nn.Module, DataEnergy):
             network: a `torch.nn.Module`, or a function from a batch of data to features, see `FeatureEnergy`.
             clean: clean data with one batch dimension; twenty are some, a hundred are many.
             layer: name of a layer; default the input of the last linear layer, else the output.
-            distance: ``"mahalanobis"``: that to the mean, in the metric of the covariance, see `MahalanobisDistance`;
-                ``"neighbours"``: that to the nearest of the data, see `NeighbourDistance`.
+            distance: ``"mahalanobis"``: distance to the mean in the covariance metric, see `MahalanobisDistance`;
+                ``"neighbours"``: distance to the nearest of the data, see `NeighbourDistance`.
             labels: classes of the data, each with a mean of its own, for ``"mahalanobis"``.
-            neighbours: number of the nearest that are averaged.
+            neighbours: number of nearest data whose distances are averaged.
 
         Raises:
             ConfigurationError: see `FeatureEnergy`; or a setting is unknown.
@@ -119,7 +119,9 @@ class FeatureEnergy(nn.Module, DataEnergy):
         """
         check_choice("distance", distance, ("mahalanobis", "neighbours"))
         if labels is not None and distance != "mahalanobis":
-            raise ConfigurationError("labels: expected None for neighbours, whose classes play no part")
+            raise ConfigurationError(
+                f"labels: expected None for distance={distance!r}, which has no classes, got labels"
+            )
         default = classifier_of(network)[0] if isinstance(network, nn.Module) else None
         reader = NetworkFeatures(network, default if layer is None else layer)
         found = check_features(features_of(reader, with_tensors("clean", clean)))
@@ -152,7 +154,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
         write_file(self.score, path, {"energy": self._entry()})
 
     def _entry(self) -> dict[str, Any]:
-        """What the header of a file says."""
+        """Return the entry of a file's header."""
         return {"kind": type(self).__name__, "layer": self.layer}
 
     @classmethod
@@ -160,7 +162,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
         """Return the energy that a file holds, for the network that it was made for.
 
         Args:
-            path: what `save` wrote.
+            path: file that `save` wrote.
             network: a `torch.nn.Module`, or a function from a batch of data to features, see `FeatureEnergy`.
 
         Raises:
@@ -175,7 +177,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
 
     @classmethod
     def _options(cls, entry: dict[str, Any]) -> dict[str, Any]:
-        """Return what else a file says to the constructor."""
+        """Return the further constructor arguments that the header of a file holds."""
         return {}
 
 
@@ -187,9 +189,9 @@ def features_of(reader: NetworkFeatures, data: Any) -> Float[Tensor, "n d"]:
     """
     data = on_device(data, module_device(reader))
     number = len(pytree.tree_leaves(data)[0])
-    starts = range(0, number, _BATCH)
+    starts = range(0, number, _FEATURE_BATCH_SIZE)
     with torch.no_grad():
-        rows = [reader(pytree.tree_map(lambda leaf, i=i: leaf[i : i + _BATCH], data)) for i in starts]
+        rows = [reader(pytree.tree_map(lambda leaf, i=i: leaf[i : i + _FEATURE_BATCH_SIZE], data)) for i in starts]
     if not rows:
         raise ShapeError("clean: expected at least two data, got none")
     return torch.cat(rows)

@@ -54,7 +54,7 @@ class ClassCosine(FeatureScore):
 
     @classmethod
     def of(cls, weights: Float[Tensor, "c d"]) -> ClassCosine:
-        """The score of class weights.
+        """Return the score by class ``weights``, ``[c, d]``.
 
         Raises:
             DomainError: a weight is zero, or they are not finite.
@@ -72,7 +72,6 @@ class ClassCosine(FeatureScore):
         return {"classes": len(self.directions), "dim": self.dim}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """Return minus the largest cosine of ``features``, ``[b, d]``, with a direction of a class, ``[b]``."""
         unit = nn.functional.normalize(features, dim=-1)
         return -matmul(unit, self.directions.to(features.dtype).mT).amax(-1)
 
@@ -104,11 +103,11 @@ class MahalanobisDistance(FeatureScore):
 
     @classmethod
     def of(cls, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"] | None = None) -> MahalanobisDistance:
-        """The score of features of clean data.
+        """Return the score of the features of clean data.
 
         Args:
-            features: at least two.
-            labels: classes, of which each has a centre; default one centre of all.
+            features: features of clean data, at least two rows.
+            labels: classes of the data, each of which has a centre; default one centre for all.
 
         Raises:
             DomainError: features that are all the same.
@@ -125,7 +124,7 @@ class MahalanobisDistance(FeatureScore):
         if not bool(variances.sum() > 0):
             raise DomainError("clean: expected data of different features, got the same for all (of each label)")
         trace, squares = variances.sum(), variances.square().sum()
-        shrinkage = (squares + trace**2) / ((number + 1) * (squares - trace**2 / dim))  # for large d
+        shrinkage = (squares + trace**2) / ((number + 1) * (squares - trace**2 / dim))  # approximation for large d
         shrinkage = torch.where((shrinkage >= 0) & (shrinkage <= 1), shrinkage, 1.0)
         floor = shrinkage * trace / dim
         floor = torch.maximum(floor, 1e-6 * trace / dim)  # data without noise in some direction
@@ -138,11 +137,9 @@ class MahalanobisDistance(FeatureScore):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The numbers of centres, directions and features."""
         return {"centres": len(self.centres), "directions": len(self.directions), "dim": self.dim}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """Return the squared distance ``[b]`` of ``features``, ``[b, d]``, from the nearest centre, divided by 2 d."""
         centred = features.unsqueeze(1) - self.centres.to(features.dtype)
         along = matmul(centred, self.directions.to(features.dtype).mT)
         weights, rest = self.weights.to(features.dtype), self.rest.to(features.dtype)
@@ -157,7 +154,7 @@ class NeighbourDistance(FeatureScore):
     Args:
         data: number of clean data.
         dim: number of features.
-        neighbours: number of them that are averaged.
+        neighbours: number of nearest clean data that are averaged.
 
     Raises:
         ConfigurationError: a number is not positive.
@@ -183,13 +180,12 @@ class NeighbourDistance(FeatureScore):
         return {"data": len(self.directions), "dim": self.dim, "neighbours": self.neighbours}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """Return one minus the mean cosine of ``features``, ``[b, d]``, with their nearest neighbours, ``[b]``."""
         cosines = matmul(nn.functional.normalize(features, dim=-1), self.directions.to(features.dtype).mT)
         return 1.0 - cosines.topk(self.neighbours, dim=-1).values.mean(-1)
 
 
 def check_features(features: Tensor, least: int = 2) -> Tensor:
-    """Return features of clean data, at least ``least`` rows of finite numbers.
+    """Return features of clean data if they are at least ``least`` rows of finite numbers.
 
     Raises:
         ShapeError: there are too few.
@@ -203,14 +199,16 @@ def check_features(features: Tensor, least: int = 2) -> Tensor:
 
 
 def check_weights(weights: Tensor) -> Tensor:
-    """Return class weights ``[c, d]``.
+    """Return class weights if they are ``[c, d]``.
 
     Raises:
         ShapeError: they are of another shape, or none.
         ConfigurationError: they are uninitialised parameters of a lazy layer.
     """
     if torch.nn.parameter.is_lazy(weights):
-        raise ConfigurationError("network: expected one that has seen data, its last linear layer has no weights yet")
+        raise ConfigurationError(
+            "network: expected one that was called on data, got a last linear layer without weights"
+        )
     if weights.ndim != 2 or len(weights) == 0:
         raise ShapeError(f"weights: expected [classes, features], got {list(weights.shape)}")
     return weights

@@ -28,12 +28,13 @@ from trivgeo.inversion.posterior import check_action
 from trivgeo.inversion.rows import flat_rows, lift, where_rows
 from trivgeo.inversion.transformations import PlaneTransformations, Transformations, sample_elements, spread_of
 
-_FAR_RESTORATIONS, _NEAR_RESTORATIONS = 4, 3  # wrong ones: identity and drawn ones, and ones near the right one
-_NEAREST, _FARTHEST = 0.03, 1.0  # distances of the near ones, in units of the spread of the transformations
-_UNMOVED_ONE_IN = 8  # data that are not moved, so that clean data are known, too
-_AUGMENTATIONS_PER_DATUM, _MIN_SET, _MAX_SET = 32, 128, 4096  # moved data
-_BATCH = 4  # moved data whose restorations are looked at together
-_TRAINING_PER_VALIDATION = 5  # moved data
+_NUM_FAR = 4  # wrong restorations by the identity and by drawn elements
+_NUM_NEAR = 3  # wrong restorations near the right one
+_MIN_REACH, _MAX_REACH = 0.03, 1.0  # range of near restorations, in spreads of the transformations
+_UNMOVED_ONE_IN = 8  # one in so many data is not moved, so that the head knows clean data, too
+_AUGMENTATIONS_PER_DATUM, _MIN_MOVED_DATA, _MAX_MOVED_DATA = 32, 128, 4096
+_MOVED_DATA_BATCH_SIZE = 4  # moved data whose restorations are evaluated together
+_TRAINING_PER_VALIDATION = 5  # moved data of the training for each one of the validation
 
 
 @checked
@@ -104,14 +105,14 @@ class LearnedEnergy(FeatureEnergy):
             clean: clean data, or a function (count, generator) that draws some, see `LearnedInverter.fit`.
             transformations: function (count, generator) to elements ``[count, *element_shape]``, see
                 `LearnedInverter.fit`.
-            action: on the data; default `ImageWarp` of the group of a distribution of
+            action: action on the data; default `ImageWarp` of the group of a distribution of
                 `trivgeo.inversion.transformations`.
             layer: name of the layer whose output the features are, see `NetworkFeatures`.
             num_samples: number of moved data; default 32 for each clean one, 4,096 at most.
-            steps: of the optimiser.
+            steps: number of optimiser steps.
             seconds: ends the moving of data after that time, and the training after another quarter of it; the result
                 then depends on the speed of the machine. ``None`` for no bound.
-            seed: of all that is random.
+            seed: seed of all random numbers.
 
         Raises:
             ConfigurationError: features, action or transformations are of another type; or a number is out of
@@ -123,7 +124,9 @@ class LearnedEnergy(FeatureEnergy):
         base = features.score if isinstance(features, FeatureEnergy) else None
         if isinstance(features, FeatureEnergy):
             if layer is not None:
-                raise ConfigurationError("layer: expected None beside a FeatureEnergy, which has its own")
+                raise ConfigurationError(
+                    f"layer: expected None beside a FeatureEnergy, which has its own, got {layer!r}"
+                )
             reader = features.features
         elif isinstance(features, DataEnergy):
             raise ConfigurationError(f"features: expected a FeatureEnergy, a network or a function, got {features!r}")
@@ -162,25 +165,18 @@ class LearnedEnergy(FeatureEnergy):
 
 
 class _Restorations:
-    """Draws features of restorations ``[n, k, d]`` of moved data, the right one first.
-
-    Args:
-        action: on data.
-        transformations: their distribution.
-        reader: computes features.
-        seed: of what is drawn.
-    """
+    """Draws features of restorations ``[n, k, d]`` of moved data, the right one first."""
 
     def __init__(self, action: Action, transformations: Transformations, reader: NetworkFeatures, seed: int) -> None:
         self.action, self.transformations, self.reader, self.seed = action, transformations, reader, seed
         self.near = action.group.with_scale(spread_of(action.group, transformations, seed))
 
     def __call__(self, draw: Draw, count: int, key: int, end: float | None) -> Float[Tensor, "n k d"]:
-        """Features of so many, or of as many as are done before a time."""
+        """Return features of ``count`` data, or of as many as are done before the time ``end``."""
         source, rows, done = keyed(self.seed, key), [], 0
         with torch.no_grad():
             while done < count and (end is None or done == 0 or time.monotonic() < end):
-                number = min(_BATCH, count - done)
+                number = min(_MOVED_DATA_BATCH_SIZE, count - done)
                 x = on_device(draw(number, source), module_device(self.reader))
                 moved = (done + torch.arange(number)) % _UNMOVED_ONE_IN != 0
                 rows.append(self._features(x, moved, source))
@@ -188,27 +184,26 @@ class _Restorations:
         return torch.cat(rows)
 
     def _features(self, x: Any, moved: Bool[Tensor, " n"], source: torch.Generator) -> Float[Tensor, "n k d"]:
-        """Features of the restorations of data, of which some are moved."""
+        """Return features of the restorations of data; ``moved`` says which of the data are moved."""
         action, group, number = self.action, self.action.group, len(moved)
         first: Tensor = pytree.tree_leaves(x)[0]
         right = sample_elements(group, self.transformations, number, source).cpu()
         identity = group.identity(dtype=right.dtype).expand_as(right)
         right = where_rows(moved, right, identity)
         far = (
-            sample_elements(group, self.transformations, number * _FAR_RESTORATIONS, source)
+            sample_elements(group, self.transformations, number * _NUM_FAR, source)
             .cpu()
-            .unflatten(0, (number, _FAR_RESTORATIONS))
+            .unflatten(0, (number, _NUM_FAR))
         )
-        # what is given has been warped once, a restoration twice: the head must not take less warped for right
+        # the given datum has been warped once, a restoration twice: the head must not take less warped for right
         far[:, 0] = where_rows(moved, identity, far[:, 0])
-        shape, reference = (number, _NEAR_RESTORATIONS, group.dim), torch.empty(0, dtype=right.dtype)
+        shape, reference = (number, _NUM_NEAR, group.dim), torch.empty(0, dtype=right.dtype)
         reach = (
-            _NEAREST
-            * (math.log(_FARTHEST / _NEAREST) * uniform((number, _NEAR_RESTORATIONS, 1), reference, source)).exp()
+            _MIN_REACH * (math.log(_MAX_REACH / _MIN_REACH) * uniform((number, _NUM_NEAR, 1), reference, source)).exp()
         )
         unit = right.unsqueeze(1)
         near = group.compose(
-            unit.expand(number, _NEAR_RESTORATIONS, *unit.shape[2:]),
+            unit.expand(number, _NUM_NEAR, *unit.shape[2:]),
             self.near.exp(reach * normal(shape, reference, source)),
         )
         g = torch.cat([unit, far.to(right.dtype), near], 1).to(first)
@@ -217,7 +212,7 @@ class _Restorations:
 
 
 def _action_of(transformations: Transformations, clean: Any) -> Action:
-    """The warp of images by the group of a distribution that knows it."""
+    """Return the warp of images by the group of a distribution that knows its group."""
     images = callable(clean) or (isinstance(clean, Tensor) and clean.ndim == 4)
     if isinstance(transformations, PlaneTransformations) and images:
         return ImageWarp(transformations.group)
@@ -230,5 +225,5 @@ def _action_of(transformations: Transformations, clean: Any) -> Action:
 def _number_of(clean: Any) -> int:
     """Return the default number of moved data."""
     if callable(clean):
-        return _MAX_SET
-    return min(_MAX_SET, max(_MIN_SET, _AUGMENTATIONS_PER_DATUM * len(pytree.tree_leaves(clean)[0])))
+        return _MAX_MOVED_DATA
+    return min(_MAX_MOVED_DATA, max(_MIN_MOVED_DATA, _AUGMENTATIONS_PER_DATUM * len(pytree.tree_leaves(clean)[0])))

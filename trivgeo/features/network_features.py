@@ -17,9 +17,9 @@ from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.inversion.evaluation import evaluation_mode
 
-_CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.TransformerEncoder, nn.TransformerEncoderLayer)
-"""Layers whose output has its channels in the last dimension, whatever its rank."""
-_MAX_LISTED_LAYERS = 12  # in a message
+# layers whose output has its channels in the last dimension, whatever its rank
+_CHANNELS_LAST_LAYERS = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+_MAX_LAYERS_IN_MESSAGE = 12
 
 
 @checked
@@ -33,9 +33,8 @@ class NetworkFeatures(nn.Module):
 
     Args:
         network: a network, or a function from a batch of data to features.
-        layer: the name of the layer whose output is taken, as of `torch.nn.Module.named_modules`. Of the last linear
-            layer, which is the classifier of a network that has one, it is the input. ``None`` for the output of the
-            whole network, or of the function.
+        layer: name of the layer whose output is taken, as in `torch.nn.Module.named_modules`. Of the last linear layer,
+            the classifier, the input is taken. ``None`` for the output of the whole network or function.
 
     Raises:
         ConfigurationError: the network is neither, has no such layer, or a function is given a layer.
@@ -46,7 +45,7 @@ class NetworkFeatures(nn.Module):
         if not callable(network) or isinstance(network, type):
             raise ConfigurationError(f"network: expected a torch.nn.Module or a function of data, got {network!r}")
         self.network = network
-        # whose method the function is: it moves with the energy, and its mode is that of evaluation
+        # the module whose method the function is: it moves with the energy and is put into evaluation mode
         owner = network.__self__ if inspect.ismethod(network) else None
         self.owner = owner if isinstance(owner, nn.Module) else None
         self.layer = layer
@@ -64,7 +63,7 @@ class NetworkFeatures(nn.Module):
             ShapeError: its output has no channels.
         """
         x = self._in_own_dtype(x)
-        # looking is cheap, and keeps a compiled graph free of the lock of the modes
+        # this check is cheap, and keeps a compiled graph free of the lock of the modes
         if not any(part.training for part in self.modules()):
             return self._features(x)
         with evaluation_mode(self):
@@ -90,7 +89,7 @@ class NetworkFeatures(nn.Module):
         finally:
             handle.remove()
         if not seen:
-            raise ConfigurationError(f"layer: expected one that the network calls, {self.layer!r} was not")
+            raise ConfigurationError(f"layer: expected one that the network calls, got {self.layer!r}")
         return pooled(f"layer {self.layer!r}", seen[-1], layer)
 
     def _in_own_dtype(self, x: Any) -> Any:
@@ -101,18 +100,16 @@ class NetworkFeatures(nn.Module):
 
 
 def classifier_of(network: nn.Module) -> tuple[str | None, nn.Linear | None]:
-    """The last linear layer of a network and its name; ``None`` twice if it has none."""
+    """Return the last linear layer of a network and its name; ``None`` twice if it has none."""
     found = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
     return found[-1] if found else (None, None)
 
 
 def pooled(name: str, output: Any, layer: nn.Module | None) -> Float[Tensor, "b d"]:
-    """The average of an output over all its dimensions but those of batch and channels.
+    """Return an output averaged over all its dimensions but those of batch and channels.
 
     Args:
-        name: of what gave it, for messages.
         output: ``[b, d]``, ``[b, d, *space]`` or ``[b, *places, d]``.
-        layer: which gave it.
 
     Raises:
         ConfigurationError: it is no tensor of floating-point numbers.
@@ -125,7 +122,7 @@ def pooled(name: str, output: Any, layer: nn.Module | None) -> Float[Tensor, "b 
         raise ShapeError(f"{name}: expected features [b, d] or [b, d, *space], got {list(output.shape)}")
     if output.ndim == 2:
         return output
-    between = range(1, output.ndim - 1) if isinstance(layer, _CHANNELS_LAST) else range(2, output.ndim)
+    between = range(1, output.ndim - 1) if isinstance(layer, _CHANNELS_LAST_LAYERS) else range(2, output.ndim)
     return output.mean(tuple(between))
 
 
@@ -134,8 +131,8 @@ def _check_layer(network: nn.Module, layer: str) -> None:
     if layer in names:
         return
     shown = (
-        difflib.get_close_matches(str(layer), names, _MAX_LISTED_LAYERS, 0.0)
-        if len(names) > _MAX_LISTED_LAYERS
+        difflib.get_close_matches(str(layer), names, _MAX_LAYERS_IN_MESSAGE, 0.0)
+        if len(names) > _MAX_LAYERS_IN_MESSAGE
         else names
     )
     rest = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""

@@ -18,9 +18,9 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.features.feature_scores import ClassCosine, FeatureScore, MahalanobisDistance, NeighbourDistance
 from trivgeo.networks import initialise
 
-_KINDS = {kind.__name__: kind for kind in (ClassCosine, MahalanobisDistance, NeighbourDistance)}
-_BATCH = 64  # problems of one step
-_NUM_VALIDATIONS = 20  # in the training
+_BASE_SCORES = {kind.__name__: kind for kind in (ClassCosine, MahalanobisDistance, NeighbourDistance)}
+_BATCH_SIZE = 64  # data of a training step
+_NUM_VALIDATIONS = 20  # validations during a training
 _LEARNING_RATE, _WEIGHT_DECAY, _DROPOUT = 1e-3, 0.1, 0.3
 
 
@@ -33,7 +33,7 @@ class HeadValidation:
     Attributes:
         accuracy: share of the data whose right restoration has a lower energy than all others offered.
         chance: the accuracy of a guess.
-        loss: mean of minus the logarithm of the probability of the right one; that of a guess is ``log(1 / chance)``.
+        loss: mean of minus the log-probability of the right restoration; a guess has ``log(1 / chance)``.
         num_data: number of moved data.
     """
 
@@ -49,7 +49,7 @@ class UprightHead(FeatureScore):
 
     Args:
         dim: number of features.
-        width: of the hidden layer.
+        width: width of the hidden layer.
         base: the other score, or its description as `architecture` has it; ``None`` for none.
     """
 
@@ -57,7 +57,7 @@ class UprightHead(FeatureScore):
         super().__init__()
         self.dim, self.width = dim, width
         if isinstance(base, Mapping):
-            base = _KINDS[base["kind"]](**base["architecture"])
+            base = _BASE_SCORES[base["kind"]](**base["architecture"])
         self.base = base
         self.register_buffer("mean", torch.zeros(dim))
         self.register_buffer("std", torch.ones(dim))
@@ -72,14 +72,12 @@ class UprightHead(FeatureScore):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The number of features, the width, and the other score by its class and its own architecture."""
         base = None
         if self.base is not None:
             base = {"kind": type(self.base).__name__, "architecture": self.base.architecture}
         return {"dim": self.dim, "width": self.width, "base": base}
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """Return the output of the head for ``features``, ``[b, d]``, plus the base score if there is one, ``[b]``."""
         return self.with_base(features, None if self.base is None else self.base(features))
 
     def with_base(self, features: Float[Tensor, "b d"], base: Float[Tensor, " b"] | None) -> Float[Tensor, " b"]:
@@ -100,7 +98,7 @@ def train_head(
     seconds: float | None,
     seed: int,
 ) -> HeadValidation:
-    r"""Train a head to choose the right one of k restorations of a datum, and return what held-out data say of it.
+    r"""Train a head to choose the right one of k restorations of a datum, and return its validation on held-out data.
 
     The loss is minus the logarithm of :math:`e^{-E_0} / \sum_j e^{-E_j}` (the contrastive loss of van den Oord et al.
     2018), with the right restoration at j = 0. With the others restored by draws of a distribution, :math:`e^{-E}` is
@@ -108,11 +106,9 @@ def train_head(
 
     Args:
         head: it ends in evaluation mode, its parameters constant.
-        train: features, of the right restoration first.
-        held: the same of data that are held out.
-        steps: of the optimiser.
+        train: features of restorations, the right one first.
+        held: likewise, for data that are held out.
         seconds: ends the training after that time; ``None`` for no bound.
-        seed: of weights, batches and dropout.
 
     Raises:
         ConfigurationError: features that are not finite for all data.
@@ -139,7 +135,7 @@ def train_head(
         torch.manual_seed(seed)  # dropout draws from the global generator
         for step in range(1, steps + 1):
             head.train()
-            rows = integers(len(train), (min(_BATCH, len(train)),), torch.empty(0), source).to(train.device)
+            rows = integers(len(train), (min(_BATCH_SIZE, len(train)),), torch.empty(0), source).to(train.device)
             loss = _losses(_energies(head, train[rows], None if base is None else base[rows])).mean()
             optimiser.zero_grad()
             loss.backward()
@@ -153,7 +149,7 @@ def train_head(
                 break
     head.load_state_dict(state)
     head.eval().requires_grad_(False)
-    # what is lost of a datum costs a multiple of the energy of an empty one: it counts from that of clean data
+    # the cost of lost content is a multiple of the energy of an empty datum, so energies count from clean data's
     head.offset = _energies(head, train[:, :1], None if base is None else base[:, :1]).mean()
     return best
 
@@ -161,13 +157,7 @@ def train_head(
 def _energies(
     score: FeatureScore, features: Float[Tensor, "n k d"], base: Float[Tensor, "n k"] | None = None
 ) -> Float[Tensor, "n k"]:
-    """Energies of restorations, infinite where the features are not finite.
-
-    Args:
-        score: of features.
-        features: of the restorations.
-        base: known values of the base score of a head.
-    """
+    """Return energies of restorations, infinite where features are not finite; ``base`` has known base scores."""
     finite = torch.isfinite(features).all(-1)
     rows = torch.where(finite.unsqueeze(-1), features, 0.0).flatten(0, 1)
     if base is None or not isinstance(score, UprightHead):

@@ -13,10 +13,9 @@ from trivgeo.inversion.rows import where_rows
 def safe_cholesky(
     matrix: Float[Tensor, "*batch n n"], fallback: Float[Tensor, "*#batch n n"] | None = None
 ) -> tuple[Float[Tensor, "*batch n n"], Bool[Tensor, "*batch"]]:
-    """Return lower Cholesky factors, and a mask of the matrices that have one.
+    """Return lower Cholesky factors of symmetric matrices, and a mask of the matrices that have one.
 
     Args:
-        matrix: symmetric matrices.
         fallback: factors of matrices that are not finite or not positive definite; ``None`` for unit matrices.
     """
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -28,12 +27,11 @@ def safe_cholesky(
 def absolute_eigh(
     matrix: Float[Tensor, "*batch n n"], min_relative: float, fallback: Float[Tensor, "*#batch n n"] | None = None
 ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch n n"]]:
-    """Return absolute values of eigenvalues, and eigenvectors: those of a positive definite matrix near a given one.
+    """Return absolute eigenvalues and eigenvectors of symmetric matrices: those of a positive definite matrix nearby.
 
     Newton's step with it goes downhill from saddles, too. Matrices of half precision are decomposed in float32.
 
     Args:
-        matrix: symmetric matrices.
         min_relative: least eigenvalue in units of the largest of its matrix; smaller ones are raised to it.
         fallback: taken in place of matrices that are not finite; ``None`` for unit matrices.
     """

@@ -28,17 +28,13 @@ from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.transformations import Transformations, sample_elements, spread_of
 from trivgeo.verdict import Verdict
 
-_MIN_DATA, _MAX_DATA = 4, 32  # that are inverted
-_SEARCH_SECONDS = 10.0  # for all of them
+_MIN_DATA, _MAX_DATA = 4, 32  # numbers of inverted data
+_SEARCH_SECONDS = 10.0  # time to invert all of them
 _LARGEST_SEED = 2**32
-_FOUND_WITHIN = 0.25
-"""Error of a transformation that is found, in units of the spread of the transformations in each direction."""
-_RESTORED_WITHIN = 0.1
-"""Distance from the clean datum to one that is restored, in units of that to the moved one."""
-_MIN_SHARE_FOUND = 0.75
-"""Share of the data whose transformation a search finds that finds transformations."""
-_MAX_HARM_LEFT = 0.2
-"""Share of the loss that the transformations add which may be left where a network is right."""
+_MAX_ERROR_IN_SPREADS = 0.25  # error of a transformation that counts as found, in spreads in each direction
+_MAX_RELATIVE_DISTANCE = 0.1  # distance of a restored from the clean datum, in units of the moved datum's distance
+_MIN_SHARE_FOUND = 0.75  # share of the data whose transformation is found by a search that works
+_MAX_HARM_LEFT = 0.2  # share of the loss added by the transformations that may be left where a network is right
 
 
 class NetworkTask(NamedTuple):
@@ -46,7 +42,7 @@ class NetworkTask(NamedTuple):
 
     Attributes:
         network: batch of data to outputs.
-        labels: of the clean data, with their batch dimension; ``None`` for the classes that the network says of them.
+        labels: labels of the clean data, one for each; ``None`` for the classes that the network predicts.
         loss: outputs and labels to losses ``[b]``; ``None`` for one where the class is wrong, else zero.
     """
 
@@ -59,12 +55,6 @@ class NetworkTask(NamedTuple):
         network: Callable[[Any], Tensor] | None, labels: Any, loss: Callable[[Tensor, Any], Tensor] | None, number: int
     ) -> NetworkTask | None:
         """Return the task of checked arguments, ``None`` without a network.
-
-        Args:
-            network: function from data to outputs; or ``None``.
-            labels: labels of the clean data; or ``None``.
-            loss: function of outputs and labels to losses ``[b]``; or ``None``.
-            number: of clean data.
 
         Raises:
             ConfigurationError: labels or a loss without a network, a loss without labels, or no functions.
@@ -89,10 +79,6 @@ class NetworkTask(NamedTuple):
     def losses(self, x: Any, labels: Any) -> Float[Tensor, " b"]:
         """Return the loss of each datum, ``[b]``.
 
-        Args:
-            x: data, one batch dimension.
-            labels: of these data.
-
         Raises:
             ConfigurationError: the outputs are no scores ``[b, c]`` of classes, where no loss is given.
             ShapeError: the loss does not return a number for each datum.
@@ -114,7 +100,7 @@ class NetworkTask(NamedTuple):
         return pytree.tree_map(lambda leaf: leaf[index.to(leaf.device)], self.labels)
 
     def _output(self, x: Any) -> Tensor:
-        """The output of the network for data that are brought to it."""
+        """Return the output of the network for data brought to its device."""
         device = module_device(self.network) if isinstance(self.network, nn.Module) else None
         return check_type("output", self.network(on_device(x, device)), Tensor)
 
@@ -132,11 +118,11 @@ class NetworkBenchmark(NamedTuple):
     """Mean losses of a network; shares of wrong classes where no loss was given.
 
     Attributes:
-        clean: of clean data.
-        moved: of moved data.
-        restored: of data that the search has restored.
-        standard_error: of the mean difference between restored and clean.
-        counts_errors: whether they are shares of wrong classes.
+        clean: loss of clean data.
+        moved: loss of moved data.
+        restored: loss of data that the search has restored.
+        standard_error: standard error of the mean difference between restored and clean.
+        counts_errors: whether losses are shares of wrong classes.
     """
 
     clean: float
@@ -152,7 +138,6 @@ class NetworkBenchmark(NamedTuple):
         return self.restored - self.clean <= _MAX_HARM_LEFT * harm + self.standard_error
 
     def __str__(self) -> str:
-        """The verdict with its figures."""
         losses = (self.restored, self.clean, self.moved)
         if self.counts_errors:
             restored, clean, moved = (f"{1.0 - loss:.0%}" for loss in losses)
@@ -162,12 +147,12 @@ class NetworkBenchmark(NamedTuple):
 
 
 class SearchBenchmark(NamedTuple):
-    r"""Clean data moved by the transformations, and what `TIED.for_data` makes of them.
+    r"""Figures of `TIED.for_data` on clean data that were moved by the transformations.
 
     Attributes:
         num_data: number of data.
-        share_found: share of them whose transformation is undone to a quarter of the spread of the transformations, or
-            that are restored as they were, as data with symmetries may be by others.
+        share_found: share of the data whose transformation is undone to a quarter of the spread of the transformations,
+            or that are restored as they were, as data with symmetries may be by other transformations.
         error: median length of :math:`\log(\hat g^{-1} g)` a direction, in units of the spread of the transformations.
         pixels: median distance of the corners of a restored image from where they were, in pixels; ``None`` for other
             data.
@@ -186,7 +171,6 @@ class SearchBenchmark(NamedTuple):
         return self.share_found >= _MIN_SHARE_FOUND
 
     def __str__(self) -> str:
-        """The verdict with its figures."""
         off = f"off by {self.error:.2g} of the spread" if self.pixels is None else f"corners {self.pixels:.2g} px off"
         return f"{'yes' if self.finds else 'NO'}: {self.share_found:.0%} of {self.num_data}, {off}"
 
@@ -227,10 +211,10 @@ def _try_search(
     restored, best = result.restore(moved), result.best()
     left = group.compose(group.inverse(best), g)
     error = (group.log(left).square().mean(-1).sqrt()).nan_to_num(nan=math.inf)
-    same = _distance(restored, x) <= _RESTORED_WITHIN * _distance(moved, x)
+    same = _distance(restored, x) <= _MAX_RELATIVE_DISTANCE * _distance(moved, x)
     return SearchBenchmark(
         len(chosen),
-        float(((error <= _FOUND_WITHIN) | same).double().mean()),
+        float(((error <= _MAX_ERROR_IN_SPREADS) | same).double().mean()),
         float(error.median()),
         _pixels(action, left, x),
         None if task is None else _network_benchmark(task, x, moved, restored, index),
@@ -238,7 +222,7 @@ def _try_search(
 
 
 def _network_benchmark(task: NetworkTask, x: Any, moved: Any, restored: Any, index: Tensor) -> NetworkBenchmark:
-    """The losses; a datum that was not found counts as it is given."""
+    """Return the losses; a datum whose transformation was not found counts as given."""
     found = torch.stack([torch.isfinite(leaf).flatten(1).all(1) for leaf in pytree.tree_leaves(restored)]).all(0)
     shown = pytree.tree_map(lambda leaf, given: where_rows(found, leaf, given), restored, moved)
     with torch.no_grad(), evaluation_mode(task.network):
@@ -250,14 +234,14 @@ def _network_benchmark(task: NetworkTask, x: Any, moved: Any, restored: Any, ind
 
 
 def _distance(x: Any, y: Any) -> Float[Tensor, " b"]:
-    """Root of the sum of squares of what differs; infinite where undefined."""
+    """Return the Euclidean distance of data, ``[b]``; infinite where undefined."""
     pairs = zip(pytree.tree_leaves(x), pytree.tree_leaves(y), strict=True)
     squares = sum((a - b).square().flatten(1).sum(1) for a, b in pairs)
     return torch.as_tensor(squares).sqrt().nan_to_num(nan=math.inf)
 
 
 def _pixels(action: Action, left: Tensor, x: Any) -> float | None:
-    """The median of the mean distances by which elements move the corners of images."""
+    """Return the median of the mean distances by which elements move the corners of images."""
     if not isinstance(action, ImageWarp):
         return None
     half = left.new_tensor([x.shape[-1] / 2, x.shape[-2] / 2])
@@ -272,8 +256,8 @@ class EnergyReport:
     """Measurements of `check_energy`, the settings that it suggests, and two verdicts; prints as a table.
 
     Attributes:
-        profile: how the energy of clean data rises when they are moved, and the settings suggested.
-        search: what `TIED.for_data` has made of some moved clean data.
+        profile: rise of the energy of clean data when they are moved, and the settings suggested.
+        search: results of `TIED.for_data` on some moved clean data.
     """
 
     profile: EnergyProfile
@@ -294,7 +278,7 @@ class EnergyReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the search: trusted if transformations are found, see `finds_transformations`."""
+        """The verdict on the search: trusted if `finds_transformations`."""
         found = f"the search found {self.search.share_found:.0%} of the transformations"
         return Verdict(() if self.search.finds else (found,))
 
@@ -308,7 +292,6 @@ class EnergyReport:
         return f"EnergyReport(finds transformations: {self.search}; network right afterwards: {network})"
 
     def __str__(self) -> str:
-        """Return a table."""
         profile = self.profile
         frame = "none" if profile.frame_weight is None else f"{profile.frame_weight:.3g}"
         network = "give network=" if self.search.network is None else str(self.search.network)
@@ -330,7 +313,7 @@ class EnergyReport:
         return "\n".join(f"{name:<46}{value:>36}" for name, value in rows)
 
     def plot(self, axes: Any = None) -> Any:
-        """The rise of the energy against the distance (needs matplotlib); returns the axes."""
+        """Plot the rise of the energy against the distance (needs matplotlib) in ``axes``, and return the axes."""
         from trivgeo.inversion.plots import draw_well
 
         return draw_well(self.profile.radii, self.profile.rises, self.profile.depth, self.profile.share_below, axes)
@@ -366,10 +349,10 @@ def check_energy(
         clean: clean data with one batch dimension; at most 64 of them are looked at, and 32 inverted.
         transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         network: data to outputs, in evaluation mode here if it is a module.
-        labels: of the clean data, their classes or what ``loss`` takes; default the classes that the network says.
+        labels: labels of the clean data, classes or what ``loss`` takes; default the classes that the network predicts.
         loss: outputs and labels to losses ``[b]``; default one for a wrong class of the outputs ``[b, c]``, else zero.
-        num_samples: random transformations of each datum, for the measurement.
-        generator: of all that is random; default one that is the same at every call.
+        num_samples: number of random transformations of each datum, for the measurement.
+        generator: source of all random numbers; default one with the same seed at every call.
 
     Raises:
         ConfigurationError: the energy has no gradient (it is detached, computed without gradients, or made of

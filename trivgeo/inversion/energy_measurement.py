@@ -28,13 +28,13 @@ from trivgeo.sde import GeometricSchedule, trivialized_grad
 from trivgeo.sde.scores import trivialized_grad_and_value
 
 _MAX_DATA = 64
-_MAX_EVALUATIONS = 256  # at once
-_PROFILE_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]  # in units of the spread of the transformations
-_PROFILE_DIRECTIONS = 4  # for each datum
-_HESSIAN_DIRECTIONS = 16  # for each datum, and to both sides
-_HESSIAN_STEP = 0.02  # in units of the spread of the transformations
-_MIN_ROUNDNESS = 0.1  # of a well that is searched in the basis of the spread
-_MIN_RELATIVE_CURVATURE = 1e-7  # flatter directions, in units of the steepest, are not seen by the energy
+_MAX_EVALUATIONS = 256  # energies evaluated at once
+_PROFILE_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]  # distances in spreads of the transformations
+_PROFILE_DIRECTIONS = 4  # directions for each datum
+_HESSIAN_DIRECTIONS = 16  # directions for each datum, with gradients to both sides
+_HESSIAN_STEP = 0.02  # distance in spreads of the transformations
+_MIN_ROUNDNESS = 0.1  # a well that is rounder is searched in the basis of the spread
+_MIN_RELATIVE_CURVATURE = 1e-7  # curvature, in units of the largest, below which the energy does not see a direction
 
 
 def _hessian(gradient: Float[Tensor, "m n"], step: float) -> tuple[Float[Tensor, " n"], Float[Tensor, "n n"]]:
@@ -59,7 +59,7 @@ def calibrated_scale(
     unit: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "n n"]:
-    r"""Measure a basis, for the ``scale`` of the group, in which the energy has the same curvature in all directions.
+    r"""Measure a basis ``[n, n]``, the ``scale`` of a group, in which the energy curves alike in all directions.
 
     Since :math:`E(g \exp v) = E_x(\exp(-v) g^{-1} \tilde x)`, the energy looks the same around the solution g of every
     problem with the same clean datum: one left-invariant metric, measured at the identity, suits them all. With
@@ -76,9 +76,6 @@ def calibrated_scale(
             against the energies of the data to be inverted makes noise small against the way to the solution.
         generator: the source of noise.
 
-    Returns:
-        The matrix ``[n, n]`` for the ``scale`` of a new group of the same kind; rows are basis elements.
-
     Raises:
         ConfigurationError: ``num_samples`` is less than the number of data, or the unit is not positive.
         DomainError: the energy does not depend on some direction of the group, or is not finite.
@@ -90,7 +87,9 @@ def calibrated_scale(
     posterior = InverseProblem(action, energy).given(clean)
     per_datum = num_samples // posterior.batch
     if per_datum < 1:
-        raise ConfigurationError(f"num_samples: expected at least one for each of {posterior.batch} data")
+        raise ConfigurationError(
+            f"num_samples: expected at least {posterior.batch}, one for each datum, got {num_samples}"
+        )
     first = pytree.tree_leaves(clean)[0]
     noise = normal((posterior.batch, per_datum, group.dim), first, generator)
     noise = torch.cat([noise, -noise], 1)
@@ -123,11 +122,11 @@ class EnergyProfile:
         radii: distances, ``[r]``.
         rises: quarter, median and three quarters of the rises at those distances, ``[r, 3]``.
         spread: standard deviation of the energies of clean data.
-        seconds: of one energy with its gradient, of one datum, on this machine.
+        seconds: time of one energy with its gradient, for one datum, on this machine.
         scale: basis ``[n, n]`` suggested for `trivgeo.groups.Action.with_scale`.
-        temperature: suggested for the posterior.
-        schedule: the noise suggested.
-        frame_weight: suggested for a `FramedEnergy`, for images; else ``None``.
+        temperature: temperature suggested for the posterior.
+        schedule: noise suggested for a search.
+        frame_weight: weight suggested for a `FramedEnergy` of images; else ``None``.
     """
 
     share_below: float
@@ -155,15 +154,7 @@ def measure_energy(
     num_samples: int = 32,
     seed: int = 0,
 ) -> EnergyProfile:
-    """Measure how the energy of clean data rises when they are moved.
-
-    Args:
-        action: the action on data.
-        energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
-        clean: clean data, one batch dimension.
-        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
-        num_samples: number of random transformations of each datum.
-        seed: of all that is random.
+    """Measure how the energy of clean data rises when ``num_samples`` transformations move each datum.
 
     Raises:
         ConfigurationError: see `check_energy` for this and further errors.
@@ -208,20 +199,14 @@ def measure_energy(
 
 
 class _Probe:
-    """Energies and gradients of clean data that are moved, a few at once.
-
-    Args:
-        problem: action and energy.
-        x: the data, n of them.
-        at_rest: their energies, ``[n, 1]``.
-    """
+    """Energies and gradients of moved data, a few at once; ``at_rest`` are the energies of unmoved data, ``[n, 1]``."""
 
     def __init__(self, problem: InverseProblem, x: Any, at_rest: Tensor) -> None:
         self.group, self.at_rest = problem.group, at_rest
         self._posterior = problem.given(x, max_evaluations=_MAX_EVALUATIONS)
 
     def gradients(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients ``[n, m, dim]`` and energies ``[n, m]`` after elements ``[n, m, *element_shape]``."""
+        """Return gradients ``[n, m, dim]`` and energies ``[n, m]`` after elements ``[n, m, *element_shape]``."""
         each = max(1, _MAX_EVALUATIONS // len(g))
         parts = [trivialized_grad_and_value(self.group, self._posterior.energies, part) for part in g.split(each, 1)]
         # the parameters of an energy may ask for gradients, the measurement does not
@@ -229,13 +214,13 @@ class _Probe:
         return gradients, energies
 
     def hessian(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Eigenvalues and eigenvectors of the Hessian in the well, see `_hessian`."""
+        """Return eigenvalues and eigenvectors of the Hessian in the well, see `_hessian`."""
         v = _HESSIAN_STEP * self._normal(_HESSIAN_DIRECTIONS, generator)
         gradient = self.gradients(self.group.exp(torch.cat([v, -v], 1)))[0].flatten(0, 1)
         return _hessian(gradient[torch.isfinite(gradient).all(-1)], _HESSIAN_STEP)
 
     def rises(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Distances, and quartiles of the rise of the energy there, in random directions."""
+        """Return distances, and the quartiles of the rises of the energy there in random directions."""
         radii = torch.tensor(_PROFILE_RADII, dtype=torch.float64)
         v = self._normal(_PROFILE_DIRECTIONS, generator)
         v = v / v.norm(dim=-1, keepdim=True) * math.sqrt(self.group.dim)
@@ -253,15 +238,7 @@ class _Probe:
 
 
 def some_data(problem: InverseProblem, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
-    """Choose a few of the data that have a finite energy.
-
-    Args:
-        problem: action and energy.
-        clean: data, one batch dimension.
-        seed: of the choice.
-
-    Returns:
-        The data, their numbers, and their energies.
+    """Choose a few of the data that have a finite energy; return them, their numbers and their energies.
 
     Raises:
         DomainError: no energy is finite.
@@ -282,7 +259,7 @@ def some_data(problem: InverseProblem, clean: Any, seed: int) -> tuple[Any, Int[
 
 
 def _round_scale(curvatures: Tensor, axes: Tensor) -> Tensor:
-    """Rows, in units of the spread, in which the well is round and the transformations are nowhere wider than one.
+    """Return rows, in spreads, in which the well is round and the transformations are nowhere wider than one.
 
     Along directions that the energy does not see they are as wide as the transformations.
     """
@@ -292,7 +269,7 @@ def _round_scale(curvatures: Tensor, axes: Tensor) -> Tensor:
 
 
 def _frame_weight(action: Action, moved: Tensor, x: Any, depth: float) -> float | None:
-    """As much for a typical transformation out of the frame as the well is deep."""
+    """Return the weight with which a typical transformation costs as much out of the frame as the well is deep."""
     if not isinstance(action, ImageWarp) or not depth > 0:
         return None
     source = action.source_points(moved, *x.shape[-2:])

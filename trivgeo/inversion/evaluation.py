@@ -15,14 +15,9 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
 from trivgeo.inversion.stage import Stage
 
-_DTYPE_MESSAGE = re.compile("dtype|scalar type|Input type")
-"""Words in messages of torch where numbers of different dtypes meet."""
-
-_COUNT = "_trivgeo_calls_in_evaluation_mode"
-"""Attribute of a module that calls hold in evaluation mode: a `_Count`, there for the time of these calls alone."""
-
-_LOCK = threading.Lock()
-"""Held while modes and counts change, never during a call."""
+_DTYPE_MESSAGE = re.compile("dtype|scalar type|Input type")  # words of torch's messages where dtypes differ
+_COUNT_ATTRIBUTE = "_trivgeo_calls_in_evaluation_mode"  # holds a module's `_Count` during calls, and only then
+_MODES_LOCK = threading.Lock()  # held while modes and counts change, never during a call
 
 
 class _Count:
@@ -74,12 +69,9 @@ def evaluation_mode(user: object) -> Iterator[None]:
 
 @contextmanager
 def explained_dtypes(name: str, user: object, x: Any) -> Iterator[None]:
-    """Raise `ConfigurationError` in place of an error of torch that comes of the dtype of the data.
+    """Raise `ConfigurationError` in place of an error of torch that the dtype of the data ``x`` causes.
 
-    Args:
-        name: of the data.
-        user: an inverter, or what is called with the data.
-        x: the data.
+    The message calls the data ``name``; ``user`` is the inverter, or what else is called with them.
     """
     try:
         yield
@@ -96,7 +88,7 @@ def explained_dtypes(name: str, user: object, x: Any) -> Iterator[None]:
 
 
 def _modules_of(user: object) -> list[nn.Module]:
-    """The module, its parts, and the owners of methods among its energies, each once."""
+    """Return the module, its parts, and the owners of methods among its energies, each once."""
     found = [part for network in networks_in(user) for part in network.modules()]
     for part in tuple(found):
         owner = getattr(part.function, "__self__", None) if isinstance(part, FunctionEnergy) else None
@@ -105,12 +97,12 @@ def _modules_of(user: object) -> list[nn.Module]:
 
 
 def _hold(modules: list[nn.Module]) -> list[nn.Module]:
-    """Put modules into evaluation mode; returns those that are to go back."""
-    with _LOCK:
+    """Put modules into evaluation mode; return those that are to go back to training mode."""
+    with _MODES_LOCK:
         # a module that another call holds is held by this one, too: the other call may end first
-        held = [module for module in modules if module.training or _COUNT in vars(module)]
+        held = [module for module in modules if module.training or _COUNT_ATTRIBUTE in vars(module)]
         for module in held:
-            count: _Count = vars(module).setdefault(_COUNT, _Count())
+            count: _Count = vars(module).setdefault(_COUNT_ATTRIBUTE, _Count())
             count.calls += 1
             module.training = False  # not `train(False)`, which would change the parts as well
     return held
@@ -118,10 +110,10 @@ def _hold(modules: list[nn.Module]) -> list[nn.Module]:
 
 def _release(modules: list[nn.Module]) -> None:
     """Put modules back into training mode that no other call holds."""
-    with _LOCK:
+    with _MODES_LOCK:
         for module in modules:
-            count: _Count = vars(module)[_COUNT]
+            count: _Count = vars(module)[_COUNT_ATTRIBUTE]
             count.calls -= 1
             if count.calls == 0:
-                del vars(module)[_COUNT]
+                del vars(module)[_COUNT_ATTRIBUTE]
                 module.training = True

@@ -26,8 +26,7 @@ from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import Population, StageLike, check_stage, run_stages, steps_of
 
 Progress = bool | Callable[[int, int], None] | None
-_BAR_DELAY_IN_SECONDS = 2.0
-"""Seconds after which a bar appears on a terminal."""
+_BAR_DELAY_IN_SECONDS = 2.0  # time after which a bar appears on a terminal
 
 
 @checked
@@ -47,7 +46,7 @@ class Inverter(nn.Module):
             the energy is then zero where a hypothesis can be undone. A `torch.nn.Module`, also given by one of its
             methods, is in evaluation mode during a call with all its parts, and back in training mode after it; a
             network that another function calls stays in its mode.
-        stages: what is done, in order; see `Stage`.
+        stages: the stages in order; see `Stage`.
         log_det: keep the log-determinant of the action in the posterior energy, see `InverseProblem` (published: off).
         max_evaluations: the largest number of energies, or of data seen by a network, at once: bounds memory, and
             changes no result but by rounding. ``"auto"`` chooses it from the size of a datum and the device, see
@@ -86,7 +85,6 @@ class Inverter(nn.Module):
         self.progress = progress
 
     def __repr__(self) -> str:
-        """The action, the energy and the stages by name."""
         energy = "no energy" if self.energy is None else name_of(self.energy)
         stages = ", ".join(map(name_of, self.stages))
         return f"{type(self).__name__}({self.action!r}, {energy}, [{stages}])"
@@ -143,14 +141,14 @@ class Inverter(nn.Module):
     def forward(
         self, x_tilde: Any, *, generator: torch.Generator | None = None, initial: Tensor | None = None
     ) -> InversionResult:
-        """Hypotheses for g; the restored data are ``action(group.inverse(r.best()), x_tilde)``.
+        """Find hypotheses for g; the restored data are ``action(group.inverse(r.best()), x_tilde)``.
 
         Args:
             x_tilde: data of the action, with one batch dimension b; or a list of b images ``[c, h, w]``, of several
-                sizes, for an action on images. They are brought to the device of the inverter; one
-                that has no networks and was not moved is where they are. The result is there, too.
-            generator: the source of noise, on any device; every datum gets a stream of its own from it, so that it is
-                found alone what is found in a batch. Data 0, ..., b - 1 unless it is a `trivgeo.sde.NoiseStreams`.
+                sizes, for an action on images. They are brought to the device of the inverter, unless it has no
+                networks and was not moved; the result is on the device of the data.
+            generator: source of noise, on any device. Every datum draws from its own stream, so that its result does
+                not depend on the batch: streams 0, ..., b - 1, unless the generator is a `trivgeo.sde.NoiseStreams`.
             initial: the elements that the first stage is given, ``[b, K, *element_shape]``; default the identity.
 
         Raises:
@@ -173,7 +171,9 @@ class Inverter(nn.Module):
                 return run_stages(self.stages, given, population, noise).evaluated(given).result(given)
 
     def proposal(self, x: Any, generator: torch.Generator | None = None) -> tuple[StudentMixture, int] | None:
-        """A mixture near the posteriors of data, and evaluations of a network for each; ``None`` of most inverters.
+        """Return a mixture near the posteriors of data, and the number of network evaluations for each datum.
+
+        By default ``None``: few inverters have a density.
 
         Args:
             x: data with one batch dimension.
@@ -197,7 +197,7 @@ class Inverter(nn.Module):
 
 
 class _Counter:
-    """Calls a function with the numbers of steps done and in all."""
+    """Calls a function with the numbers of finished and of all steps."""
 
     def __init__(self, report: Callable[[int, int], None], total: int) -> None:
         self._report, self._total, self._done = report, total, 0
@@ -215,7 +215,7 @@ def name_of(thing: object) -> str:
 
 
 def _usable(leaf: Any) -> Any:
-    """A tensor that was made under inference_mode, as one that gradients may be taken by."""
+    """Return a tensor that allows gradients, also for one that was made under inference_mode."""
     return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
 
 

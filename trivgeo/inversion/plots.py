@@ -18,16 +18,12 @@ from trivgeo.groups import Action
 
 
 def angle_and_scale(action: Action, g: Tensor) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """By how much an element turns (radians, from x to y) and enlarges the plane at the middle of the frame.
+    """Return how far elements turn the plane (radians, from x to y) and enlarge it, at the middle of the frame.
 
     Of the linear part A there: the angle of its nearest rotation, and the root of its determinant.
 
-    Args:
-        action: an `ImageWarp`.
-        g: elements ``[*batch, *element_shape]``.
-
     Raises:
-        ConfigurationError: another action.
+        ConfigurationError: the action is no `ImageWarp`.
     """
     warp = check_type("action", action, ImageWarp)
     a = warp.point_action.jacobian(g, g.new_zeros(1, 2)).squeeze(-3)
@@ -42,18 +38,7 @@ def draw_images(
     x: Float[Tensor, "b c h w"],
     restored: Float[Tensor, "b c h w"],
 ) -> Any:
-    """Draw images, restored ones, and hypotheses over angle and scale, a column for each image.
-
-    Args:
-        action: an `ImageWarp`.
-        elements: the hypotheses ``[b, K, *element_shape]``.
-        best: that of lowest energy, ``[b, *element_shape]``.
-        x: the images as given.
-        restored: the images with ``best`` undone.
-
-    Returns:
-        The figure.
-    """
+    """Draw images, restored ones, and hypotheses over angle and scale, a column for each image; return the figure."""
     count = len(x)
     angle, scale = angle_and_scale(action, elements)
     best_angle, best_scale = angle_and_scale(action, best)
@@ -63,7 +48,7 @@ def draw_images(
         for row, (title, images) in enumerate((("given", x), ("restored", restored))):
             picture = images[i].detach().float().cpu().movedim(0, -1)
             picture = picture.clamp(low, high).sub(low) / max(high - low, 1e-12)
-            if picture.shape[-1] != 3:  # what has no colours is drawn in grey
+            if picture.shape[-1] != 3:  # other numbers of channels are drawn in grey
                 picture = picture.mean(-1)
             axes[row, i].imshow(picture.numpy(), cmap="gray_r", vmin=0, vmax=1)
             axes[row, i].set_title(title)
@@ -79,17 +64,11 @@ def draw_images(
 def draw_well(
     radii: Float[Tensor, " r"], rises: Float[Tensor, "r 3"], depth: float, share_below: float, axes: Any = None
 ) -> Any:
-    """Draw the rise of an energy against the distance from a clean datum.
+    """Draw the rise of an energy against the distance from a clean datum, and return the axes.
 
     Args:
-        radii: distances.
-        rises: quartiles of the rise at each of them.
-        depth: median rise to a random transformation.
+        rises: quartiles of the rise at each of the radii.
         share_below: share of random transformations whose energy lies below that of the clean datum.
-        axes: where to draw; default new ones.
-
-    Returns:
-        The axes.
     """
     if axes is None:
         axes = plt.subplots(figsize=(5, 3.5), layout="constrained")[1]

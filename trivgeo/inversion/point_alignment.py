@@ -13,12 +13,7 @@ from trivgeo.groups.similarity import ScaledRotations
 
 
 def num_points_needed(group: LieGroup, n: int) -> int:
-    """Return the number of points in general position whose images determine an element.
-
-    Args:
-        group: a group of transformations of R^n.
-        n: dimension of the space.
-    """
+    """Return the number of points of R^n in general position whose images determine an element."""
     if isinstance(group, Projective):
         return n + 2
     if isinstance(group, Translation):
@@ -67,7 +62,7 @@ def fit_homographies(x: Float[Tensor, "*batch m n"], y: Float[Tensor, "*batch m 
 
 
 def _fit_similarities(x: Tensor, y: Tensor, *, centred: bool, scaled: bool) -> Tensor:
-    """Rotations, with a scale or a shift if wanted."""
+    """Return rotations, with a scale or a shift if wanted."""
     mx, my = (p.mean(-2, keepdim=True) if centred else torch.zeros_like(p[..., :1, :]) for p in (x, y))
     u, s, vh = torch.linalg.svd(matmul((y - my).mT, x - mx))
     signs = torch.ones_like(s)
@@ -90,7 +85,7 @@ def _eye(x: Tensor) -> Tensor:
 
 
 def _joined(a: Tensor, b: Tensor) -> Tensor:
-    """The matrices [[a, b], [0, 1]]."""
+    """Return the matrices [[a, b], [0, 1]]."""
     upper = torch.cat([a, b.unsqueeze(-1)], -1)
     last = torch.zeros_like(upper[..., :1, :])
     last[..., -1] = 1.0

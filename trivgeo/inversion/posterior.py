@@ -29,33 +29,27 @@ from trivgeo.sde.scores.gradient import trivialized_grad_and_value
 
 @runtime_checkable
 class Evaluate(Protocol):
-    """Elements ``[b, *chains, *element_shape]`` and b data to energies ``[b, *chains]``."""
+    """Function of elements ``[b, *chains, *element_shape]`` and b data to energies ``[b, *chains]``."""
 
     action: Action
     log_det: bool
 
     def __call__(self, g: Tensor, data: tuple[Any, Any, Any], /) -> Tensor:
-        """The energies."""
+        """Return the energies."""
 
 
 @runtime_checkable
 class Gradient(Protocol):
-    """Elements and data as of `Evaluate` to energies and gradients, see `value_and_gradient`."""
+    """Function of elements and data as for `Evaluate` to energies and gradients, see `value_and_gradient`."""
 
     def __call__(self, g: Tensor, data: tuple[Any, Any, Any], /) -> Tensor:
-        """Energies and gradients."""
+        """Return energies and gradients."""
 
 
 def value_and_gradient(evaluate: Evaluate, g: Tensor, data: tuple[Any, Any, Any]) -> Tensor:
-    """Return energies and their gradients by the entries of elements, side by side.
+    """Return energies and their gradients by the entries of elements, side by side, ``[b, *chains, 1 + entries]``.
 
-    Args:
-        evaluate: function of elements and data to energies ``[b, *chains]``.
-        g: elements ``[b, *chains, *element_shape]``.
-        data: rows of `Posterior.data`.
-
-    Returns:
-        ``[b, *chains, 1 + entries]``; NaN where an energy is not finite.
+    Rows are NaN where an energy is not finite.
     """
 
     def total(g: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,16 +61,11 @@ def value_and_gradient(evaluate: Evaluate, g: Tensor, data: tuple[Any, Any, Any]
 
 
 class BoundedEnergy(torch.autograd.Function):
-    """Energies whose gradient is taken on the way, so that nothing else of their evaluation is in memory."""
+    """Energies whose gradient is taken at once, so that nothing else of their evaluation stays in memory."""
 
     @staticmethod
     def forward(g: Tensor, gradient: Gradient, data: tuple[Any, Any, Any]) -> tuple[Tensor, Tensor]:
-        """Return energies ``[b, *chains]`` of elements and their gradients by the entries of the elements.
-
-        Args:
-            g: elements ``[b, *chains, *element_shape]``; the gradients have the same shape.
-            gradient: function (g, data) that returns both in one tensor, the energies first.
-        """
+        """Return energies ``[b, *chains]`` of elements and their gradients by the entries of the elements."""
         both = gradient(g, data)
         return both[..., 0], both[..., 1:].reshape(g.shape)
 
@@ -96,34 +85,24 @@ def nan_where_infinite(energy: Tensor, g: Tensor) -> Tensor:
     """Return the energies, NaN with NaN gradients where they are not finite.
 
     A constant infinity would have the gradient zero, as if nothing were wrong.
-
-    Args:
-        energy: energies ``[b, *chains]``.
-        g: elements of which they are functions, ``[b, *chains, *element_shape]``.
     """
     undefined = torch.where(torch.isfinite(energy), 0.0, torch.nan).to(g.dtype)
     return energy + (rows_like(undefined, g) * g).flatten(energy.ndim).sum(-1)
 
 
-_MAX_ROWS = 8192
-"""Number of pairs of an element and a datum at once, where none is asked for."""
-_MIN_ROWS = 64
-"""Number of pairs below which nothing is compiled."""
-_MIN_SHARE = 0.25
-"""Share of the rows of a graph below which evaluation is eager: a graph computes all of its rows."""
+_MAX_COMPILED_ROWS = 8192  # pairs of an element and a datum in a block, where no bound is given
+_MIN_COMPILED_ROWS = 64  # pairs below which nothing is compiled
+_MIN_FILLED_SHARE = 0.25  # share of a block below which evaluation is eager: compiled code computes all of its rows
+# largest relative distance, in L2, of compiled from eager results; networks in half precision are that far apart
 _ENERGY_TOLERANCE, _GRADIENT_TOLERANCE = 0.02, 0.3
-"""Largest relative distance, in L2, of compiled from eager results. Networks in half precision are that far apart."""
 
 
 class CompiledGradient(Described):
-    """Evaluates energies and their gradients by compiled code, a fixed number of elements with their data at once.
+    """Evaluates energies and their gradients by compiled code, a block of elements with their data at once.
 
     Code is compiled at the first call, and again for a larger block, another dtype or device. Its first result is
     compared with the eager one: where it differs, and where compilation fails, a warning says so, and evaluation stays
     eager.
-
-    Args:
-        evaluate: elements and data to energies, such as an `InverseProblem`.
 
     Attributes:
         reason: why evaluation is eager, empty while it is not.
@@ -144,20 +123,14 @@ class CompiledGradient(Described):
         return CompiledGradient(copy.deepcopy(self.evaluate, memo))
 
     def __call__(self, g: Tensor, data: tuple[Any, Any, Any], bound: int | None) -> Tensor:
-        """Energies with their gradients of elements ``[b, *chains, *element_shape]``, see `value_and_gradient`.
-
-        Args:
-            g: the elements.
-            data: b data.
-            bound: the largest number of elements at once; ``None`` for some thousands.
-        """
+        """Return `value_and_gradient` of elements, at most ``bound`` of them at once; ``None`` for some thousands."""
         group = self.evaluate.action.group
         shape = group.batch_shape(g)
-        number, most = shape.numel(), bound or _MAX_ROWS
+        number, most = shape.numel(), bound or _MAX_COMPILED_ROWS
         if min(most, number) > 2 * self._rows or self._rows > most:
             self._rows = min(most, number)
-        few = number < max(_MIN_ROWS, _MIN_SHARE * self._rows)
-        if self.reason or few or self._rows < _MIN_ROWS or is_traced():
+        few = number < max(_MIN_COMPILED_ROWS, _MIN_FILLED_SHARE * self._rows)
+        if self.reason or few or self._rows < _MIN_COMPILED_ROWS or is_traced():
             return in_blocks(self._eager, group, g, data, bound)
         found = self._blocks(g.reshape(-1, *group.element_shape), data, shape[1:].numel())
         return in_blocks(self._eager, group, g, data, bound) if found is None else found.unflatten(0, shape)
@@ -167,7 +140,7 @@ class CompiledGradient(Described):
 
     @torch.no_grad()
     def _blocks(self, elements: Tensor, data: tuple[Any, Any, Any], chains: int) -> Tensor | None:
-        """Results of compiled code for all elements, each datum with so many of them; none where it fails."""
+        """Return results of compiled code, with ``chains`` elements for each datum; ``None`` where it fails."""
         original, prepared, content = data
         read = (original if self.evaluate.log_det else (), prepared, content)
         found = []
@@ -183,7 +156,7 @@ class CompiledGradient(Described):
         return torch.cat(found)[: len(elements)]
 
     def _function(self, block: Tensor, data: Any) -> Callable[..., Tensor] | None:
-        """Compiled code for blocks of this size, none if evaluation stays eager."""
+        """Return compiled code for blocks of this size; ``None`` if evaluation stays eager."""
         key = (len(block), *environment(block))
         if key not in self._functions:
             evaluate = self.evaluate
@@ -200,7 +173,7 @@ class CompiledGradient(Described):
 
 
 def _agree(found: Tensor, eager: Tensor) -> bool:
-    """Whether energies and gradients are near those of eager evaluation, and defined for the same rows."""
+    """Return whether energies and gradients are near those of eager evaluation, and defined for the same rows."""
     defined = torch.isfinite(eager).all(-1)
     if not torch.equal(defined, torch.isfinite(found).all(-1)):
         return False
@@ -214,14 +187,10 @@ def _agree(found: Tensor, eager: Tensor) -> bool:
 Bound = int | Literal["auto"] | None
 """The largest number of energies at once; ``"auto"`` for one by `automatic_bound`, ``None`` for no bound."""
 
-_CPU_BYTES = 8 * 2**20
-"""Bytes of data that are evaluated at once on a CPU: what networks make of more of them leaves its caches."""
-_GPU_MEMORY_SHARE = 0.5
-"""Share of the free memory of a GPU that energies may take."""
-_GPU_BYTES_PER_DATA_BYTE = 200
-"""Bytes that networks with gradients take on a GPU for each byte of a datum."""
-_LOSS_WEIGHT = 3.0
-"""Energy of one unit of what a guard measures, in units of that of an empty datum."""
+_CPU_BYTES = 8 * 2**20  # data that are evaluated at once on a CPU: what networks make of more leaves its caches
+_GPU_MEMORY_SHARE = 0.5  # share of the free memory of a GPU that energies may take
+_GPU_BYTES_PER_DATA_BYTE = 200  # memory that networks with gradients take on a GPU for each byte of a datum
+_LOSS_WEIGHT = 3.0  # energy of one unit of what a guard measures, in units of the energy of an empty datum
 
 
 def check_action(action: Action, name: str = "action") -> Action:
@@ -237,11 +206,6 @@ def check_action(action: Action, name: str = "action") -> Action:
 
 def check_batch(action: Action, x: Any, minimum: int = 1) -> tuple[Any, int]:
     """Return data as tensors, and their number.
-
-    Args:
-        action: the data must fit it.
-        x: data with one batch dimension.
-        minimum: smallest number of data.
 
     Raises:
         ConfigurationError: data have another type or dtype.
@@ -276,13 +240,10 @@ def check_bound(max_evaluations: Bound) -> Bound:
 
 
 def automatic_bound(x: Any) -> int | None:
-    """The number of energies that are evaluated at once, from the size of a datum and the memory of its device.
+    """Return the number of energies that are evaluated at once, from the size of a datum and its device's memory.
 
     On a CPU as many data as fit into 8 MiB, which keeps what networks make of them in its caches. On a CUDA device half
     of the free memory is for energies, each of which may take 200 times its datum. ``None`` while a program is traced.
-
-    Args:
-        x: data with one batch dimension, as the energy reads them.
     """
     if is_traced():
         return None
@@ -297,11 +258,7 @@ def automatic_bound(x: Any) -> int | None:
 
 
 def _check_gradient(x: Any, energy: Tensor) -> None:
-    """Raise if the data take part in a gradient and their energy does not: a search would follow zeros.
-
-    Raises:
-        ConfigurationError: so it is.
-    """
+    """Raise `ConfigurationError` if data take part in a gradient and their energy does not: a search would stall."""
     wanted = any(leaf.requires_grad for leaf in pytree.tree_leaves(x))
     if wanted and not energy.requires_grad:
         kind = "detached or computed under no_grad" if energy.is_floating_point() else f"of {energy.dtype}"
@@ -330,7 +287,7 @@ class InverseProblem(nn.Module):
         compiled: evaluate energies with gradients by a `CompiledGradient`.
 
     Attributes:
-        compiled_gradient: that evaluates these, ``None`` for eager evaluation.
+        compiled_gradient: the `CompiledGradient`; ``None`` for eager evaluation.
 
     Raises:
         ConfigurationError: the action or the energy is not one.
@@ -356,7 +313,6 @@ class InverseProblem(nn.Module):
         self.compiled_gradient = CompiledGradient(self) if compiled and self.energy is not None else None
 
     def __repr__(self) -> str:
-        """The action and the energy in one line."""
         return described(self, {"action": self.action, "energy": self.energy, "log_det": self.log_det})
 
     @property
@@ -375,7 +331,7 @@ class InverseProblem(nn.Module):
         return Posterior(self, x, max_evaluations, on_step)
 
     def forward(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
-        """Energies of elements for some rows of the data, unchecked; infinite where they are not finite.
+        """Return energies of elements for some rows of the data, unchecked; infinite where they are not finite.
 
         Args:
             g: elements ``[b, *chains, *element_shape]``.
@@ -385,12 +341,7 @@ class InverseProblem(nn.Module):
         return torch.where(torch.isfinite(energy), energy, torch.inf)
 
     def signed_energies(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
-        """Energies like those of a call, in which minus infinity stays.
-
-        Args:
-            g: elements ``[b, *chains, *element_shape]``.
-            data: some rows, see `Posterior.data`.
-        """
+        """Return energies of elements ``g`` for rows ``data`` as `forward`, except that minus infinity stays."""
         shape = self.group.batch_shape(g)
         inverse = self.group.inverse(g)
         original, prepared, (content, weight) = (lift(part, len(shape) - 1) for part in data)
@@ -440,14 +391,13 @@ class Posterior(Described):
         x: the data as tensors.
         batch: their number b.
         reference: a tensor in the dtype and on the device of the data.
-        data: the data as they are, as the energy reads them, and what of them must not be lost with its weight: rows of
-            these are what `InverseProblem.forward` takes.
+        data: the data, the part of them that the energy reads, and the part that must not be lost with its weight;
+            `InverseProblem.forward` takes rows of these.
         max_evaluations: the bound as a number, or ``None``.
         temperature: T.
         log_prior: elements ``[b, m, *element_shape]`` to :math:`\log p_0`; ``None`` for zero.
-        unbounded: whether log-densities have met an energy of minus infinity, ``[b]``; it counts as undefined.
-        without_prior: whether they have met a log-density of the prior that is NaN or plus infinity, ``[b]``; these
-            count as undefined.
+        unbounded: whether log-densities have met an energy of minus infinity, which counts as undefined, ``[b]``.
+        without_prior: whether log-densities of the prior were NaN or plus infinity, which count as undefined, ``[b]``.
 
     Raises:
         ShapeError: the data do not have exactly one batch dimension, or do not fit the action.
@@ -490,7 +440,7 @@ class Posterior(Described):
         self.without_prior = torch.zeros_like(self.unbounded)
 
     def _empty_energy(self, guard: ContentGuard, energy: DataEnergy) -> Float[Tensor, " b"]:
-        """The energy of one unit of what the guard measures, from that of an empty datum."""
+        """Return the energy of one unit of what the guard measures, from the energy of an empty datum."""
         empty = energy.prepare(self.action, guard.empty(self.x))
         together = max(1, self.batch) if self.max_evaluations is None else self.max_evaluations
         rows = [self.reference.new_empty(0)]
@@ -518,7 +468,7 @@ class Posterior(Described):
         return self._counts["networks"]
 
     def count(self, energies: int = 0, gradients: int = 0, networks: int = 0) -> None:
-        """Add evaluations for each datum that a stage makes itself: of ``energies``, ``gradients`` and ``networks``."""
+        """Add a stage's own evaluations for each datum: of ``energies``, ``gradients`` and ``networks``."""
         self._counts.update(energies=energies, gradients=gradients, networks=networks)
 
     def under(self, energy: DataEnergy) -> Posterior:
@@ -590,11 +540,11 @@ class Posterior(Described):
     def gradient(
         self, elements: Callable[[Tensor], Tensor], v: Float[Tensor, "b k n"]
     ) -> tuple[Float[Tensor, "b k n"], Float[Tensor, "b k"]]:
-        """The gradient by v of the energies of ``elements(v)``, and these; NaN where undefined.
+        """Return the gradient by v of the energies of ``elements(v)``, and these energies; NaN where undefined.
 
         Args:
             elements: algebra vectors ``[b, k, dim]`` to elements, each row by itself.
-            v: where.
+            v: the vectors at which they are evaluated.
         """
 
         def total(v: Tensor) -> tuple[Tensor, Tensor]:
@@ -604,12 +554,12 @@ class Posterior(Described):
         return grad_and_aux(total, v)
 
     def curvature(self, g: Tensor) -> Float[Tensor, "b k n n"]:
-        """Gauss and Newton's curvature of a `LeastSquares` energy by v in ``g exp(v)`` at v = 0, see `CurvedEnergy`.
+        """Return Gauss and Newton's curvature of a `LeastSquares` energy by v in ``g exp(v)``, see `CurvedEnergy`.
 
         Counted with the gradient that is asked for beside it.
 
         Raises:
-            ConfigurationError: the energy has none.
+            ConfigurationError: the energy has no curvature.
         """
         energy = self.problem.energy
         if not isinstance(energy, CurvedEnergy):
@@ -641,7 +591,7 @@ class Posterior(Described):
 
         Args:
             g: elements ``[b, m, *element_shape]``.
-            counted: which of them are meant; the log-density of others is minus infinity.
+            counted: mask of the elements that count; the log-density of others is minus infinity.
         """
         energy, prior = self.energies(g, signed=True), self._log_prior(g)
         counts = torch.ones_like(energy, dtype=torch.bool) if counted is None else counted
@@ -669,7 +619,7 @@ class Posterior(Described):
         return g.new_zeros(self.group.batch_shape(g)) if self.log_prior is None else self.log_prior(g)
 
     def _note_prior(self, prior: Tensor, counts: Tensor) -> None:
-        """Keep in mind for which data the prior has no density; minus infinity is the density zero."""
+        """Record for which data the prior has no density; minus infinity is the density zero."""
         none = prior.isnan() | (prior == torch.inf)
         self.without_prior = self.without_prior | (counts & none).any(-1)
 
@@ -708,7 +658,7 @@ class Posterior(Described):
         return normal(shape, self.reference, generator)
 
     def step(self) -> None:
-        """Say that one of the `Stage.steps` of a stage is done."""
+        """Report that one of the `Stage.steps` of a stage is done."""
         if self._on_step is not None:
             self._on_step()
 

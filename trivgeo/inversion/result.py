@@ -21,8 +21,7 @@ from trivgeo.verdict import Verdict, trusted_mask
 
 __all__ = ["CheckedResult", "InversionResult", "PosteriorModes", "PosteriorSample"]
 
-_NUM_MEAN_STEPS = 8
-"""Iterations of the mean of the elements of a cluster."""
+_NUM_MEAN_STEPS = 8  # iterations of the mean of a cluster
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,12 +29,12 @@ class PosteriorModes(Described):
     """Clusters of the hypotheses for each of b data, the heaviest first; M is the largest number of them.
 
     Attributes:
-        elements: their centres, ``[b, M, *element_shape]``: the point from which the mean of the logarithms of the
+        elements: their centres, ``[b, M, *element_shape]``: points from which the mean of the logarithms of the
             hypotheses vanishes; NaN beyond the last mode.
-        weights: share of the hypotheses, ``[b, M]``; zero beyond the last mode. Of a `PosteriorSample` they are
-            probabilities; of a search they say how many chains ended there.
-        standard_errors: of the weights of a `PosteriorSample`, ``[b, M]``, not zero where draws met one mode alone; NaN
-            for a search, which estimates none.
+        weights: share of the hypotheses, ``[b, M]``; zero beyond the last mode. For a `PosteriorSample` they are
+            probabilities; for a search the shares of the chains that ended there.
+        standard_errors: standard errors of the weights of a `PosteriorSample`, ``[b, M]``, positive also for a single
+            mode; NaN for a search, which estimates none.
         labels: the mode of each hypothesis, ``[b, K]``; -1 for none.
     """
 
@@ -59,15 +58,11 @@ def modes_of(
     weights: Float[Tensor, "b k"] | None = None,
     effective_size: Float[Tensor, " b"] | None = None,
 ) -> PosteriorModes:
-    """Return the connected components of the hypotheses less than a distance apart, see `InversionResult.modes`.
+    """Return the clusters of hypotheses that chains of distances below ``radius`` join, see `InversionResult.modes`.
 
     Args:
-        group: the group.
-        elements: ``[b, K, *element_shape]``.
-        kept: which of them count.
-        radius: the distance.
-        weights: of the elements, if they are a sample with standard errors; else all count alike.
-        effective_size: the number of independent draws that stand behind the weights.
+        weights: weights of a sample with standard errors; by default all elements count alike.
+        effective_size: number of independent draws behind the weights.
     """
     check_positive("radius", radius)
     chains = elements.shape[1]
@@ -100,7 +95,7 @@ def modes_of(
 
 
 def _standard_errors(each: Tensor, members: Tensor, shares: Tensor, effective_size: Tensor | None) -> Tensor:
-    """Standard errors of the shares of clusters by the weights of the elements; zero beyond the last cluster.
+    """Return standard errors of the shares of clusters by the weights of the elements; zero beyond the last cluster.
 
     At least those of a share p of n effective draws by Agresti and Coull (1998), with :math:`(n p + 2) / (n + 4)` in
     place of p: of few draws, or of draws that met one cluster alone, the estimate itself would be near zero.
@@ -118,7 +113,7 @@ def _standard_errors(each: Tensor, members: Tensor, shares: Tensor, effective_si
 
 
 def _centres(group: LieGroup, elements: Tensor, members: Tensor, each: Tensor, first: Tensor) -> Tensor:
-    """The mean of each cluster with the weights of its elements, from its member of the least index on."""
+    """Return the mean of each cluster with the weights of its elements, iterated from its member of least index."""
     shape = first.shape + (1,) * len(group.element_shape)
     centre = torch.take_along_dim(elements, first.reshape(shape), 1)
     weight = torch.where(members, each.unsqueeze(1), 0.0)
@@ -131,10 +126,8 @@ def _centres(group: LieGroup, elements: Tensor, members: Tensor, each: Tensor, f
     return centre
 
 
-_MIN_KEPT = 0.5
-"""Share of a datum that a hypothesis must restore."""
-_MAX_ROWS_SHOWN = 10
-"""Data that a notebook shows."""
+_MIN_SHARE_KEPT = 0.5  # share of a datum that a usable hypothesis restores
+_MAX_ROWS_SHOWN = 10  # data that a notebook shows
 
 
 @checked
@@ -166,7 +159,6 @@ class InversionResult:
     kept: Float[Tensor, "b k"] | None = None
 
     def __repr__(self) -> str:
-        """Sizes and counts."""
         data, chains = self.energies.shape
         lost, off = int(self.lost.sum()), int((~torch.isfinite(self.energies)).sum())
         kind = "a search" if self.has_energy or not self.network_evaluations else "an estimate by a network"
@@ -218,7 +210,7 @@ class InversionResult:
     def usable(self) -> Bool[Tensor, "b k"]:
         """Mask of the hypotheses of finite energy that restore at least half of what the datum shows."""
         finite = torch.isfinite(self.energies)
-        return finite if self.kept is None else finite & (self.kept >= _MIN_KEPT)
+        return finite if self.kept is None else finite & (self.kept >= _MIN_SHARE_KEPT)
 
     @property
     def found(self) -> Bool[Tensor, " b"]:
@@ -246,7 +238,7 @@ class InversionResult:
         return where_rows(self.found, self.elements[rows, index], torch.nan)
 
     def restore(self, x: Any) -> Any:
-        """The given data with the best transformation undone, ``g^-1 . x``; NaN where none was `found`.
+        """Return the given data with the best transformation undone, ``g^-1 . x``; NaN where none was `found`.
 
         The data are brought to the device of the elements.
 
@@ -265,7 +257,7 @@ class InversionResult:
         return self.action(self.group.inverse(self.best()), x)
 
     def modes(self, radius: float = 0.3) -> PosteriorModes:
-        r"""The modes that were found: hypotheses less than a distance apart, directly or by way of others.
+        r"""Return the modes that were found: hypotheses less than a distance apart, directly or by way of others.
 
         Their ``weights`` are shares of the hypotheses, and ``standard_errors`` are NaN: a search estimates no weights.
         Those of the posterior come from `PosteriorSampler`.
@@ -282,14 +274,11 @@ class InversionResult:
         return modes_of(self.group, self.elements, self.usable, radius)
 
     def plot(self, x: Float[Tensor, "b c h w"], num_images: int = 4) -> Any:
-        """The given images, the restored ones, and their hypotheses over angle and scale (needs matplotlib).
+        """Return a figure of images, the restored ones, and hypotheses over angle and scale (needs matplotlib).
 
         Args:
             x: the images that were inverted.
-            num_images: how many of them to show, from the first.
-
-        Returns:
-            The figure.
+            num_images: number of images to show, from the first.
 
         Raises:
             ConfigurationError: the action is no `ImageWarp`.
@@ -302,12 +291,12 @@ class InversionResult:
         return draw_images(self.action, self.elements[:shown], self.best()[:shown], x[:shown], restored[:shown])
 
     def best_energy(self) -> Float[Tensor, " b"]:
-        """The lowest energies of usable hypotheses; infinite where none was `found`, else NaN without an energy."""
+        """Return the lowest energies of usable hypotheses; infinite if none was `found`, else NaN without an energy."""
         lowest = self._ranked().amin(-1)
         return lowest if self.has_energy else torch.where(self.found, torch.nan, lowest)
 
     def _ranked(self) -> Float[Tensor, "b k"]:
-        """The energies, with what is not usable last."""
+        """Return the energies, infinite where a hypothesis is not usable."""
         return torch.where(self.usable, self.energies, torch.inf)
 
 
@@ -335,7 +324,6 @@ class CheckedResult(InversionResult):
         return trusted_mask(self.verdicts, self.energies.device)
 
     def __repr__(self) -> str:
-        """Sizes, counts and trust."""
         return super().__repr__().replace("CheckedResult(", f"CheckedResult({int(self.trusted.sum())} trusted; ")
 
 
@@ -349,7 +337,7 @@ class PosteriorSample(CheckedResult):
     .. math:: \sum_k w_k f(g_k) \approx \int f \, p \, d\mu
 
     Attributes:
-        weights: of the elements, ``[b, K]``, with sum one.
+        weights: weights of the elements, ``[b, K]``, with sum one.
         effective_sample_size: number of independent draws of the posterior that would be as good, ``[b]``: of the draws
             weighted, at most K.
         log_evidence: logarithm of the integral of :math:`p_0 e^{-E / T}`, ``[b]``, for the measure of base
@@ -367,7 +355,6 @@ class PosteriorSample(CheckedResult):
         return True
 
     def __repr__(self) -> str:
-        """Sizes, counts and trust."""
         data, size = self.energies.shape
         ess = self.effective_sample_size
         sizes = f"{float(ess.min()):.3g} to {float(ess.max()):.3g}" if data else "none"

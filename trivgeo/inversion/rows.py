@@ -21,10 +21,7 @@ def in_blocks(
 
     Args:
         f: elements ``[b, *chains, *element_shape]`` and b data to ``[b, *chains, ...]``, each pair by itself.
-        group: the group.
-        g: the elements.
-        x: data with one batch dimension b.
-        bound: ``None`` for all at once.
+        bound: largest number of pairs at once; ``None`` for all.
     """
     shape = group.batch_shape(g)
     chains = shape[1:].numel()
@@ -52,12 +49,7 @@ def flat_rows(x: Any, rank: int) -> Any:
 
 
 def one_per_datum(name: str, values: Tensor, shape: torch.Size) -> Tensor:
-    """Reshape values ``[batch]`` of a user's function to the shape of the chains.
-
-    Args:
-        name: argument's name in messages.
-        values: result of the function.
-        shape: batch and chains.
+    """Reshape values ``[batch]`` of a user's function, which messages call ``name``, to ``shape``, batch and chains.
 
     Raises:
         ConfigurationError: the values are no tensor of real numbers.
@@ -77,23 +69,11 @@ def rows_like(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def where_rows(mask: Tensor, x: Tensor, other: Tensor | float) -> Tensor:
-    """Return ``x`` in the rows where ``mask``, ``[b, ...]``, is true, and ``other``, a tensor or a number,
-    elsewhere.
-    """
+    """Return ``x`` in the rows where ``mask``, ``[b, ...]``, is true, and ``other``, tensor or number, elsewhere."""
     return torch.where(rows_like(mask, x), x, other)
 
 
 def lower_rows(x: Tensor, energies: Tensor, other: Tensor, other_energies: Tensor) -> tuple[Tensor, Tensor]:
-    """Select, row by row, the candidate of lower energy.
-
-    Args:
-        x: candidates ``[b, k, ...]``.
-        energies: their energies ``[b, k]``.
-        other: other candidates, of the same shape.
-        other_energies: energies of these.
-
-    Returns:
-        Candidates and energies.
-    """
+    """Return, row by row, the candidate ``[b, k, ...]`` of lower energy, and its energy."""
     lower = other_energies < energies
     return where_rows(lower, other, x), torch.where(lower, other_energies, energies)

@@ -90,31 +90,17 @@ class Population(Described):
 
 @dataclass(frozen=True, repr=False)
 class EvaluatedPopulation(Population):
-    """Population whose energies are known; ``num_masked_steps`` and ``time`` are those of `Population`.
-
-    Attributes:
-        elements: elements ``[b, k, *element_shape]``.
-        energies: energies of the elements, ``[b, k]``.
-    """
+    """Population whose energies are known; attributes are those of `Population`."""
 
     energies: Float[Tensor, "b k"]
 
     def or_lower(self, elements: Tensor, energies: Float[Tensor, "b k"]) -> EvaluatedPopulation:
-        """Return the chains, each at another element if its energy is lower there.
-
-        Args:
-            elements: the other elements, ``[b, K, *element_shape]``.
-            energies: energies of the other elements.
-        """
+        """Return the chains, each at another element if its energy is lower there."""
         elements, energies = lower_rows(self.elements, self.energies, elements, energies)
         return replace(self, elements=elements, energies=energies)
 
     def result(self, posterior: Posterior) -> InversionResult:
-        """Return what an inverter returns that ends with this population.
-
-        Args:
-            posterior: of the data, with the evaluations so far.
-        """
+        """Return what an inverter returns that ends with this population, with the evaluations of ``posterior``."""
         return InversionResult(
             posterior.action,
             self.elements,
@@ -156,13 +142,12 @@ class CheckedPopulation(EvaluatedPopulation):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class WeightedPopulation(CheckedPopulation):
-    """Population that is a weighted sample of the posterior; an inverter that ends with one returns a
-    `PosteriorSample`.
+    """Population that is a weighted sample; an inverter that ends with one returns a `PosteriorSample`.
 
     Elements that a later stage moves or chooses are no longer such a sample: they are a `Population` without weights.
 
     Attributes:
-        weights: of the elements, ``[b, K]``, with sum one.
+        weights: weights of the elements, ``[b, K]``, with sum one.
         effective_sample_size: see `PosteriorSample`, ``[b]``.
         log_evidence: see `PosteriorSample`, ``[b]``. All other attributes are those of `CheckedPopulation`.
     """
@@ -202,11 +187,11 @@ class Stage(Described, ABC):
 
     @abstractmethod
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """The next population.
+        """Return the next population.
 
         Args:
             posterior: energies of elements for the data at hand.
-            population: what the stages before have made.
+            population: population after the stages before.
             generator: the source of randomness, on the device of the data.
         """
 
@@ -229,7 +214,7 @@ def run_stages(
     population: Population,
     generator: torch.Generator | None,
 ) -> Population:
-    """Return the population after stages, one after another."""
+    """Return the population after all stages."""
     for stage in stages:
         population = stage(posterior, population, generator)
     return population

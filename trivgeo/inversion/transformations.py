@@ -38,12 +38,12 @@ Transformations = Callable[[int, torch.Generator], Tensor]
 
 _NUM_SAMPLES = 4096
 _GUESS_ERROR = 0.05  # share of a transformation that a first guess may leave
-_MIN_RELATIVE_SPREAD = 1e-3  # of a direction in which transformations move, in units of the largest spread
-_MAX_TURN = 0.95  # of a logarithm, as a share of the way to the nearest element where exp is singular
-_MIN_FACTORS = 2
-_MAX_TURNING_VARIANCE = 2.5  # of one exponential: a full turn is four standard deviations
-_MIN_DENOMINATOR = 1e-2  # of drawn homographies on a frame, in units of the largest
-_MEMBER_TOLERANCE = 1e-6  # by which a matrix may differ from one of the group
+_MIN_RELATIVE_SPREAD = 1e-3  # spread in units of the largest below which transformations do not move in a direction
+_MAX_TURN = 0.95  # length of a logarithm, as a share of the way to the nearest element where exp is singular
+_MIN_NOISE_FACTORS = 2
+_MAX_TURNING_VARIANCE = 2.5  # variance of one exponential: a full turn is four standard deviations
+_MIN_DENOMINATOR = 1e-2  # denominator of drawn homographies on a frame, in units of the largest
+_MEMBER_TOLERANCE = 1e-6  # largest difference of a matrix from one of the group
 _DOUBLE = torch.zeros((), dtype=torch.float64)
 
 
@@ -53,7 +53,7 @@ class PlaneTransformations:
     """A distribution of elements that knows their group.
 
     Attributes:
-        group: of the elements.
+        group: group of the elements.
         draw: (count, generator) to elements ``[count, *element_shape]``.
     """
 
@@ -61,7 +61,6 @@ class PlaneTransformations:
     draw: Callable[[int, torch.Generator | None], Tensor]
 
     def __call__(self, count: int, generator: torch.Generator | None) -> Tensor:
-        """Draw elements."""
         return self.draw(count, generator)
 
 
@@ -70,7 +69,7 @@ def rotations(group: LieGroup, degrees: float = 180.0) -> Transformations:
     """Return the uniform distribution of rotations about the middle of the frame, by up to ``degrees`` either way.
 
     Args:
-        group: of transformations of the plane that has rotations.
+        group: a group of transformations of the plane that has rotations.
         degrees: the bound, at most 180.
 
     Returns:
@@ -103,7 +102,7 @@ def scales(group: LieGroup, low: float, high: float) -> Transformations:
     """Return the distribution of scales about the middle of the frame, uniform in their logarithm.
 
     Args:
-        group: of transformations of the plane that has scalings.
+        group: a group of transformations of the plane that has scalings.
         low: the smallest scale.
         high: the largest scale.
 
@@ -125,7 +124,7 @@ def shifts(group: LieGroup, share: float) -> Transformations:
     """Return the uniform distribution of shifts by up to a share of the longer side of the frame, in x and in y.
 
     Args:
-        group: of transformations of the plane that has translations.
+        group: a group of transformations of the plane that has translations.
         share: the bound.
 
     Raises:
@@ -174,7 +173,7 @@ def composed(group: LieGroup, *transformations: Transformations) -> Transformati
     """Return the distribution of products of independent elements, the first one on the left.
 
     Args:
-        group: of the elements.
+        group: group of the elements.
         transformations: their distributions.
 
     Raises:
@@ -201,7 +200,7 @@ def _units(count: int) -> Tensor:
 
 
 def _keeps(matrix: Float[Tensor, "b 3 3"], corners: Float[Tensor, "4 2"]) -> Bool[Tensor, " b"]:
-    """Whether homographies and their inverses are far from infinity on the quadrilateral of some corners."""
+    """Return whether homographies and their inverses are far from infinity on a quadrilateral of ``corners``."""
     kept = []
     for each in (matrix, torch.linalg.inv(matrix)):
         denominator = corners @ each[:, 2, :2].unsqueeze(-1) + each[:, 2, 2:].unsqueeze(-1)
@@ -217,13 +216,10 @@ def _plane_transformations(
     what: str,
     accepts: Callable[[Tensor], Tensor] | None = None,
 ) -> Transformations:
-    """The distribution of matrices made of uniform numbers ``[count, 8]``, if they are in the group.
+    """Return the distribution of matrices made of uniform numbers ``[count, 8]``, if they are in the group.
 
     Args:
-        group: the group.
-        matrices: uniform numbers to matrices.
-        what: name of the transformations, for messages.
-        accepts: matrices to truth values; matrices that it refuses are drawn again. ``None`` to accept all.
+        accepts: matrices to truth values; refused matrices are drawn again. ``None`` to accept all.
     """
     if not isinstance(group, LieGroup):
         raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
@@ -249,20 +245,11 @@ def _plane_transformations(
 def sample_elements(
     group: LieGroup, transformations: Transformations, count: int, generator: torch.Generator
 ) -> Tensor:
-    """Draw elements from a user's distribution, and check them.
-
-    Args:
-        group: the group of the elements.
-        transformations: a function (count, generator) to elements.
-        count: number of elements.
-        generator: random numbers for the draws.
-
-    Returns:
-        Elements ``[count, *element_shape]``.
+    """Draw elements ``[count, *element_shape]`` from a user's distribution, and check them.
 
     Raises:
-        ConfigurationError: what is drawn are no floating-point numbers.
-        ShapeError: what is drawn are no elements of the group, or another number of them.
+        ConfigurationError: the draws are no floating-point numbers.
+        ShapeError: the draws are no elements of the group, or another number of them.
         NonFiniteError: elements hold NaN or infinity.
     """
     g = group.check_elements(transformations(count, generator), "transformations")
@@ -285,14 +272,10 @@ def moving_elements(
     """Draw elements that move data, and return them with the mask of where they are defined.
 
     Args:
-        action: on the data.
-        x: data with one batch dimension.
-        count: m, the number of elements.
         transformations: their distribution; ``None`` for exp of standard normal vectors in the group's basis.
-        generator: random numbers.
 
     Returns:
-        Elements ``[m, b, *element_shape]``, the identity where not defined, and the mask ``[m, b]``.
+        Elements ``[m, b, *element_shape]``, the identity where not defined, and the mask ``[m, b]``; m is the count.
 
     Raises:
         DomainError: no element is defined on any datum.
@@ -313,20 +296,15 @@ def moving_elements(
 
 @checked
 def spread_of(group: LieGroup, transformations: Transformations, seed: int = 0) -> Tensor:
-    r"""A basis ``[n, n]``, for the ``scale`` of the group, in which transformations have unit spread.
+    r"""Return a basis ``[n, n]``, for the ``scale`` of the group, in which transformations have unit spread.
 
     The root of the second moment of :math:`\log g`, without what logarithms of large rotations exaggerate (see
     `_bounded`). A guess that is off by a twentieth leaves undone what moves along :math:`[\log g, \log g'] / 20`, too,
     of two elements drawn: no direction has less than that. A direction in which they do not move, with less than
     a thousandth of the largest spread, has a twentieth of it; all others do not depend on units.
 
-    Args:
-        group: the group.
-        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
-        seed: of the elements drawn.
-
     Raises:
-        ShapeError: what is drawn are no elements, or too few.
+        ShapeError: the draws are no elements, or too few.
         DomainError: fewer than half of them have a logarithm, or all are the identity.
     """
     g = sample_elements(group, transformations, _NUM_SAMPLES, keyed(seed, 3))
@@ -350,7 +328,7 @@ def spread_of(group: LieGroup, transformations: Transformations, seed: int = 0) 
 
 
 def _bounded(group: LieGroup, v: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
-    r"""Logarithms of a group in its natural basis, those of large rotations without what they exaggerate.
+    r"""Return logarithms in the natural basis of a group, for large rotations without what they exaggerate.
 
     On affine maps and homographies exp is singular where an eigenvalue of ad(v) is :math:`2 \pi i`: at a rotation by
     :math:`\pi`. The logarithm of such a rotation with a little shear has a shear without bound, and the second moment
@@ -372,7 +350,7 @@ def _bounded(group: LieGroup, v: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
 
 
 def _turning(algebra: LieAlgebra, v: Float[Tensor, "m n"]) -> Float[Tensor, " m"]:
-    """The largest imaginary part of an eigenvalue of ad(v)."""
+    """Return the largest imaginary part of an eigenvalue of ad(v)."""
     if algebra.is_abelian:
         return v.new_zeros(len(v))
     ad = algebra.ad(v).numpy(force=True)
@@ -381,23 +359,20 @@ def _turning(algebra: LieAlgebra, v: Float[Tensor, "m n"]) -> Float[Tensor, " m"
 
 @checked
 def num_noise_factors(group: LieGroup) -> int:
-    r"""The number of exponentials of which noise of level 1 is a product, so that exp is one to one where they fall.
+    r"""Return the number of exponentials whose product is noise of level 1, so that exp is one to one where they fall.
 
     With m factors the largest imaginary part of an eigenvalue of ad(v), of one of them, has a standard deviation of a
     quarter of :math:`2 \pi`, where exp becomes singular. The target of `trivgeo.sde.noise.noise_with_target` has
     infinite variance if factors often reach it.
-
-    Args:
-        group: the group, whose scale is the spread of the noise.
     """
     z = normal((_NUM_SAMPLES, group.dim), torch.empty(0, dtype=torch.float64), keyed(0, 4))
     variance = float(_turning(group.algebra, z).square().mean())
-    return max(_MIN_FACTORS, math.ceil(variance / _MAX_TURNING_VARIANCE))
+    return max(_MIN_NOISE_FACTORS, math.ceil(variance / _MAX_TURNING_VARIANCE))
 
 
 @checked
 def noise_between(lowest: float, highest: float) -> tuple[GeometricSchedule, float]:
-    r"""A geometric schedule of level ``highest`` at time 1, and the time at which its level is ``lowest``.
+    r"""Return a geometric schedule of level ``highest`` at time 1, and the time at which its level is ``lowest``.
 
     Its ratio is that of the levels: :math:`\sigma_1^2 = \gamma_{\min}^2 (r^2 - 1) / (2 \log r)`.
     """

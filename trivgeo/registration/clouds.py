@@ -28,35 +28,23 @@ from trivgeo.inversion.transformations import sample_elements
 from trivgeo.registration.record import Registration, RegistrationMethod, assess, robust_std
 from trivgeo.verdict import Verdict
 
-_NUM_SUBSETS = 128
-"""Closed forms of a few points each, for clouds in the same order with outliers."""
-_SEARCH_POINTS = 300
-"""Points of each cloud in the search for wells."""
-_FINAL_POINTS = 2000
-"""Points of each cloud at the end."""
-_SEARCH_WIDTHS = (0.7, 0.35, 0.18, 0.1)
-"""Widths of the robust losses of a search, in units of the root of the mean square distance from the centre."""
-_KEPT = (64, 24, 8, 4)
-"""Hypotheses that go on with each width, of one place each."""
-_MAX_POSES, _MAX_ENERGY_RATIO = 24, 1.3
-"""Hypotheses that go on at most where a symmetric object has several poses, and their energies over the lowest one."""
-_SAME_PLACE_IN_WIDTHS = 0.3
-"""Root of the mean square distance between points moved by two hypotheses of one place, in widths."""
-_STEPS = (6, 6, 10, 15)
-"""Steps with each width."""
-_LAST_WIDTH_IN_STDS = 4.0
-"""Width of the last loss, in standard deviations of the residuals."""
-_ORDERED_STEPS, _SEARCHED_STEPS = 8, 20
-"""Last steps of clouds in the same order, and in none."""
-_MAX_ORDERED_RESIDUAL = 0.1
-"""Median residual in the given order, in units of the size, below which clouds are taken to be in the same order."""
+_NUM_SUBSETS = 128  # closed forms of a few points each, for clouds in the same order with outliers
+_NUM_SEARCH_POINTS = 300  # points of each cloud in the search for wells
+_NUM_FINAL_POINTS = 2000  # points of each cloud at the end
+_SEARCH_WIDTHS = (0.7, 0.35, 0.18, 0.1)  # widths of the robust losses, in root mean square distances from the centre
+_NUM_KEPT = (64, 24, 8, 4)  # hypotheses that go on with each width, of one place each
+_MAX_POSES = 24  # hypotheses that go on where a symmetric object has several poses
+_MAX_ENERGY_RATIO = 1.3  # energy of such a hypothesis over the lowest one
+_SAME_PLACE_IN_WIDTHS = 0.3  # root mean square distance between points moved by two hypotheses of one place, in widths
+_NUM_STEPS = (6, 6, 10, 15)  # steps with each width
+_LAST_WIDTH_IN_STDS = 4.0  # width of the last loss, in standard deviations of the residuals
+_ORDERED_STEPS, _SEARCHED_STEPS = 8, 20  # last steps of clouds in the same order, and in none
+_MAX_ORDERED_RESIDUAL = 0.1  # median residual, in units of the size, up to which the given order is taken for the same
+# residual of clouds in no order, in units of the size, and of the distance between neighbours: above both, the clouds
+# are as far apart as unrelated ones are
 _MAX_RESIDUAL, _MAX_SPACINGS = 0.1, 0.5
-"""Residual of clouds in no order, in units of the size, and of the distance between neighbours: above both, the clouds
-are as far apart as unrelated ones are."""
-_MAX_MATCHED_RESIDUAL = 0.9
-"""Residual of clouds in the same order, in units of the size; of unrelated ones it is between 1 and the root of 2."""
-_MAX_DISTANCES = 2**22
-"""Distances between points at once."""
+_MAX_MATCHED_RESIDUAL = 0.9  # residual of clouds in the same order, in units of the size; of unrelated ones 1 to 1.41
+_MAX_DISTANCES_IN_MEMORY = 2**22  # distances between points at once
 
 
 @dataclass(frozen=True)
@@ -68,23 +56,23 @@ class _Conditioning:
     size: float
 
     def conditioned_clouds(self, moving: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
-        """Both clouds, centred and in units of their sizes."""
+        """Return both clouds, centred and in units of their sizes."""
         pairs = (moving, self.moving), (fixed, self.fixed)
         x, y = ((cloud - matrix[:-1, -1]) / matrix[0, 0] for cloud, matrix in pairs)
         return x, y
 
     def conditioned(self, group: LieGroup, g: Tensor) -> Tensor:
-        """The element on conditioned data of one on the data."""
+        """Return the element on conditioned data for one on the data."""
         action = group.action()
         return action.from_homogeneous(_unit(torch.linalg.inv(self.fixed) @ action.homogeneous(g) @ self.moving))
 
     def restored(self, group: LieGroup, g: Tensor) -> Tensor:
-        """The element on the data of one on conditioned data."""
+        """Return the element on the data for one on conditioned data."""
         action = group.action()
         return action.from_homogeneous(_unit(self.fixed @ action.homogeneous(g) @ torch.linalg.inv(self.moving)))
 
     def adjoint(self, group: LieGroup, prototype: Tensor) -> Float[Tensor, "n n"]:
-        """The matrix of v' to v with ``g exp(v)`` on the data where it is ``g' exp(v')`` on conditioned ones."""
+        """Return the matrix of v' to v with ``g exp(v)`` on the data where it is ``g' exp(v')`` on conditioned data."""
         action = group.action()
         zero = torch.zeros(group.dim, dtype=prototype.dtype, device=prototype.device)
         basis = torch.func.jacrev(lambda v: action.homogeneous(group.exp(v)))(zero)
@@ -95,7 +83,7 @@ class _Conditioning:
 
 @dataclass(eq=False)
 class CloudRegistration(RegistrationMethod["_Descent"]):
-    """Registration of two clouds, of conditioned data: by closed forms and descents.
+    """Registration of two clouds, on conditioned data: by closed forms and descents.
 
     Args:
         matched: whether the points are in the same order; ``None`` to find out.
@@ -143,7 +131,7 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         reasons = (*fit.reasons, *_unlike(fit.residual, found.cloud, self.y, self.in_order))
         element = units.restored(group, fit.element)
         is_element = bool(torch.isfinite(element).all())
-        if not is_element:  # rounding took a nearly singular one out of the group
+        if not is_element:  # rounding took a nearly singular element out of the group
             reasons += ("what was found is no element of the group",)
         return replace(
             fit,
@@ -156,7 +144,7 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         )
 
     def _closed_forms(self, group: LieGroup, x: Tensor) -> Tensor | None:
-        """Elements from all points, and from a few of them each; those that are numbers."""
+        """Return finite elements from all points, and from subsets of a few points."""
         y = self.y
         if isinstance(group, O | E):  # the best one of each component
             component, flip = group.component, group.reflection(dtype=x.dtype, device=x.device)
@@ -177,19 +165,19 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         return found[finite] if bool(finite.any()) else None
 
     def _medians(self, g: Tensor) -> Float[Tensor, " k"]:
-        """Median distances of moved points from the fixed ones in the same order."""
+        """Return median distances of moved points from the fixed ones in the same order."""
         distances = (self.group.action()(g, self.x) - self.y).norm(dim=-1)
         return distances.nan_to_num(torch.inf).median(-1).values
 
     def _residual_std(self, found: _Descent) -> float:
-        """Standard deviation of the residuals of the first element."""
+        """Return the standard deviation of the residuals of the first element."""
         restored = self.action(self.group.inverse(found.elements[:1]), found.cloud[None])
         return robust_std(found.residuals(restored)[0])
 
     def _starts(self) -> Tensor:
-        """Transformations as they were given, the identity on the data and on conditioned data, and else rotations.
+        """Return given transformations, the identity on the data and on conditioned data, and else rotations.
 
-        These are about the centres of the clouds, if the group has them. With each a reflection, where there are these.
+        Rotations are about the centres of the clouds, if the group has them; reflections follow each, if it has these.
         """
         group, x, number = self.group, self.x, self.num_starts
         identity = group.identity(1, dtype=x.dtype, device=x.device)
@@ -209,9 +197,9 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         return found[torch.isfinite(found).flatten(1).all(-1)]
 
     def _descended_in_order(self, starts: Tensor) -> _Descent:
-        """Descents from the elements of lowest median distance."""
+        """Return descents from the elements of lowest median distance."""
         medians = self._medians(starts)
-        starts = starts[medians.argsort()[: _KEPT[-1]]]
+        starts = starts[medians.argsort()[: _NUM_KEPT[-1]]]
         width = max(_LAST_WIDTH_IN_STDS * math.sqrt(self.x.shape[-1]) * 1.5 * float(medians.min()), 1e-6)
         residuals = PairedPoints(self.y)
         stages: list[Stage] = [LevenbergMarquardt(_ORDERED_STEPS), Select(1)]
@@ -220,14 +208,14 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         return _Descent(h, residuals, self.x)
 
     def _descended(self, starts: Tensor) -> _Descent:
-        """Descents under losses that become narrower, of fewer and fewer hypotheses on more and more points."""
-        few = [_some(p, _SEARCH_POINTS, self.generator) for p in (self.x, self.y)]
-        many = [_some(p, _FINAL_POINTS, self.generator) for p in (self.x, self.y)]
+        """Return descents under losses that become narrower, of fewer and fewer hypotheses on more and more points."""
+        few = [_some(p, _NUM_SEARCH_POINTS, self.generator) for p in (self.x, self.y)]
+        many = [_some(p, _NUM_FINAL_POINTS, self.generator) for p in (self.x, self.y)]
         h = self.group.inverse(starts)
-        for place, (width, steps, number) in enumerate(zip(_SEARCH_WIDTHS, _STEPS, _KEPT, strict=True)):
+        for place, (width, steps, number) in enumerate(zip(_SEARCH_WIDTHS, _NUM_STEPS, _NUM_KEPT, strict=True)):
             cloud, reference = many if place == len(_SEARCH_WIDTHS) - 1 else few
             energy = LeastSquares(SymmetricNearestPoints(reference), GemanMcClure(width))
-            together = max(1, _MAX_DISTANCES // (len(cloud) * len(reference)))
+            together = max(1, _MAX_DISTANCES_IN_MEMORY // (len(cloud) * len(reference)))
             stages: list[Stage] = [LevenbergMarquardt(steps)]
             if place:
                 energies = InverseProblem(self.action, energy).given(few[0][None], max_evaluations=together)
@@ -240,12 +228,12 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
 
 
 class _Descent(NamedTuple):
-    """What descents have found.
+    """Ends of descents.
 
     Attributes:
-        elements: of the inverter, the best one first, ``[k, *element_shape]``.
-        residuals: to the fixed cloud.
-        cloud: the moving one, or points of it, ``[m, n]``.
+        elements: elements of the inverter, the best one first, ``[k, *element_shape]``.
+        residuals: residuals to the fixed cloud.
+        cloud: the moving cloud, or points of it, ``[m, n]``.
     """
 
     elements: Tensor
@@ -254,7 +242,7 @@ class _Descent(NamedTuple):
 
 
 def _conditioning(group: LieGroup, moving: Tensor, fixed: Tensor) -> _Conditioning:
-    """Centres where the group has translations, a size where it has a linear part, two sizes where it has scalings."""
+    """Return centres if the group has translations, a size if it has a linear part, two sizes if it has scalings."""
     n = moving.shape[-1]
     centred = isinstance(group, InhomogeneousGroup | Projective | Translation)
     scaled = centred or isinstance(group, MatrixGroup)
@@ -280,7 +268,7 @@ def _unit(matrix: Tensor) -> Tensor:
 
 
 def _by_component(group: LieGroup, g: Tensor) -> list[Tensor]:
-    """Elements ``[k, ...]`` by the component of the group, which a descent does not leave."""
+    """Return elements ``[k, ...]`` by the component of the group, which a descent does not leave."""
     if not isinstance(group, O | E):
         return [g]
     proper = group.is_proper(g)
@@ -288,10 +276,10 @@ def _by_component(group: LieGroup, g: Tensor) -> list[Tensor]:
 
 
 def _places(posterior: Posterior, h: Tensor, width: float, number: int) -> Tensor:
-    """The hypotheses of lowest energy, one of each place to which they move the points back.
+    """Return the hypotheses of lowest energy, one of each place to which they move the points back.
 
-    So many, or more of an object that is symmetric: several places have almost the lowest energy. What takes one of
-    these to another is about a symmetry of the object, and takes the others to further places.
+    There are ``number`` of them, or more of a symmetric object, where several places have almost the lowest energy. The
+    elements between these are about symmetries of the object, and take the others to further places.
     """
     group, cloud = posterior.group, posterior.x[0]
 
@@ -301,7 +289,7 @@ def _places(posterior: Posterior, h: Tensor, width: float, number: int) -> Tenso
         h, energies = h[order], energies[order]
         moved = posterior.action(group.inverse(h), cloud).flatten(1).nan_to_num(torch.inf)
         near = torch.cdist(moved, moved) < _SAME_PLACE_IN_WIDTHS * width * math.sqrt(len(cloud))
-        first = ~near.tril(-1).any(-1)  # none that is lower is near
+        first = ~near.tril(-1).any(-1)  # no lower hypothesis is near
         h, energies = h[first], energies[first]
         return h, int((energies <= _MAX_ENERGY_RATIO * energies[0]).sum())
 
@@ -316,7 +304,7 @@ def _places(posterior: Posterior, h: Tensor, width: float, number: int) -> Tenso
 def _of_shared_points(
     residuals: SymmetricNearestPoints, psi: Float[Tensor, "q n"], clouds: Float[Tensor, "1 m n"]
 ) -> Float[Tensor, "q n"]:
-    """Sums over residuals between the same points, see `SymmetricNearestPoints`: of noisy points these are correlated.
+    """Return sums over residuals between the same points, see `SymmetricNearestPoints`: these are correlated by noise.
 
     Most pairs are counted twice, from each end. Two-way clusters as in Cameron, Gelbach and Miller (2011): the sums
     over residuals of one point of x, and of one of y, without those of both.
@@ -334,7 +322,7 @@ def _of_shared_points(
 
 
 def _unlike(residual: float, x: Tensor, y: Tensor, in_order: bool) -> tuple[str, ...]:
-    """Why clouds that were laid on each other are not of one shape; empty where they may be."""
+    """Return why clouds that were laid on each other are not of one shape; empty where they may be."""
     if in_order:
         said = f"points are {residual:.2g} of the size of the clouds from those that match: too much for one shape"
         return () if residual <= _MAX_MATCHED_RESIDUAL else (said,)
@@ -348,15 +336,15 @@ def _unlike(residual: float, x: Tensor, y: Tensor, in_order: bool) -> tuple[str,
 
 
 def _spacing(cloud: Tensor) -> float:
-    """The median distance of a point from its nearest neighbour."""
-    some = cloud[:_FINAL_POINTS]
+    """Return the median distance of a point from its nearest neighbour."""
+    some = cloud[:_NUM_FINAL_POINTS]
     if len(some) < 2:
         return 0.0
     return float(torch.cdist(some, some).fill_diagonal_(torch.inf).amin(-1).median())
 
 
 def _some(points: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """At most so many of the points."""
+    """Return at most ``number`` of the points."""
     if len(points) <= number:
         return points
     return points[permutation((len(points),), points, generator)[:number]]

@@ -23,40 +23,25 @@ from trivgeo.inversion.transformations import sample_elements
 from trivgeo.registration.record import Registration, RegistrationMethod, assess, robust_std
 from trivgeo.verdict import Verdict
 
-_COARSEST_SIDE = 24
-"""Longer side of the coarsest images, in pixels."""
-_MIN_SHORTER_SIDE = 5
-"""Shorter side of the coarsest images, at least, in pixels."""
-_KEPT = (12, 4, 2, 1, 1)
-"""Hypotheses that go on from each level."""
-_FIRST_STEPS, _KEPT_FIRST = 5, 64
-"""Steps of all hypotheses, and how many of them go on at the coarsest level."""
-_STEPS = (15, 8, 6, 5, 4)
-"""Steps at each level."""
-_REFINING_STEPS, _MAX_LAST_STEP = 6, 1e-6
-"""Steps of a round of refinement, in double precision, and their length in all at which the rounds end."""
-_MAX_NUMBERS = 2**23
-"""Numbers of restored images at once."""
-_LOSS_WIDTH_IN_STDS = 5.0
-"""Width of the robust loss, in standard deviations of the residuals."""
-_NUM_EXPOSURES = 6
-"""Estimates of gain and offset, each with outliers by the one before."""
-_MAX_ROUNDS, _MAX_EXPOSURE_CHANGE = 30, 1e-4
-"""Rounds at most, of descents and exposures in turn, and of refinement; and the change of the exposure at which the
-former end."""
-_MIN_STD = 1e-3
-"""Standard deviation of residuals for the robust loss, at least, in units of the contrast."""
-_NOISY_STD = 0.02
-"""Standard deviation of residuals from which on images are blurred, in units of the contrast."""
-_BLUR_REACH = 2
-"""Pixels on each side that a blur reads."""
-_CORRELATION_REACH = 4
-"""Pixels on each side in which blurred noise is correlated."""
-_MIN_SHARED_CONTRAST = 0.5
-"""Share of the contrast that both images must have in common."""
+_COARSEST_SIDE = 24  # longer side of the coarsest images, in pixels
+_MIN_SHORTER_SIDE = 5  # shorter side of the coarsest images, in pixels
+_NUM_KEPT = (12, 4, 2, 1, 1)  # hypotheses that go on from each level
+_FIRST_STEPS, _NUM_KEPT_FIRST = 5, 64  # steps of all hypotheses at the coarsest level, and how many of them go on
+_NUM_STEPS = (15, 8, 6, 5, 4)  # steps at each level
+_REFINING_STEPS = 6  # steps of a round of refinement, in double precision
+_MAX_LAST_STEP = 1e-6  # length of all steps of a round at which refinement ends
+_MAX_NUMBERS_IN_MEMORY = 2**23  # numbers of restored images at once
+_LOSS_WIDTH_IN_STDS = 5.0  # width of the robust loss, in standard deviations of the residuals
+_NUM_EXPOSURES = 6  # estimates of gain and offset, each with outliers by the one before
+_MAX_ROUNDS = 30  # rounds of descents and exposures in turn, and of refinement
+_MAX_EXPOSURE_CHANGE = 1e-4  # change of the exposure at which descents and exposures end
+_MIN_STD = 1e-3  # standard deviation of residuals for the robust loss, in units of the contrast
+_NOISY_STD = 0.02  # standard deviation of residuals from which on images are blurred, in units of the contrast
+_BLUR_REACH = 2  # pixels on each side that a blur reads
+_CORRELATION_REACH = 4  # pixels on each side in which blurred noise is correlated
+_MIN_SHARED_CONTRAST = 0.5  # share of the contrast that both images must have in common
 _BEGAN_NEAR = "the search began near the identity: give transformations if the transformation may be larger"
-_START_STD = 0.15
-"""Standard deviation of the first elements in each direction, in units of the natural basis."""
+_START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
 
 @dataclass(eq=False)
@@ -70,7 +55,7 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         self.sides = _sides(*self.fixed.shape[-2:])
 
     def _starts(self) -> Tensor:
-        """The identity, and transformations that were given or near it; of the inverter, so their inverses."""
+        """Return the identity, and elements that were given or near it; for the inverter, so their inverses."""
         group, number = self.group, self.num_starts - 1
         if self.transformations is None:
             v = _START_STD * normal((number, group.dim), self.moving.double(), self.generator)
@@ -84,7 +69,7 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         """Descend at all sizes, then at the full one until the exposure no longer changes."""
         starts = self._starts()
         found = self._descended(0, _Level(starts, self.moving))
-        if not found.shared >= _MIN_SHARED_CONTRAST:  # or the exposures are very different
+        if not found.shared >= _MIN_SHARED_CONTRAST:  # the exposures may be very different
             alike = self._descended(0, _Level(starts, _standardised(self.moving, self.fixed)))
             found = alike if alike.shared > found.shared else found
         for level in range(1, len(self.sides)):
@@ -96,15 +81,15 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         return found
 
     def _descended(self, level: int, before: _Level) -> _Level:
-        """Descents on images of the size of a level, then the exposure; without a width the loss is of squares."""
-        place, side = min(level, len(_KEPT) - 1), self.sides[min(level, len(self.sides) - 1)]
+        """Return descents on images of a level, and the exposure; the loss is of squares without a width."""
+        place, side = min(level, len(_NUM_KEPT) - 1), self.sides[min(level, len(self.sides) - 1)]
         h, action, group = before.elements, self.action, self.group
         residuals, x = PairedImages(_shrunk(self.fixed, side)), with_coverage(_shrunk(before.moving, side))[None]
         energy = LeastSquares(residuals, None if before.width is None else GemanMcClure(before.width))
-        stages: list[Stage] = [LevenbergMarquardt(_STEPS[place]), Select(min(_KEPT[place], len(h)))]
-        if len(h) > _KEPT_FIRST:
-            stages = [LevenbergMarquardt(_FIRST_STEPS), Select(_KEPT_FIRST), *stages]
-        together = max(1, _MAX_NUMBERS // (x.numel() * (group.dim + 1)))
+        stages: list[Stage] = [LevenbergMarquardt(_NUM_STEPS[place]), Select(min(_NUM_KEPT[place], len(h)))]
+        if len(h) > _NUM_KEPT_FIRST:
+            stages = [LevenbergMarquardt(_FIRST_STEPS), Select(_NUM_KEPT_FIRST), *stages]
+        together = max(1, _MAX_NUMBERS_IN_MEMORY // (x.numel() * (group.dim + 1)))
         result = Inverter(action, energy, stages, max_evaluations=together, progress=False)(x, initial=h[None])
         moved = action(group.inverse(result.best()), x)
         gain, offset, width = _exposure(residuals, moved[0])
@@ -124,7 +109,7 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         loss = GemanMcClure(found.width)
         stages = [LevenbergMarquardt(_REFINING_STEPS)]
         refine = Inverter(action, LeastSquares(full, loss), stages, max_evaluations=1, progress=False)
-        # in single precision it is off the group, where differences have no logarithm
+        # the element is off the group in single precision, where differences have no logarithm
         h = group.project(found.elements.double())
         for _ in range(_MAX_ROUNDS):
             before, h = h, refine(x, initial=h[None]).elements[0]
@@ -156,14 +141,14 @@ class ImageRegistration(RegistrationMethod["_Level"]):
 
 
 class _Level(NamedTuple):
-    """What descents at one size of the images have found.
+    """Ends of descents at one size of the images.
 
     Attributes:
-        elements: of the inverter, the best one first, ``[k, *element_shape]``.
-        moving: the image, with the exposure of the fixed one.
-        width: of the next robust loss; ``None`` before the first descent.
+        elements: elements of the inverter, the best one first, ``[k, *element_shape]``.
+        moving: the moving image, with the exposure of the fixed one.
+        width: width of the next robust loss; ``None`` before the first descent.
         shared: share of the contrast that both images have in common.
-        change: of the exposure, in units of the contrast.
+        change: change of the exposure, in units of the contrast.
     """
 
     elements: Tensor
@@ -174,14 +159,10 @@ class _Level(NamedTuple):
 
 
 def _exposure(residuals: PairedImages, moved: Float[Tensor, "d h w"]) -> tuple[Tensor, Tensor, float]:
-    """Gain and offset of each channel that take an image to the fixed one where both agree, ``[c, 1, 1]``.
+    """Return gain and offset of each channel that take an image to the fixed one where both agree, ``[c, 1, 1]``.
 
-    Returns the width of a loss as well, which takes the residuals that are left for normal ones with outliers. The
-    gain is the ratio of standard deviations: least squares would make it small where both have noise.
-
-    Args:
-        residuals: to the fixed image.
-        moved: image with its coverage.
+    Also returns the width of a loss that takes the remaining residuals for normal ones with outliers. The gain is the
+    ratio of standard deviations: least squares would make it small where both have noise.
     """
     image, fixed = moved[:-1].flatten(1), residuals.reference.flatten(1)
     covered = (moved[-1] > 0.5).flatten()
@@ -208,7 +189,7 @@ def _exposure(residuals: PairedImages, moved: Float[Tensor, "d h w"]) -> tuple[T
 
 
 def _standardised(moving: Tensor, fixed: Tensor) -> Tensor:
-    """The image with the mean and the standard deviation of the fixed one in each channel."""
+    """Return the image with the mean and the standard deviation of the fixed one in each channel."""
     (std, mean), (wanted, middle) = (
         torch.std_mean(image, (-2, -1), correction=0, keepdim=True) for image in (moving, fixed)
     )
@@ -217,7 +198,7 @@ def _standardised(moving: Tensor, fixed: Tensor) -> Tensor:
 
 
 def _sides(height: int, width: int) -> list[int]:
-    """Longer sides of the images of a pyramid, from the coarsest to the full one."""
+    """Return longer sides of the images of a pyramid, from the coarsest to the full one."""
     longer = max(height, width)
     sides = [longer]
     while sides[-1] >= 2 * max(_COARSEST_SIDE, _MIN_SHORTER_SIDE * longer / min(height, width)):
@@ -226,7 +207,7 @@ def _sides(height: int, width: int) -> list[int]:
 
 
 def _shrunk(image: Tensor, side: int) -> Tensor:
-    """The image with another longer side, each pixel the mean of what it covers."""
+    """Return the image with another longer side, each pixel the mean of what it covers."""
     height, width = image.shape[-2:]
     longer = max(height, width)
     if side == longer:
@@ -236,15 +217,10 @@ def _shrunk(image: Tensor, side: int) -> Tensor:
 
 
 def _shared_contrast(residuals: PairedImages, loss: GemanMcClure, moved: Float[Tensor, "d h w"]) -> float:
-    r"""One minus the ratio of :math:`|I - I_0|^2` to the sum of both variances, where the images agree.
+    r"""Return one minus the ratio of :math:`|I - I_0|^2` to the sum of both variances, where the images agree.
 
-    One for images that are the same, zero on average for images that have nothing to do with each other: by the spread
-    of the residuals alone these would be images with much noise.
-
-    Args:
-        residuals: to the fixed image.
-        loss: says where the images agree.
-        moved: image with its coverage.
+    The result is one for equal images and zero on average for unrelated ones, which the spread of the residuals alone
+    would take for images with much noise. ``loss`` says where the images agree.
     """
     image, fixed = moved[:-1].flatten(1), residuals.reference.flatten(1)
     square = (image - fixed).square().sum(0)
@@ -260,10 +236,10 @@ def _shared_contrast(residuals: PairedImages, loss: GemanMcClure, moved: Float[T
 
 
 def _blurred(image: Tensor) -> Tensor:
-    """The image under a kernel of standard deviation one pixel.
+    """Return the image under a kernel of standard deviation one pixel.
 
-    Interpolation between pixels takes a part of white noise away, most halfway between them, so that the sum of squares
-    would draw images there; of noise that is alike in neighbours it takes little.
+    Interpolation between pixels removes a part of white noise, most halfway between them, so that the sum of squares
+    would draw images there. It removes little of noise that is alike in neighbours.
     """
     if min(image.shape[-2:]) <= _BLUR_REACH:
         return image
@@ -275,7 +251,7 @@ def _blurred(image: Tensor) -> Tensor:
 
 
 def _inner(x: Tensor) -> Tensor:
-    """The image without a margin: what lay beside it in the fixed one has been blurred into that."""
+    """Return the image without a margin, into which the blur has mixed what lay beside it."""
     if min(x.shape[-2:]) <= 8 * _BLUR_REACH:
         return x
     inside = x[..., 2 * _BLUR_REACH : -2 * _BLUR_REACH, 2 * _BLUR_REACH : -2 * _BLUR_REACH]
@@ -283,7 +259,7 @@ def _inner(x: Tensor) -> Tensor:
 
 
 def _around(r: Float[Tensor, "p c"], size: torch.Size) -> Float[Tensor, "p c"]:
-    """Sums over squares of pixels as far as blurred noise is correlated."""
+    """Return sums over squares of pixels as far as blurred noise is correlated."""
     images = r.mT.unflatten(-1, tuple(size)).unsqueeze(0)
     side = 2 * _CORRELATION_REACH + 1
     return side**2 * functional.avg_pool2d(images, side, 1, _CORRELATION_REACH)[0].flatten(1).mT

@@ -22,29 +22,19 @@ from trivgeo.inversion.stages.laplace import Laplace
 from trivgeo.inversion.transformations import Transformations
 from trivgeo.verdict import Verdict
 
-_MODE_SAMPLES = 256
-"""Draws of Laplace's approximation, of whose clusters the modes are made."""
-_MODE_RADIUS = 0.1
-"""Distance within which elements are one mode, in units of the basis of the group on conditioned data."""
-_MIN_RIVAL_WEIGHT = 0.05
-"""Weight of a second mode, in units of the first one's, from which on a registration is ambiguous."""
-_MIN_AGREEMENT = 0.5
-"""Share of pixels or points that must agree."""
-_MAX_DECREMENT_IN_STDS = 0.25
-"""Distance from the minimum of the energy at the end of the descent, in standard deviations."""
+_NUM_MODE_SAMPLES = 256  # draws of Laplace's approximation, whose clusters are the modes
+_MODE_RADIUS = 0.1  # distance within which elements are one mode, in units of the basis on conditioned data
+_MIN_RIVAL_WEIGHT = 0.05  # weight of a second mode, in units of the first, from which on a registration is ambiguous
+_MIN_AGREEMENT = 0.5  # share of pixels or points that must agree
+_MAX_DECREMENT_IN_STDS = 0.25  # distance from the minimum of the energy at which a descent may end
+# length of a step to the minimum, in units of the basis on conditioned data, that is too short to matter: a hundredth
+# of a pixel in 512, where standard deviations may be less
 _MIN_STEP = 3e-5
-"""Length of a step to the minimum, in units of the basis on conditioned data, that is too short to matter: a hundredth
-of a pixel in 512, where standard deviations may be less."""
-_MAX_STD = 0.5
-"""Standard deviation of an element from which on it is not determined, in units of the basis on conditioned data."""
-_CURVATURE_ROUNDING = 1024.0
-"""Curvature, in units of the last digit of the curvature along the basis, that is rounding."""
-_UNKNOWN_STD = 1e3
-"""Standard deviation in a direction of no curvature, in units of the basis on conditioned data."""
-_RESIDUAL_ROUNDING = 1024.0
-"""Standard deviation of residuals that are all rounding, in units of the last digit of one."""
-_NORMAL_MEDIAN = 0.6744897501960817
-"""Median of the size of a standard normal number."""
+_MAX_STD = 0.5  # standard deviation beyond which an element is undetermined, in units of the basis on conditioned data
+_CURVATURE_ROUNDING_UNITS = 1024.0  # curvature that is rounding, in last digits of the curvature along the basis
+_UNKNOWN_STD = 1e3  # standard deviation in a direction of no curvature, in units of the basis on conditioned data
+_RESIDUAL_ROUNDING_UNITS = 1024.0  # standard deviation of residuals that are all rounding, in last digits of one
+_NORMAL_MEDIAN = 0.6744897501960817  # median of the size of a standard normal number
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,13 +42,13 @@ class Registration(Described):
     r"""The transformation g that takes ``moving`` to ``fixed``: ``action(r.element, moving)`` lies on ``fixed``.
 
     Attributes:
-        action: of the group on the data.
+        action: action of the group on the data.
         element: g, ``[*element_shape]``; NaN if none was `found`.
-        covariance: of v in :math:`g \exp(v)`, in the basis of the group, ``[n, n]``: that of the estimate, whose errors
-            are about normal, from the residuals at the end.
+        covariance: covariance of v in :math:`g \exp(v)`, in the basis of the group, ``[n, n]``: the covariance of the
+            estimate, whose errors are about normal, from the residuals at the end.
         modes: elements that fit about as well, g among them, for one datum, with their weights; g alone where the data
             do not determine it.
-        residual: the root of the mean square of what agrees, in units of the data.
+        residual: root mean square of the residuals that agree, in units of the data.
         found: whether there is an element of finite energy.
         verdict: whether the registration passes its own checks.
     """
@@ -87,7 +77,6 @@ class Registration(Described):
         return self.verdict.reasons
 
     def __repr__(self) -> str:
-        """The group, the residual and the trust."""
         return f"Registration(of {self.group!r}; residual {self.residual:.3g}; {self.verdict})"
 
 
@@ -96,15 +85,12 @@ Found = TypeVar("Found")
 
 @dataclass(eq=False)
 class RegistrationMethod(ABC, Generic[Found]):
-    """How the transformation between two data whose shapes were checked is found: a search, then checks.
+    """A way to find the transformation between two data whose shapes were checked: a search, then checks.
 
     Args:
-        moving: what is moved, ``[c, h, w]`` or ``[m, n]``.
-        fixed: where it is moved to.
-        group: the group of the transformation.
+        moving: the data that are moved, ``[c, h, w]`` or ``[m, n]``.
+        fixed: the data to which they are moved.
         transformations: function (count, generator) to elements from which searches start, see `register`.
-        num_starts: number of searches.
-        generator: random numbers.
     """
 
     moving: Tensor
@@ -116,27 +102,25 @@ class RegistrationMethod(ABC, Generic[Found]):
 
     @abstractmethod
     def searched(self) -> Found:
-        """Return what descents find."""
+        """Return the ends of descents."""
 
     @abstractmethod
     def judged(self, found: Found) -> Registration:
         """Return the registration after the last steps from what was ``found``, with checks, in units of the data."""
 
     def registered(self) -> Registration:
-        """Return the registration."""
+        """Return the judged registration of the search."""
         return self.judged(self.searched())
 
 
 def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None = None) -> float:
     """Return the standard deviation of normal residuals, estimated by the median of their lengths.
 
-    Args:
-        residuals: ``[q, n]``; rows that are not finite are left out.
-        part: rows with zero are left out, ``[q]``; None for none.
+    Rows that are not finite, or zero in ``part``, are left out.
     """
     r = residuals if part is None else residuals[part > 0]
     r = r[torch.isfinite(r).all(-1)]
-    # the median of |r|^2 / n is about that of one component for one, and 1 for many
+    # the median of |r|^2 / n is about that of one component for n = 1, and 1 for many
     n = residuals.shape[-1]
     middle = _NORMAL_MEDIAN**2 if n == 1 else (1 - 2 / (9 * n)) ** 3
     return math.sqrt(float(r.square().sum(-1).median()) / (n * middle)) if len(r) else math.nan
@@ -155,14 +139,12 @@ def assess(
     """Return the registration of elements h at which descents have ended: h^-1 with covariance, modes and checks.
 
     Args:
-        action: the action.
-        energy: standard deviations to energies with the robust loss of the descents.
-        x: the data, one row.
-        elements: of the inverter, ``[k, *element_shape]``.
-        smooth: (residuals ``[q, n]``, restored data) to sums over those that each is correlated with; ``None`` for
-            none.
+        energy: function of a standard deviation to the energy with the robust loss of the descents.
+        elements: elements of the inverter, ``[k, *element_shape]``.
+        smooth: (residuals ``[q, n]``, restored data) to sums over the residuals that each is correlated with; ``None``
+            for uncorrelated ones.
         part: restored data to the mask of the residuals that count; ``None`` for all.
-        digits: last digit of one in the data as they were given; ``None`` for that of ``x``.
+        digits: last digit of the number one in the data as they were given; ``None`` for that of ``x``.
     """
     group, unit = action.group, energy(1.0)
     energies = InverseProblem(action, unit).given(x, max_evaluations=1).energies(elements[None])[0]
@@ -173,7 +155,7 @@ def assess(
     r = unit.residuals(y)[0]
     around = None if smooth is None else lambda psi: smooth(psi, y)
     variance, agreement, rms = _variance(unit, r, None if part is None else part(y), group.dim, around)
-    variance = max(variance, (_RESIDUAL_ROUNDING * (torch.finfo(r.dtype).eps if digits is None else digits)) ** 2)
+    variance = max(variance, (_RESIDUAL_ROUNDING_UNITS * (torch.finfo(r.dtype).eps if digits is None else digits)) ** 2)
     posterior = InverseProblem(action, energy(math.sqrt(variance))).given(x, max_evaluations=1)
     inverse, decrement = _newton(posterior, h)
     reasons = _reasons(inverse, decrement, agreement)
@@ -189,40 +171,40 @@ def assess(
 
 
 def _newton(posterior: Posterior, h: Tensor) -> tuple[Float[Tensor, "n n"], float]:
-    """The inverse of the curvature at an element, and the distance from the minimum in standard deviations."""
+    """Return the inverse of the curvature at an element, and the distance from the minimum in standard deviations."""
     h = h[None, None]
     slope = posterior.gradient(lambda v: posterior.group.perturb(h, v), h.new_zeros(1, 1, posterior.group.dim))[0][0, 0]
     inverse = _inverse(posterior.curvature(h)[0, 0])
     step = inverse @ slope
-    # of NaN and zero `max` returns the first
+    # `max` of NaN and zero returns the first
     decrement = math.sqrt(max(float(slope @ step), 0.0)) if not float(step.norm()) < _MIN_STEP else 0.0
     return inverse, decrement
 
 
 def _modes(posterior: Posterior, elements: Tensor) -> PosteriorModes:
-    """Clusters of draws of Laplace's approximation about the ends of descents."""
+    """Return clusters of draws of Laplace's approximation about the ends of descents."""
     generator = torch.Generator(elements.device).manual_seed(0)
-    sample = Laplace(_MODE_SAMPLES)(posterior, Population.at(elements[None]), generator).elements
+    sample = Laplace(_NUM_MODE_SAMPLES)(posterior, Population.at(elements[None]), generator).elements
     kept = torch.ones(sample.shape[:2], dtype=torch.bool, device=sample.device)
     return modes_of(posterior.group, posterior.group.inverse(sample), kept, _MODE_RADIUS)
 
 
 def _single_mode(element: Tensor) -> PosteriorModes:
-    """The one mode at an element; none where it is NaN."""
+    """Return the one mode at an element; none where it is NaN."""
     found = torch.isfinite(element).all()[None, None]
     weight = found.to(element.dtype)
     return PosteriorModes(element[None, None], weight, found.long() - 1, torch.full_like(weight, math.nan))
 
 
 def _inverse(curvature: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """Invert the curvature; directions whose eigenvalue is rounding get the variance of the unknown."""
+    """Invert the curvature; directions whose eigenvalue is rounding get the variance of an unknown direction."""
     digits = torch.finfo(curvature.dtype).eps
     diagonal = curvature.diagonal()
     root = (diagonal.clamp(min=0.0) + digits * diagonal.amax() + digits**2).sqrt()
     values, vectors = torch.linalg.eigh(curvature / root / root.unsqueeze(-1))
     vectors = vectors / root.unsqueeze(-1)
     # residuals without noise would make any direction certain
-    known = values > _CURVATURE_ROUNDING * digits
+    known = values > _CURVATURE_ROUNDING_UNITS * digits
     variances = torch.where(known, 1.0 / values, _UNKNOWN_STD**2 / vectors.square().sum(0))
     return vectors @ torch.diag(variances) @ vectors.mT
 
@@ -230,8 +212,8 @@ def _inverse(curvature: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
 def _variance(
     unit: LeastSquares, r: Tensor, mask: Tensor | None, dim: int, smooth: Callable[[Tensor], Tensor] | None
 ) -> tuple[float, float, float]:
-    r"""The variance that makes the inverse of the curvature :math:`J^T W J` the covariance, the share of the residuals
-    that agree, and the root of their mean square.
+    r"""Return the variance that makes the inverse of the curvature :math:`J^T W J` the covariance, the share of the
+    residuals that agree, and their root mean square.
 
     :math:`\overline{\psi^2}\, \bar W / \overline{\psi'}^2` (Huber 1981, 7.6), with the sum of :math:`\psi` over
     neighbours in place of one factor where they are correlated.
@@ -267,7 +249,7 @@ def _largest_std(covariance: Float[Tensor, "n n"]) -> float:
 
 
 def _reasons(covariance: Float[Tensor, "n n"], decrement: float, agreement: float) -> tuple[str, ...]:
-    """Why an element is not to be trusted by itself, whatever others fit."""
+    """Return why an element is not to be trusted by itself, whatever others fit."""
     said = []
     if not agreement >= _MIN_AGREEMENT:
         said.append(f"{agreement:.0%} of the residuals agree: less than {_MIN_AGREEMENT:.0%}")
@@ -280,7 +262,7 @@ def _reasons(covariance: Float[Tensor, "n n"], decrement: float, agreement: floa
 
 
 def _rivals(modes: PosteriorModes) -> tuple[str, ...]:
-    """What is said of further modes that are about as good as the first."""
+    """Return what is to be said of further modes that are about as good as the first."""
     if modes.weights.shape[1] < 2 or not float(modes.weights[0, 1] / modes.weights[0, 0]) > _MIN_RIVAL_WEIGHT:
         return ()
     return (f"{int(modes.num_modes[0])} modes, a second one of weight {float(modes.weights[0, 1]):.2f}",)

@@ -19,8 +19,7 @@ from trivgeo.registration.record import Registration
 _NUM_STARTS_ON_PLANE = 64
 _NUM_STARTS_IN_SPACE = 512
 _NUM_STARTS_OF_IMAGES = 256
-_MAX_COORDINATES = 16
-"""Coordinates of points up to which a matrix is a cloud, more likely than an image without channels."""
+_MAX_COORDINATES = 16  # coordinates of points up to which a matrix is more likely a cloud than an image
 
 
 def register(
@@ -42,20 +41,20 @@ def register(
     ``transformations``. Images that share less than half of their contrast are not trusted. Data of half precision are
     registered in single precision, and so are the elements.
 
-    Clouds ``[m, n]`` and ``[k, n]`` are centred and scaled first, wherever the group has what that takes, so that map
-    coordinates are as good as others. In the same order they are fitted in closed form (Kabsch 1976, Umeyama 1991, the
-    direct linear transformation), from all points and from many few of them, then by a descent. In none, the distances
-    to nearest points count both ways: a scale cannot shrink a cloud to a point to make them small. The search begins
-    with rotations about the centres. With `O` and `E` it is made among reflections as well, with half of the first
-    elements; photographs are reflected only if the ``transformations`` are. Clouds are not trusted if they stay as far
-    from each other as half the distance between neighbours and a tenth of their size, in the same order as nine tenths
-    of it.
+    Clouds ``[m, n]`` and ``[k, n]`` are centred and scaled first, wherever the group has the translations and scalings
+    for it, so that map coordinates are as good as others. In the same order they are fitted in closed form (Kabsch
+    1976, Umeyama 1991, the direct linear transformation), from all points and from many subsets, then by a descent. In
+    no order, the distances to nearest points count both ways: a scale cannot shrink a cloud to a point to make them
+    small. The search begins with rotations about the centres; with `O` and `E` half of the first elements are
+    reflections. Photographs are reflected only if the ``transformations`` are. Clouds are not trusted if they stay as
+    far from each other as half the distance between neighbours and a tenth of their size, or in the same order as nine
+    tenths of it.
 
     Args:
-        moving: what is moved.
-        fixed: where it is moved to.
+        moving: the photograph or cloud that is moved.
+        fixed: the photograph or cloud to which it is moved.
         group: an action on points of the plane for photographs, of n coordinates for clouds.
-        matched: whether point i of one cloud belongs to point i of the other; default: if that fits.
+        matched: whether point i of one cloud belongs to point i of the other; default: whether that fits.
         transformations: distribution of elements to begin with, such as those of `trivgeo.inversion.transformations`.
         num_starts: number of elements to begin with; default 256 for photographs, 64 for clouds on the
             plane, 512 in space.
@@ -97,13 +96,13 @@ def register(
         hint = "crop or pad both to one size"
         raise ShapeError(f"fixed: expected an image {list(moving.shape)}, as moving, got {list(fixed.shape)}; {hint}")
     if matched is not None:
-        raise ConfigurationError("matched: expected none for photographs")
+        raise ConfigurationError(f"matched: expected None for photographs, got {matched!r}")
     ImageWarp(group).check_data(moving, "moving")
     return ImageRegistration(moving, fixed, group, transformations, number, generator).registered()
 
 
 def _checked(name: str, value: Tensor) -> Tensor:
-    """A finite image or cloud."""
+    """Return an image or a cloud if it is finite."""
     if isinstance(value, Tensor | np.ndarray) and value.dtype in (torch.uint8, np.uint8):
         raise ConfigurationError(f"{name}: expected floating-point numbers, such as image / 255.0, got {value.dtype}")
     value = check_tensor(name, value).detach()

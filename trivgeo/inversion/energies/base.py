@@ -25,40 +25,34 @@ class DataEnergy(Described, ABC):
 
     @abstractmethod
     def __call__(self, x: Any) -> Float[Tensor, " batch"]:
-        """One energy for each datum."""
+        """Return one energy for each datum, ``[batch]``."""
 
     def prepare(self, action: Action, x: Any) -> Any:
-        """Return a smaller datum that has the same energy after every transformation; computed once for a batch.
+        """Return smaller data with the same energy after every transformation, by default ``x``; once for a batch.
 
         Args:
             action: action of the transformations.
             x: data, one batch dimension.
-
-        Returns:
-            The reduced data; by default ``x`` itself.
         """
         return x
 
     def select(self, action: Action, g: Tensor, x: Any) -> Any:
-        """A smaller datum with the same energy and gradient after the transformation ``g``; no gradients flow here.
+        """Return a smaller datum with the same energy and gradient after ``g``; no gradients flow here.
 
         Args:
             action: the action that follows.
             g: elements ``[b, *chains, *element_shape]``.
-            x: what `prepare` returned, with dimensions of size one for the chains.
+            x: data that `prepare` returned, with dimensions of size one for the chains.
         """
         return x
 
     def transformation_energy(self, action: Action, g: Tensor, x: Any) -> Tensor | None:
-        """Return an energy of the transformation itself, which is added to the energy of ``g.x``.
+        """Return energies of the transformation, ``[b, *chains]``, to be added; ``None``, the default, for zero.
 
         Args:
             action: action of the transformations.
             g: elements ``[b, *chains, *element_shape]``.
             x: data, see `select`.
-
-        Returns:
-            Energies ``[b, *chains]``; ``None``, the default, for zero.
         """
         return None
 
@@ -69,18 +63,18 @@ class CurvedEnergy(DataEnergy):
 
     @abstractmethod
     def curvature(self, x: Callable[[Tensor], Any], v: Float[Tensor, "*batch n"]) -> Float[Tensor, "rows n n"]:
-        """The curvature of ``self(x(v))`` by v, where x makes a batch of data from vectors, each row by itself.
+        """Return the curvature of ``self(x(v))`` by v, where x makes a batch of data from vectors, each row by itself.
 
         Args:
             x: vectors ``[*batch, n]`` to data whose one batch dimension holds the rows of that batch.
-            v: where.
+            v: the vectors at which the curvature is taken.
         """
 
     def closed_form_curvature(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "b *chains n n"] | None:
-        """The curvature of the energy of restored data by v in ``g exp(v)``; ``None``, the default, for `curvature`.
+        """Return the curvature of the energy of restored data by v in ``g exp(v)``; by default ``None``: `curvature`.
 
         Args:
-            action: of the transformations.
+            action: action of the transformations.
             g: elements to be undone, ``[b, *chains, *element_shape]``.
             x: data, see `DataEnergy.select`.
         """
@@ -99,10 +93,9 @@ class CurvedResiduals(ABC):
     def curvature(
         self, action: Action, g: Tensor, x: Any, weights: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "b *chains n n"] | None:
-        """``J^T W J`` with J the Jacobian of the residuals of restored data by v in ``g exp(v)``.
+        """Return ``J^T W J`` with J the Jacobian of the residuals of restored data by v in ``g exp(v)``.
 
         Args:
-            action: see `CurvedEnergy.closed_form_curvature`, like ``g`` and ``x``.
             weights: squares of residuals ``[rows, q]`` to W.
 
         Returns:

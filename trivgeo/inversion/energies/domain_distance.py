@@ -28,8 +28,8 @@ class DomainDistance(DataEnergy):
         + \sum_{c \in (x, t)} (\min c_q - c^-)^2 + (\max c_q - c^+)^2
 
     with :math:`c_0` the jets of the initial condition and :math:`c_q` the query points; x and u stand for all their
-    coordinates. The query points are so taken to fill the domain; without ``fill`` they must only lie in it, and the
-    second line counts what sticks out.
+    coordinates. The second line assumes that the query points fill the domain; without ``fill`` they need only lie in
+    it, and the second line counts their distance to it.
 
     Where the action moves one x and t projectively, the extremes of the query points are reached on their convex hull
     while its denominator keeps its sign (`OperatorAction` makes the result NaN otherwise): four points for a box of any
@@ -92,9 +92,7 @@ class DomainDistance(DataEnergy):
         return OperatorInput(initial, hull_points(x.query))
 
     def select(self, action: Action, g: Tensor, x: OperatorInput) -> OperatorInput:
-        """Return the part of the inputs that the energy reads after ``g``: the ends of the initial line and its
-        extreme u.
-        """
+        """Keep the ends of the initial line and the points of extreme u, which alone the energy reads after ``g``."""
         assert isinstance(action, OperatorAction)
         if not _moves_hulls(action, x) or self.u is None:
             return x
@@ -105,7 +103,7 @@ class DomainDistance(DataEnergy):
 
 
 def _ranges(name: str, ranges: Interval | Sequence[Interval]) -> Float[Tensor, "n 2"]:
-    """One range or several, each finite and not empty."""
+    """Return one range or several, ``[n, 2]``, if each is finite and not empty."""
     several = torch.tensor(ranges, dtype=torch.float64).reshape(-1, 2)
     if not bool(torch.isfinite(several).all() and (several[:, 0] < several[:, 1]).all()):
         raise DomainError(f"{name}: expected a finite range (low, high), got {ranges}")
@@ -118,12 +116,12 @@ def _moves_hulls(action: OperatorAction, x: OperatorInput) -> bool:
 
 
 def _gather_points(points: Tensor, index: Tensor) -> Tensor:
-    """Points ``[*batch, k, n]`` at indices ``[*batch, k]``."""
+    """Return points ``[*batch, k, n]`` at indices ``[*batch, k]``."""
     return points.gather(-2, index.unsqueeze(-1).expand(*index.shape, points.shape[-1]))
 
 
 def _box_distance(points: Tensor, box: Constant, *, outside_only: bool = False) -> Tensor:
-    """Squared distance of the extremes of points ``[*batch, p, n]`` to a box ``[n, 2]``, or of those outside it."""
+    """Return the squared distance of the extremes of points ``[*batch, p, n]`` to a box ``[n, 2]``."""
     low, high = box.matching(points).unbind(-1)
     below, above = low - points.amin(-2), points.amax(-2) - high
     if outside_only:
@@ -132,7 +130,7 @@ def _box_distance(points: Tensor, box: Constant, *, outside_only: bool = False) 
 
 
 def hull_points(points: Float[Tensor, "b q 2"]) -> Float[Tensor, "b h 2"]:
-    """The vertices of each convex hull, the first one repeated where a hull has fewer; all points if degenerate."""
+    """Return the vertices of each convex hull, the first repeated where a hull has fewer; all points if degenerate."""
     hulls = []
     for cloud, kept in zip(points, _not_inside(points), strict=True):
         outer = cloud[kept]
@@ -148,7 +146,7 @@ def hull_points(points: Float[Tensor, "b q 2"]) -> Float[Tensor, "b h 2"]:
 def _not_inside(points: Float[Tensor, "b q 2"]) -> Bool[Tensor, "b q"]:
     """False inside the quadrangle of the points that are extreme along the diagonals (Akl and Toussaint 1978).
 
-    Leaves a few hundred of the ten thousands of points of a grid, which makes a hull many times as fast.
+    It keeps a few hundred of the ten thousands of points of a grid, which makes a hull many times as fast.
     """
     if points.shape[-2] == 0:
         return points.new_ones(points.shape[:-1], dtype=torch.bool)
@@ -177,11 +175,11 @@ class GaussianInitialEnergy(DataEnergy):
     above :math:`\epsilon`, and the rest r: the negative log-likelihood of a Gaussian with mean and covariance of
     the training set, the variance in all other directions raised to :math:`\epsilon^2`.
 
-    The box alone finds a transformation because the query points are known to fill the training domain. Where they
-    need not, give a box with ``fill=False``: the initial condition then says what the query points do not.
+    The box alone finds a transformation because the query points fill the training domain. Where they need not, give
+    a box with ``fill=False``: the initial condition then determines the transformation.
 
     Args:
-        box: the distance of the points to their places.
+        box: distance of the points to the training domain.
         sensors: positions x, ``[m]``; initial conditions are brought there by `trivgeo.actions.interpolate`.
         samples: initial conditions of the training set at the sensors, ``[n, m]``.
         weight: w, positive.

@@ -23,7 +23,7 @@ class FieldBox(DataEnergy):
     the differences of the first points, times and edges of the two boxes; the counterpart of `DomainDistance`.
 
     Args:
-        grid: of the training set, that of one field or of several which share it.
+        grid: grid of the training set, of one field or of several that share it.
 
     Raises:
         DomainError: the fields have different grids.
@@ -37,7 +37,7 @@ class FieldBox(DataEnergy):
         self._origin, self._steps = Constant(origin[0]), Constant(steps[0])
 
     def __call__(self, x: Field) -> Float[Tensor, " batch"]:
-        """One energy for each field.
+        """Return one energy for each field.
 
         Raises:
             ShapeError: the field has other times or axes.
@@ -61,7 +61,7 @@ class FieldSpectrum(DataEnergy):
     all.
 
     Args:
-        box: the distance of the grid.
+        box: distance of the grids.
         samples: values of initial conditions of the training set, ``[m, c, s, *n]``.
         weight: w, positive.
         floor: :math:`\epsilon` relative to the largest standard deviation of a mode, positive.
@@ -129,11 +129,11 @@ class FieldComponents(DataEnergy):
         self._rest = factor / epsilon
         self._mean = Constant(mean)
         self._components = Constant(vectors[kept].mT)
-        # |z|^2 and what |r|^2 = |u|^2 - |coordinates|^2 has too much
+        # |r|^2 = |u|^2 - |coordinates|^2: the weight of the coordinates is that of |z|^2 less that of |r|^2
         self._weights = Constant((factor / deviations[kept]).square() - self._rest**2)
 
     def __call__(self, x: Field) -> Float[Tensor, " batch"]:
-        """One energy for each field.
+        """Return one energy for each field.
 
         Raises:
             ShapeError: the field has other numbers of points, or see `FieldBox`.
@@ -149,5 +149,5 @@ class FieldComponents(DataEnergy):
 
 
 def _modes(values: Tensor) -> Tensor:
-    """The Fourier modes of ``[b, c, s, *n]``."""
+    """Return the Fourier modes of ``[b, c, s, *n]``."""
     return torch.fft.rfftn(values, dim=tuple(range(3, values.ndim)), norm="forward")

@@ -35,14 +35,14 @@ class GemanMcClure(Described):
         self.width = check_positive("width", width)
 
     def __call__(self, squares: Float[Tensor, "*batch q"]) -> Float[Tensor, "*batch q"]:
-        """The losses."""
+        """Return the losses of ``squares``."""
         square = self.width**2
         return square * squares / (square + squares)
 
 
 @checked
 class Trimmed(Described):
-    """The smallest squares of each datum, a given share of them; zero for the others (Chetverikov et al. 2002).
+    """The loss that keeps a share of the squares of each datum, the smallest (Chetverikov et al. 2002); else zero.
 
     Of equal squares as many stay as the share leaves room for. For data of which a known share has no counterpart:
     partial overlap, outliers.
@@ -60,11 +60,10 @@ class Trimmed(Described):
         self.keep = keep
 
     def __call__(self, squares: Float[Tensor, "*batch q"]) -> Float[Tensor, "*batch q"]:
-        """The losses."""
         if squares.shape[-1] == 0:
             raise ShapeError(f"squares: expected at least one for each datum, got {list(squares.shape)}")
         number = max(1, round(self.keep * squares.shape[-1]))
-        # by rank, NaN last: a bound on the values would keep all that are equal to it
+        # ranks, NaN last, decide: a bound on the values would keep all values that are equal to it
         index = squares.detach().topk(number, dim=-1, largest=False, sorted=False).indices
         kept = torch.zeros_like(squares, dtype=torch.bool).scatter(-1, index, True)
         return torch.where(kept, squares, 0.0)

@@ -40,7 +40,7 @@ class PairedImages(nn.Module, CurvedResiduals):
 
     .. math:: r_p = (I(p) - m(p)\, I_0(p)) / \sqrt{\bar m}, \quad \bar m = \textstyle\sum_p m(p)^2 / |P|
 
-    Pixels that a warp does not cover count for nothing, and those it does for so much more that no transformation gains
+    Pixels that a warp does not cover count for nothing, and the covered ones so much more that no transformation gains
     by a small overlap.
 
     ```python
@@ -128,7 +128,7 @@ class PairedImages(nn.Module, CurvedResiduals):
     def _normal_matrix(
         self, values: Tensor, along: list[Tensor], fields: list[Tensor], weights: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "b k n n"]:
-        """``J^T W J`` of values and their derivatives by x and y of pixels, ``[b, k, channels, pixels]``."""
+        """Return ``J^T W J`` for values and their derivatives by x and y of pixels, ``[b, k, channels, pixels]``."""
         reference = self.reference.flatten(1).to(values.dtype)
         image, cover = values[..., :-1, :], values[..., -1:, :]
         share = cover.square().mean((-2, -1), keepdim=True)
@@ -151,7 +151,7 @@ class PairedImages(nn.Module, CurvedResiduals):
         return torch.where(enough, h, torch.nan)
 
     def _fields(self, group: LieGroup, points: PointAction, pixels: Tensor) -> list[Float[Tensor, "n p"]]:
-        """Return both components of the vector fields of the basis, which are those of the step before."""
+        """Return both components of the vector fields of the basis; those of the last group are kept."""
         known = self._known
         if known is None or known[0] is not group or known[1].dtype != pixels.dtype or known[1].device != pixels.device:
             self._known = known = (group, pixels[:0], _fields(group, points, pixels))
@@ -165,7 +165,7 @@ class PairedImages(nn.Module, CurvedResiduals):
 
 
 def _with_derivatives(points: PointAction, g: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The points g p, and their derivatives by both coordinates of p, ``[b, k, p, 2]`` each."""
+    """Return the points g p, and their derivatives by both coordinates of p, ``[b, k, p, 2]`` each."""
     directions = torch.eye(2, dtype=p.dtype, device=p.device).unsqueeze(1).expand(2, len(p), 2)
     source, moved = torch.func.vmap(
         lambda t: torch.func.jvp(lambda q: points(g, q), (p,), (t,)),  # type: ignore[misc]
@@ -175,7 +175,7 @@ def _with_derivatives(points: PointAction, g: Tensor, p: Tensor) -> tuple[Tensor
 
 
 def _fields(group: LieGroup, points: PointAction, p: Tensor) -> list[Float[Tensor, "n p"]]:
-    """Both components of the vector fields of the basis at points."""
+    """Return both components of the vector fields of the basis at points."""
     identity = group.identity(dtype=p.dtype, device=p.device)
     zero, eye = p.new_zeros(group.dim), torch.eye(group.dim, dtype=p.dtype, device=p.device)
 

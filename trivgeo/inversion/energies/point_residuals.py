@@ -14,15 +14,15 @@ from trivgeo.actions import Referenced
 from trivgeo.checks import check_type, checked, promoted
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 
-_NUM_NEIGHBOURS = 10  # points of a reference, the point itself among them, that make its normal
+_NUM_NEIGHBOURS = 10  # nearest points of a reference, the point itself among them, that give a normal
 
 
 @checked
 def with_normals(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k m"]:
-    """Clouds with the normals of the surfaces that they lie on, ``[*batch, k, 2 n]``, for `NearestPoints`.
+    """Return clouds with the normals of their surfaces, ``[*batch, k, 2 n]``, for `NearestPoints`.
 
     Args:
-        points: of the surfaces; the normal at each is the direction in which its ten nearest ones vary least.
+        points: points of the surfaces; the normal at each is the direction in which its ten nearest ones vary least.
 
     Raises:
         ShapeError: they are no clouds.
@@ -36,13 +36,9 @@ def with_normals(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k
 
 
 def normals_of(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k n"]:
-    """Return unit normals of clouds: at each point, the direction in which its nearest neighbours vary least.
+    """Return unit normals ``[*batch, k, n]``: at each point, the direction in which its nearest neighbours vary least.
 
-    Args:
-        points: clouds ``[*batch, k, n]``.
-
-    Returns:
-        Normals ``[*batch, k, n]``, without gradients; their sign is arbitrary.
+    Normals have no gradient, and an arbitrary sign.
     """
     clouds = points.detach().double().cpu().reshape(-1, *points.shape[-2:])
     number = min(_NUM_NEIGHBOURS, clouds.shape[1])
@@ -66,7 +62,7 @@ def nearest_indices(
     Args:
         x: the points; ``[b, m, n]`` if each of b clouds has a reference of its own.
         reference: ``[k, n]``, or ``[b, k, n]`` for references of their own.
-        tree: of the one reference, for points on the CPU; without it all distances are computed, in parts.
+        tree: search tree of the one reference, for points on the CPU; else all distances are computed, in parts.
     """
     index: Tensor = _Nearest.apply(x, reference, tree)
     return index

@@ -25,7 +25,7 @@ class WrappedEnergy(nn.Module, DataEnergy):
 
     Args:
         energy: a `DataEnergy`, or a function or module from a batch of data to energies ``[batch]``.
-        weight: of what is added.
+        weight: factor of the added energy.
 
     Raises:
         ConfigurationError: the weight is not positive and finite, or the energy is not callable.
@@ -63,8 +63,8 @@ class FramedEnergy(WrappedEnergy):
     .. math:: E(y) + \frac{w}{|P|} \sum_{p \in P} \sum_{i=1}^{2} \max(|q_i(p)| - s_i, 0)^2
 
     with P the pixels of the warped image y, q(p) where each is read in the given one, and s_i half the sides of its
-    frame, one for the longer. It holds back transformations that shrink the image to nothing or push it out of its
-    frame, which an energy that reads the warped image alone may like.
+    frame, one for the longer. It penalises transformations that shrink the image to nothing or push it out of its
+    frame, which an energy that reads the warped image alone may prefer.
 
     Args:
         energy: an energy of images ``[b, c, h, w]``, for an `ImageWarp`.
@@ -78,7 +78,7 @@ class FramedEnergy(WrappedEnergy):
         super().__init__(energy, weight)
 
     def added_energy(self, action: Action, g: Tensor, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*out"]:
-        """The squared amount by which the grid leaves the frame.
+        """Return the squared amount by which the grid leaves the frame.
 
         Raises:
             ConfigurationError: the action is not an `ImageWarp`.
@@ -94,12 +94,12 @@ class FramedEnergy(WrappedEnergy):
 class PriorEnergy(WrappedEnergy):
     r"""An energy of data plus that of a normal prior of the transformation: :math:`E(y) + \frac{w}{2} |\log g|^2`.
 
-    The length is that of coordinates in a basis, in which the transformations expected have unit spread. With w the
-    temperature it is the prior of a posterior :math:`e^{-E / T}`; it holds back transformations that leave nothing of
-    a datum, which many an energy likes. Infinite where g has no logarithm.
+    The length is measured in a basis in which the expected transformations have unit spread. With w the temperature
+    the sum is that of a posterior :math:`e^{-E / T}` with this prior. It penalises transformations that erase a
+    datum, which many energies prefer. Infinite where g has no logarithm.
 
     Args:
-        energy: of data.
+        energy: energy of data.
         scale: the basis ``[n, n]``, see `trivgeo.groups.LieGroup`.
         weight: w.
 
@@ -114,7 +114,7 @@ class PriorEnergy(WrappedEnergy):
         self.basis = Basis(scale, len(scale))
 
     def added_energy(self, action: Action, g: Tensor, x: Any) -> Float[Tensor, "*out"]:
-        """Half the squared length, the same for an element and its inverse."""
+        """Return half the squared length, the same for an element and its inverse."""
         v = self.basis.from_natural(action.group.basis.to_natural(action.group.log(g)))
         length = 0.5 * v.square().sum(-1)
         return torch.where(torch.isfinite(length), length, torch.inf)

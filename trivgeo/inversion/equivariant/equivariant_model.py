@@ -36,9 +36,9 @@ class EquivarianceError(NamedTuple):
     r"""Measured errors :math:`|\tilde f(h.x) - h.\tilde f(x)| / |h.\tilde f(x)|`.
 
     Attributes:
-        median: of all that are defined.
-        worst: the largest of them; infinite where a prediction is not finite.
-        errors: of each element h and datum x, ``[num_elements, b]``; NaN where h.x is not defined.
+        median: median of all that are defined.
+        worst: largest of them; infinite where a prediction is not finite.
+        errors: errors of each element h and datum x, ``[num_elements, b]``; NaN where h.x is not defined.
     """
 
     median: float
@@ -52,7 +52,7 @@ class EquivarianceError(NamedTuple):
         Args:
             outputs: predictions of moved data.
             expected: moved predictions.
-            valid: where moved data are defined.
+            valid: mask of the moved data that are defined.
         """
         difference, size = ((y.flatten(1)).norm(dim=-1) for y in (outputs - expected, expected))
         errors = difference / size.clamp(min=torch.finfo(difference.dtype).tiny)
@@ -79,14 +79,14 @@ class TestTimeEquivariant(nn.Module):
     network keeps its mode, training or evaluation; the inverter's energy is evaluated in evaluation mode.
 
     Args:
-        network: batch of data to batch of outputs.
-        inverter: finds g.
-        output_action: how g acts on outputs; ``None`` for an invariant prediction.
-        ensemble: ``"best"`` takes the hypothesis of lowest energy, ``"mean"`` averages the predictions over the
-            usable hypotheses, with the weights of a `PosteriorSample` if there are any; it needs
-            outputs that are floating-point or complex.
-        initial: data to elements ``[b, *element_shape]`` from which the inverter starts: an equivariant frame, such as
-            centre and principal axes of a cloud, makes all that follows the same for moved data.
+        network: function from a batch of data to a batch of outputs.
+        inverter: inverter that finds g.
+        output_action: action of g on outputs; ``None`` for an invariant prediction.
+        ensemble: ``"best"`` takes the hypothesis of lowest energy, ``"mean"`` averages the predictions over the usable
+            hypotheses, with the weights of a `PosteriorSample` if there are any; outputs must be floating-point or
+            complex.
+        initial: function from data to elements ``[b, *element_shape]`` from which the inverter starts. An equivariant
+            frame, such as centre and principal axes of a cloud, makes all that follows the same for moved data.
 
     Raises:
         ConfigurationError: the groups of inverter and output action differ, or an unknown ensemble.
@@ -167,7 +167,7 @@ class TestTimeEquivariant(nn.Module):
             x: data of the inverter, see `Inverter.forward`. Elements are drawn anew for each size of images in a list.
             num_elements: m, the number of elements h.
             transformations: their distribution; default exp of standard normal vectors in the group's basis.
-            generator: of elements and inverter.
+            generator: random numbers of elements and inverter.
 
         Raises:
             ConfigurationError: the outputs are labels or truth values.
@@ -211,7 +211,7 @@ class TestTimeEquivariant(nn.Module):
             ShapeError: the result is not of these data, or the network returns other numbers of outputs.
             ConfigurationError: a mean of outputs that are labels or truth values, or data in a dtype that the network
                 does not take.
-            DomainError: none was found for some datum, and the network's outputs cannot be NaN.
+            DomainError: no hypothesis was found for some datum, and the network's outputs cannot be NaN.
         """
         x = on_device(with_tensors("x", x), result.elements.device)
         if is_list_of_images(self.inverter.action, x):

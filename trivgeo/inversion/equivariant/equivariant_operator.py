@@ -33,34 +33,34 @@ from trivgeo.symmetry import find_symmetries
 
 _BOX_STEPS = 10  # Gauss-Newton steps for the box, which converge quadratically near the end
 _TIME_STEPS = 5  # steps that follow where times are wanted
-_STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.02)  # tried in turn until the distance falls
-_MIN_SINGULAR_VALUE = 1e-8  # in units of the largest; smaller ones are zero
-_ROUNDING = 100.0  # differences below this many units of rounding are none
-_MAX_BOX_ERROR = 1e-3  # relative to the edges of the box: beyond it no transformation leads there
+_STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.02)  # fractions of a step, tried in turn until the distance falls
+_MIN_SINGULAR_VALUE = 1e-8  # singular value, in units of the largest, below which it counts as zero
+_MAX_ROUNDING_UNITS = 100.0  # units of rounding below which a difference counts as zero
+_MAX_BOX_ERROR = 1e-3  # error relative to the edges of the box, beyond which no transformation leads there
 _LANDING_REACH = 0.15  # share of the time from the first to the last node within which a node is landed on
 
-_NUM_STARTS = 4  # of Newton's method
+_NUM_STARTS = 4  # starts of Newton's method
 _NEWTON_STEPS = 12
-_START_NOISE = GeometricSchedule(0.05, 0.3)  # by which the starts differ
-_PROBE_SIZE = 0.1  # of the elements by which volumes of values are compared
-_MIN_LOG_VOLUME = 1e-8  # smaller logarithms of volumes are rounding
+_START_NOISE = GeometricSchedule(0.05, 0.3)  # noise by which the starts differ
+_PROBE_SIZE = 0.1  # size of the elements by which volumes of values are compared
+_MIN_LOG_VOLUME = 1e-8  # logarithm of a volume below which it is rounding
 
-_MAX_TIME_BEFORE = 1e-6  # share of that time before the initial field, which is rounding
-_MAX_INTERPOLATION_ERROR = 0.1  # relative error of a solution between times of the network, as it is estimated
+_MAX_TIME_BEFORE = 1e-6  # share of the same time before the initial field, which is rounding
+_MAX_INTERPOLATION_ERROR = 0.1  # estimated relative error of a solution between times of the network
 _MAX_EXTRAPOLATION = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
 
 
 class TrainingFrame:
     r"""The box of a training set at its first time, and the times of a network's predictions.
 
-    `settle` corrects transformations so that :math:`g^{-1}` takes the box of a field to that of the training set, and,
-    with what freedom is left, the last time that is wanted to one that the network predicts: Gauss and Newton's steps
-    of least length in the group's basis.
+    `settle` corrects transformations so that :math:`g^{-1}` takes the box of a field to that of the training set. The
+    freedom that is left takes the last time that is wanted to one that the network predicts. Both are found by
+    Gauss and Newton's steps of least length in the group's basis.
 
     Args:
-        grid: of the training set, at one time, which all fields share or one of them.
-        counts: the numbers of points along the axes.
-        times: of predictions, counted from the initial field.
+        grid: grid of the training set at one time, shared by all fields or of one of them.
+        counts: numbers of points along the axes.
+        times: times of predictions, counted from the initial field.
 
     Raises:
         DomainError: the fields have different grids.
@@ -76,9 +76,9 @@ class TrainingFrame:
         self._size = float(edges.norm(dim=-1).max())
 
     def free_directions(self, action: FieldAction) -> Float[Tensor, "k n"]:
-        """Return a basis of the algebra vectors of ``action`` that leave the box alone, to first order.
+        """Return a basis of the algebra vectors of ``action`` that keep the box in place, to first order.
 
-        The box of a field determines its transformation, up to isolated elements, where there are none.
+        Where there are none, the box of a field determines its transformation, up to isolated elements.
         """
         corners = self._corners.matching(torch.empty(0, dtype=torch.float64))[None]
         zero = torch.zeros(1, action.group.dim, dtype=torch.float64)
@@ -90,10 +90,7 @@ class TrainingFrame:
         """Return transformations that take boxes of fields to that of the training set.
 
         Args:
-            action: the action on fields.
-            g: estimates of them, ``[b, *element_shape]``.
-            grid: of initial fields, ``[b, 1, ...]``.
-            last: the last time that is wanted for each; ``None`` to leave times alone.
+            last: the last time wanted for each field; ``None`` to leave times alone.
 
         Raises:
             DomainError: no transformation that was reached takes some box there; the message says which.
@@ -121,13 +118,7 @@ class TrainingFrame:
         return g
 
     def approach(self, action: FieldAction, g: Tensor, grid: Grid) -> Tensor:
-        """Return transformations that take boxes of fields to that of the training set, or nearer.
-
-        Args:
-            action: see `settle`, like ``g``.
-            g: estimates.
-            grid: where the fields are, see `settle`.
-        """
+        """Return transformations that take boxes of fields to that of the training set, or nearer, see `settle`."""
         corners = _corners(grid, self.counts).expand(len(g), -1, -1)
         for _ in range(_BOX_STEPS):
             if self._is_there(self._off(action, g, corners)):
@@ -137,20 +128,20 @@ class TrainingFrame:
 
     @staticmethod
     def _is_there(off: Tensor) -> bool:
-        """Whether differences are rounding, for all fields."""
-        return bool((off.abs() <= _ROUNDING * torch.finfo(off.dtype).eps).all())
+        """Return whether differences are rounding, for all fields."""
+        return bool((off.abs() <= _MAX_ROUNDING_UNITS * torch.finfo(off.dtype).eps).all())
 
     def _wanted(self, corners: Tensor, last: Tensor) -> Tensor:
-        """The first corners at the last times, ``[b, 1, d + 1]``."""
+        """Return the first corners at the last times, ``[b, 1, d + 1]``."""
         return torch.cat([corners[:, :1, :-1], last[:, None, None].to(corners)], -1)
 
     def _off(self, action: FieldAction, g: Tensor, corners: Tensor) -> Float[Tensor, "b m"]:
-        """The differences of the corners, in units of the longest edge."""
+        """Return the differences of the corners, in units of the longest edge."""
         target = self._corners.matching(corners)
         return ((action.point_action(action.group.inverse(g), corners) - target) / self._size).flatten(-2)
 
     def _late(self, action: FieldAction, g: Tensor, wanted: Tensor) -> Float[Tensor, "b 1"]:
-        """The difference of the wanted time to the node that is to be landed on; zero where none is."""
+        """Return the difference of the wanted time to the node that is to be landed on; zero where none is."""
         target = self._corners.matching(wanted)
         nodes = torch.tensor(self.times, dtype=wanted.dtype, device=wanted.device)
         elapsed = (action.point_action(action.group.inverse(g), wanted) - target[:1])[..., -1]  # [b, 1]
@@ -159,7 +150,7 @@ class TrainingFrame:
         return torch.where(lands, (elapsed - near) / nodes[-1], 0.0)
 
     def _step(self, action: FieldAction, g: Tensor, corners: Tensor, wanted: Tensor | None) -> Tensor:
-        """One step, as much of it as brings the box nearer, or keeps it there."""
+        """Return elements after as much of a step as brings the box nearer, or keeps it there."""
         group = action.group
         zero = g.new_zeros(len(g), group.dim)
 
@@ -177,7 +168,7 @@ class TrainingFrame:
         moved = group.compose(g, group.exp(shares * step))  # [shares, b, *element_shape]
         error = self._off(action, moved, corners).norm(dim=-1)
         error = torch.where(torch.isfinite(error), error, torch.inf)
-        # the whole step where it leads as near as rounding lets it
+        # the whole step where it leads as near as rounding allows
         chosen = torch.where(error[0] <= 10 * _rtol(g), 0, error.argmin(0))
         least = error.gather(0, chosen[None])[0]
         better = (least < before.norm(dim=-1)) | (least <= 10 * _rtol(g))
@@ -187,7 +178,7 @@ class TrainingFrame:
     def _landing(
         self, action: FieldAction, g: Tensor, wanted: Tensor, step: Tensor, inverse: Tensor, jacobian: Tensor
     ) -> Tensor:
-        """The step for the time, in directions that leave the box alone."""
+        """Return the step for the time, in directions that keep the box in place."""
         group, zero = action.group, torch.zeros_like(step)
 
         def late(v: Tensor) -> Tensor:
@@ -202,7 +193,7 @@ class TrainingFrame:
 
 
 def _corners(grid: Grid, counts: torch.Size) -> Float[Tensor, "*batch m n"]:
-    """The first point and the ends of the axes (a period away) at the first time, ``[*batch, d + 1, d + 1]``."""
+    """Return the first point and the ends of the axes (a period away) at the first time, ``[*batch, d + 1, d + 1]``."""
     origin, steps = grid.origin[..., :1, :], grid.steps[..., 0, :, :]
     edges = torch.tensor(counts).to(steps).unsqueeze(-1) * steps
     return torch.cat([origin, origin + torch.cat([edges, torch.zeros_like(edges[..., :1])], -1)], -2)
@@ -221,9 +212,9 @@ class OperatorSymmetries(NamedTuple):
     """The symmetries of an equation that fields on their grids can follow.
 
     Attributes:
-        action: of the group of those.
-        equation: for interpolation in time; ``None`` where fields are not periodic.
-        lines: of a report: which they are, and what is left out.
+        action: action of the group of those symmetries.
+        equation: equation for interpolation in time; ``None`` where fields are not periodic.
+        lines: lines of a report: the symmetries, and what is left out.
         is_affine: whether unknowns change affinely at each place and time.
     """
 
@@ -238,11 +229,6 @@ def clean_fields(
 ) -> Field:
     """Return the initial fields of a training set.
 
-    Args:
-        clean: fields, or values on a grid of a box.
-        box: the range of each x, for values.
-        periodic: whether the box is periodic, in all or in each direction.
-
     Raises:
         ConfigurationError: values without a box, or a box beside fields, or neither fields nor values.
         ShapeError: fewer than two fields, or several times, or no batch dimension.
@@ -250,7 +236,7 @@ def clean_fields(
     """
     if isinstance(clean, Field):
         if box is not None:
-            raise ConfigurationError("box: expected none beside a Field, which has its grid")
+            raise ConfigurationError(f"box: expected None beside a Field, which has its grid, got {box}")
         fields = clean
     elif box is None:
         raise ConfigurationError("box: expected the range of each x for clean values without a grid, or a Field")
@@ -270,13 +256,11 @@ def clean_fields(
 def symmetries_of(
     equation: Any, parameters: Mapping[str, float], periodic: Sequence[bool], unknowns: int
 ) -> OperatorSymmetries:
-    """The symmetries of an equation with numbers for its parameters, as far as fields can follow them.
+    """Return the symmetries of an equation with numbers for its parameters, as far as fields can follow them.
 
     Args:
         equation: text, SymPy equations, or a `trivgeo.pde.EvolutionEquation`.
         parameters: a number for each parameter.
-        periodic: whether fields are periodic along each axis of space.
-        unknowns: the number that fields have.
 
     Raises:
         ConfigurationError: as for `trivgeo.pde.SpectralEquation.from_equation`, or no symmetry is left.
@@ -321,16 +305,7 @@ def symmetries_of(
 
 
 def search_for(found: OperatorSymmetries, clean: Field, frame: TrainingFrame) -> tuple[Inverter, str]:
-    """Choose a search for the transformation that moved a field out of a set.
-
-    Args:
-        found: the transformations.
-        clean: fields of the set.
-        frame: where these fields lie.
-
-    Returns:
-        The inverter, and a sentence that describes it.
-    """
+    """Choose a search for the transformation that moved a field out of a set; return it, and a sentence about it."""
     action = found.action
     spectrum = all(action.periodic)
     values = FieldSpectrum(FieldBox(clean.grid), clean.values) if spectrum else FieldComponents(clean)
@@ -352,11 +327,7 @@ def search_for(found: OperatorSymmetries, clean: Field, frame: TrainingFrame) ->
 
 
 class _OnBox(Stage):
-    """Elements are corrected so that they take the boxes of fields to that of the training set.
-
-    Args:
-        frame: the box.
-    """
+    """Corrects elements so that they take the boxes of fields to that of the training set."""
 
     def __init__(self, frame: TrainingFrame) -> None:
         self.frame = frame
@@ -374,9 +345,9 @@ class FieldDensity(DataEnergy):
 
     .. math:: E(g^{-1} . u) - 2 \bar E \, \frac1n \sum \log |\partial u' / \partial u|
 
-    with :math:`\bar E` the mean energy of clean fields and n the number of values. By the energy alone a zero field is
-    the likeliest, so that a symmetry that scales solutions, as linear equations have, would shrink every field. With
-    the volume the likeliest scale is that of clean fields: :math:`E = \bar E` is where e^{2s} E - 2 s \bar E is least.
+    with :math:`\bar E` the mean energy of clean fields and n the number of values. The energy alone prefers zero
+    fields, so a symmetry that scales solutions, as linear equations have, would shrink every field. With the volume
+    the likeliest scale is that of clean fields: :math:`E = \bar E` is where e^{2s} E - 2 s \bar E is least.
 
     Args:
         values: the energy, which grows with the squares of values.
@@ -392,18 +363,12 @@ class FieldDensity(DataEnergy):
         return self.values(x)
 
     def transformation_energy(self, action: Action, g: Tensor, x: Field) -> Float[Tensor, "b *chains"]:
-        """Minus the mean of the logarithms of volume factors, weighted."""
+        """Return minus the mean of the logarithms of volume factors, weighted."""
         assert isinstance(action, FieldAction)
         return -self._weight * self.log_volume(action, g, x)
 
     def log_volume(self, action: FieldAction, g: Tensor, x: Field) -> Float[Tensor, "*batch"]:
-        """Return the mean of log |det du' / du| over the points of fields, for each unknown.
-
-        Args:
-            action: on fields.
-            g: elements ``[*batch, *element_shape]``.
-            x: fields; batches broadcast.
-        """
+        """Return the mean of log |det du' / du| over the points of fields, for each unknown; batches broadcast."""
         points, unknowns = x.to_points(), x.values.shape[-2 - action.dims]
         if self._is_affine:
             place = points[..., :-unknowns]
@@ -433,29 +398,29 @@ class EquivariantOperator(nn.Module):
     solution = operator(initial, initial.grid.at([10.0]))
     ```
 
-    Times between are interpolated from the predictions and the initial field, which is one more node: by cubics from
-    four nodes on, else by the polynomial through all (linear with one time of the network). g moves the network's
-    times, too: what is wanted later than they reach, by more than a twentieth of the way, or before the initial field,
-    is refused before the network is called. With the ``equation`` the solution between is that of
-    `trivgeo.pde.interpolation`, which is right near the network's times also if there is one of them.
+    Times between the network's are interpolated from the predictions and the initial field, which is one more node: by
+    cubics from four nodes on, else by the polynomial through all (linear with one time of the network). With the
+    ``equation`` the solution between is that of `trivgeo.pde.interpolation`, which is right near the network's times
+    also if there is only one. g moves the network's times, too: a time later than they reach, by more than a
+    twentieth of the way, or before the initial field, is refused before the network is called.
 
-    With ``clean``, the initial fields of the training set, what the inverter finds is corrected, so that the box of a
-    field goes there exactly; a field whose box no transformation takes there is refused by name. What then is free is
-    chosen such that the network predicts the last time that is wanted. Fields for which the network returns NaN or
-    infinity are counted in a warning, and the others are right.
+    With ``clean``, the initial fields of the training set, the elements found are corrected so that the box of a field
+    goes there exactly; a field whose box no transformation takes there is refused. The freedom that is left is used to
+    have the network predict the last time that is wanted. Fields for which the network returns NaN or infinity are
+    counted in a warning; the others are right.
 
     `from_equation` makes all of this from an equation.
 
     Args:
         network: values of initial fields ``[b, c, *n]`` to the solution at its one time, ``[b, c, *n]``, or at all
             of its times, ``[b, c, s, *n]``; with ``parameters`` if there are any.
-        inverter: finds g for an initial field; of a `FieldAction`.
-        times: of the network's predictions, counted from the initial field.
-        equation: of periodic fields, for times between.
+        inverter: inverter of a `FieldAction` that finds g for an initial field.
+        times: times of the network's predictions, counted from the initial field.
+        equation: equation of periodic fields, for times between.
         clean: initial fields of the training set, which share their grid.
 
     Attributes:
-        report: what `from_equation` found, used and left out, and why.
+        report: text that says what `from_equation` found, used and left out, and why.
 
     Raises:
         ConfigurationError: the network cannot be called, the inverter is none of fields, or the times do not increase
@@ -505,7 +470,7 @@ class EquivariantOperator(nn.Module):
         parameters: Mapping[str, float] | None = None,
         inverter: Callable[[FieldAction, Field], Inverter] | None = None,
     ) -> EquivariantOperator:
-        """An operator that is equivariant to the symmetries found for an equation, as far as fields can follow them.
+        """Return an operator that is equivariant to the symmetries of an equation, as far as fields can follow them.
 
         Symmetries that do not carry grids to grids, or do not keep fields periodic, are left out; `report` says which,
         how much is known of all symmetries, and how transformations are found.
@@ -565,20 +530,21 @@ class EquivariantOperator(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> Field:
-        """The solution.
+        """Return the solution.
 
         Args:
             initial: fields at one time, with one batch dimension.
-            grid: where the solution is wanted, such as ``initial.grid.at(times)``; default: where it comes out.
-            parameters: further input of the network, handed on as it is.
-            generator: of the inverter.
+            grid: points and times of the solution, such as ``initial.grid.at(times)``; default: those of the moved
+                predictions.
+            parameters: further input of the network, which receives it unchanged.
+            generator: random numbers of the inverter.
 
         Raises:
             ShapeError: the field has several times, or other numbers of points than clean fields, or the network
                 returns another shape.
-            DomainError: a time of the grid is before the initial field, or later than the network reaches, or so far
-                between its times that not even the equation tells what is there, or the box of a field is not one that
-                the group takes to that of clean fields.
+            DomainError: a time of the grid is before the initial field, later than the network reaches, or so far
+                between its times that the equation does not determine the solution; or the group does not take the box
+                of a field to that of clean fields.
         """
         self._check_initial(initial)
         if self._frame is None:
@@ -612,7 +578,7 @@ class EquivariantOperator(nn.Module):
             initial: see `forward`.
             num_elements: see `TestTimeEquivariant.equivariance_error`, like ``transformations``.
             parameters: see `forward`; a row for each field, or the same for all.
-            generator: of elements and inverter.
+            generator: source of noise for elements and inverter.
 
         Raises:
             ShapeError: see `forward`.
@@ -646,9 +612,6 @@ class EquivariantOperator(nn.Module):
             parameters: parameters of the equation for each field, see `forward`.
             g: transformations that moved the initial fields, ``[b, *element_shape]``.
 
-        Returns:
-            The solution fields, see `forward`.
-
         Raises:
             ShapeError: as for `forward`.
             DomainError: as for `forward`.
@@ -678,13 +641,13 @@ class EquivariantOperator(nn.Module):
             )
 
     def _check_times(self, first: Tensor, reached: Tensor, wanted: Tensor) -> None:
-        """Raise `DomainError` if a time is wanted that the solution is not known at."""
+        """Raise `DomainError` if the solution is not known at a wanted time."""
         start, last = torch.broadcast_tensors(first[..., :1], reached[..., -1:])
         if self._equation is not None:
             # g takes the last time of the network past infinity: all later times are between the network's
             last = torch.where(last < start, torch.inf, last)
         span = last - start
-        # where g has no time these are NaN, which is in no order
+        # where g has no time these are NaN, which fails every comparison
         before = _MAX_TIME_BEFORE * torch.where(span.isinf(), 1.0, span)
         outside = ((wanted < start - before) | (wanted > last + _MAX_EXTRAPOLATION * span)).any(-1)
         if bool(outside.any()):
@@ -699,7 +662,7 @@ class EquivariantOperator(nn.Module):
 
     @staticmethod
     def _ahead(initial: Field, moved: Field) -> Field:
-        """Predictions, NaN for fields whose times g moves past infinity, to before the initial field."""
+        """Return predictions; NaN, with a warning, where g moves times past infinity, to before the initial field."""
         first = initial.grid.times.expand(len(moved.values), -1)
         past = ~(torch.cat([first, moved.grid.times], -1).diff(dim=-1) > 0).all(-1)
         if not bool(past.any()):
@@ -714,7 +677,7 @@ class EquivariantOperator(nn.Module):
         return moved._replace(values=torch.where(past.reshape(shape), torch.nan, moved.values))
 
     def _at(self, initial: Field, moved: Field, grid: Grid) -> Field:
-        """The solution at the points of a grid, from the initial field and the predictions."""
+        """Return the solution at the points of a grid, from the initial field and the predictions."""
         batch = moved.values.shape[:1]
         origin, steps = initial.grid.origin.expand(*batch, -1, -1), initial.grid.steps.expand(*batch, -1, -1, -1)
         block = Field(
@@ -724,7 +687,7 @@ class EquivariantOperator(nn.Module):
         return resample(block, grid, self.action.periodic, extrapolated=_MAX_EXTRAPOLATION)
 
     def _between(self, equation: SpectralEquation, g: Tensor, start: Field, solved: Tensor, grid: Grid) -> Field:
-        """The solution at the points of a grid, from predictions in the network's frame and the equation."""
+        """Return the solution at the points of a grid, from predictions in the network's frame and the equation."""
         batch, times = len(start.values), grid.times.expand(len(start.values), -1)
         place = self.action(self.action.group.inverse(g), self._blank(start, grid, batch)).grid.times
         elapsed = place - start.grid.times
@@ -733,12 +696,12 @@ class EquivariantOperator(nn.Module):
         self._check_between(interpolation_error(equation, values, steps, nodes, elapsed), times)
         values = interpolate_solution(equation, values, steps, nodes, elapsed)
         moved = self.action(g, Field(values, start.grid.at(place)))
-        # there and back the times are those that are wanted up to rounding
+        # moved there and back, times equal the wanted ones up to rounding
         origin = torch.cat([moved.grid.origin[..., :-1], times.unsqueeze(-1)], -1)
         return resample(Field(moved.values, Grid(origin, moved.grid.steps)), grid, self.action.periodic)
 
     def _check_between(self, error: Tensor, times: Tensor) -> None:
-        """Raise `DomainError` if a time is wanted that is too far from those that the network predicts."""
+        """Raise `DomainError` if a wanted time is too far from those that the network predicts."""
         outside = (error > _MAX_INTERPOLATION_ERROR).any(-1)
         if bool(outside.any()):
             row = int(outside.nonzero()[0, 0])
@@ -752,7 +715,7 @@ class EquivariantOperator(nn.Module):
 
     @staticmethod
     def _blank(start: Field, grid: Grid, batch: int) -> Field:
-        """Zeros on a grid."""
+        """Return zeros on a grid."""
         times = grid.times.shape[-1]
         shape = (batch, start.values.shape[1], times, *start.counts)
         leaves = (leaf.expand(batch, *leaf.shape[-event:]) for leaf, event in zip(grid, (2, 3), strict=True))
@@ -785,7 +748,7 @@ def _check_network(network: object) -> None:
 
 
 def _nodes(times: Sequence[float]) -> list[float]:
-    """Times of predictions, as numbers that increase from above zero."""
+    """Return times of predictions as numbers, if they increase from above zero."""
     nodes = [float(t) for t in times]
     if not nodes or not nodes[0] > 0 or nodes != sorted(set(nodes)):
         raise ConfigurationError(f"times: expected increasing ones above zero, got {nodes}")

@@ -18,21 +18,12 @@ from trivgeo.inversion.result import InversionResult
 
 
 def is_list_of_images(action: Action, x: Any) -> bool:
-    """Return True if data are a list of images, which may be of several sizes.
-
-    Args:
-        action: the action on data.
-        x: the data.
-    """
+    """Return True if data are a list of images, which may be of several sizes."""
     return isinstance(x, (list, tuple)) and isinstance(action, ImageWarp)
 
 
 def places_by_size(name: str, images: Sequence[Tensor]) -> list[list[int]]:
-    """Return the places in a list that hold images ``[c, h, w]`` of one size, for each size.
-
-    Args:
-        name: argument's name in messages.
-        images: at least one.
+    """Return the places in the list ``name`` that hold images ``[c, h, w]`` of one size, for each size.
 
     Raises:
         ShapeError: there is no image, or one of another number of dimensions.
@@ -49,25 +40,12 @@ def places_by_size(name: str, images: Sequence[Tensor]) -> list[list[int]]:
 
 
 def stacked(images: Sequence[Tensor], places: Sequence[int]) -> Tensor:
-    """Return some images of one size as a batch ``[b, c, h, w]``.
-
-    Args:
-        images: list of images of several sizes.
-        places: places of the images in the list.
-    """
+    """Return the images at some places, of one size, as a batch ``[b, c, h, w]``."""
     return torch.stack([torch.as_tensor(images[place]) for place in places])
 
 
 def in_order(parts: Sequence[Tensor], places: Sequence[Sequence[int]]) -> Tensor | list[Tensor]:
-    """Return rows that were computed size by size in the order of the images.
-
-    Args:
-        parts: rows ``[b, ...]`` of each size.
-        places: see `places_by_size`.
-
-    Returns:
-        One tensor, or a list where rows of different sizes differ in shape.
-    """
+    """Return rows that were computed size by size in the order of the images; a list where rows differ in shape."""
     order = _order(places)
     if len({part.shape[1:] for part in parts}) == 1:
         return torch.cat(list(parts))[order.to(parts[0].device)]
@@ -83,13 +61,7 @@ def invert_by_size(
 ) -> InversionResult:
     """Return the result of images ``[c, h, w]`` of several sizes, inverted together where they are of one size.
 
-    Each has the noise that it has at its place in a batch.
-
-    Args:
-        invert: inverts a batch of one size, see `Inverter.forward`.
-        images: at least one.
-        generator: see `Inverter.forward`, like ``initial``.
-        initial: elements of all images.
+    Each image has the noise of its place in a batch.
 
     Raises:
         ShapeError: there is no image, or one of another number of dimensions, or ``initial`` is for others.
@@ -115,12 +87,7 @@ def invert_by_size(
 
 
 def result_of_rows(result: InversionResult, places: Sequence[int]) -> InversionResult:
-    """Return the result of some of the data that were inverted.
-
-    Args:
-        result: result of all data.
-        places: places of the data in the batch.
-    """
+    """Return the result of some of the data that were inverted."""
     return _rows(result, torch.tensor(places), len(result.energies))
 
 
@@ -136,12 +103,12 @@ def _rows(value: Any, places: Tensor, count: int) -> Any:
 
 
 def _order(places: Sequence[Sequence[int]]) -> Tensor:
-    """Return the row, among those of all sizes one after the other, of each image of a list."""
+    """Return, for each image of a list, its row among the rows of all sizes one after the other."""
     return torch.tensor([place for index in places for place in index]).argsort()
 
 
 def _merge(parts: list[Any], order: Tensor) -> Any:
-    """One value of those of all sizes, rows in the order of the images; counts for each datum are the largest."""
+    """Return a value of all sizes, rows in the order of the images; counts for each datum are the largest."""
     first = parts[0]
     if first is None or isinstance(first, Action):
         return first

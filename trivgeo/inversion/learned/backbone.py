@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import singledispatch
@@ -46,8 +47,8 @@ class NoiseNetwork(Network):
     """The noise of the transformation of a datum, the backbone of a `LearnedScore`.
 
     Attributes:
-        dim: of the group.
-        finest: the noise level below which it does not see better, in units of the spread of the transformations.
+        dim: dimension of the group.
+        finest: noise level below which the network sees no better, in units of the spread of the transformations.
     """
 
     dim: int
@@ -58,14 +59,11 @@ class NoiseNetwork(Network):
         return x
 
     def embed(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
-        """Return features of data by which unusual data are recognised, ``[b, f]``.
+        """Return features by which unusual data are recognised, ``[b, f]``: inputs of the last layer, or the output.
 
         Args:
             y: data, one batch dimension.
             level: noise levels ``[b]``.
-
-        Returns:
-            Inputs of the last layer; by default the output of the network.
         """
         return self(y, level)
 
@@ -83,11 +81,11 @@ class NoiseNetwork(Network):
 class FeatureNetwork(NoiseNetwork):
     """A backbone that ends with a linear layer on features, with the units of its inputs as constants.
 
-    A subclass says the features, `embed`, in the dtype of its weights, and the last layer.
+    A subclass defines the features, `embed`, in the dtype of its weights, and the last layer.
 
     Attributes:
-        mean: what is subtracted from inputs, see `register_units`.
-        std: what they are divided by.
+        mean: subtracted from inputs, see `register_units`.
+        std: divides inputs.
     """
 
     mean: Tensor
@@ -96,7 +94,16 @@ class FeatureNetwork(NoiseNetwork):
     @property
     @abstractmethod
     def last_layer(self) -> nn.Module:
-        """Features ``[b, f]`` to the noise ``[b, dim]``."""
+        """The layer from features ``[b, f]`` to the noise ``[b, dim]``."""
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """The constructor's arguments in plain types, from the attributes of the same names."""
+
+        def plain(x: Any) -> Any:
+            return x.tolist() if isinstance(x, Tensor) else list(x) if isinstance(x, tuple) else x
+
+        return {name: plain(getattr(self, name)) for name in inspect.signature(type(self)).parameters}
 
     def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b d"]:
         reference: Tensor = pytree.tree_leaves(y)[0]
@@ -105,12 +112,7 @@ class FeatureNetwork(NoiseNetwork):
     def register_units(
         self, shapes: tuple[Sequence[int], Sequence[int]], mean: Sequence[Any] | None, std: Sequence[Any] | None
     ) -> None:
-        """Keep what is subtracted from inputs and what they are divided by, as buffers `mean` and `std`.
-
-        Args:
-            shapes: of both.
-            mean: numbers; ``None`` for zeros.
-            std: numbers; ``None`` for ones.
+        """Register mean and standard deviation of inputs as buffers `mean` and `std`; ``None`` is for zeros and ones.
 
         Raises:
             ConfigurationError: numbers of another shape.
@@ -126,10 +128,10 @@ class FeatureNetwork(NoiseNetwork):
 
 @singledispatch
 def backbone_for(action: Action, x: Any) -> NoiseNetwork:
-    """A backbone that suits an action and clean data of it.
+    """Return a backbone that suits an action and clean data of it.
 
     Images have an `ImageBackbone`, points, jets and clouds a `PointsBackbone`, or a `LandmarksBackbone` where their
-    order tells more than half of where they are, solution operators an `OperatorBackbone`, fields a `FieldBackbone`.
+    order explains more than half of their variance, solution operators an `OperatorBackbone`, fields a `FieldBackbone`.
     For another kind of action register a function, or give a `LearnedInverter` a backbone.
 
     ```python
@@ -139,7 +141,7 @@ def backbone_for(action: Action, x: Any) -> NoiseNetwork:
     ```
 
     Args:
-        action: on the data; fields are moved with the scale of its group, to see how far they go.
+        action: action on the data; fields are moved with the scale of its group, to see how far they go.
         x: clean data, one batch dimension.
 
     Raises:
@@ -152,7 +154,7 @@ def backbone_for(action: Action, x: Any) -> NoiseNetwork:
 
 
 def _spread(flat: Tensor) -> Tensor:
-    """The standard deviation of each row; one where it is constant."""
+    """Return the standard deviation of each row; one where a row is constant."""
     std = flat.std(1)
     return torch.where(std > 1e-6 * (1 + flat.mean(1).abs()), std, 1.0)
 

@@ -23,23 +23,24 @@ from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.verdict import Verdict
 
-_MIN_DATA, _MAX_DATA = 64, 800  # of a calibration
-_INVERSIONS_PER_DATUM = 12  # of a calibration, besides the draws of a density
-_EVALUATIONS_PER_SAMPLE = 3  # of the network in training: the derivative costs two
-_FALSE_ALARMS = 0.04  # share of clean validation data that are flagged; 0.05 is promised, the rest is for chance
-_SHARE_LEFT_ALONE = 0.997  # of clean validation data, by the gate
-_NUM_DRAWN_ELEMENTS, _NEIGHBOUR = 8192, 8  # which of the nearest drawn elements measures how unusual one is
+_MIN_DATA, _MAX_DATA = 64, 800  # numbers of data of a calibration
+_INVERSIONS_PER_DATUM = 12  # inversions of a calibration, besides the draws of a density
+_EVALUATIONS_PER_SAMPLE = 3  # evaluations of the network for a training sample: the derivative costs two
+_FALSE_ALARM_RATE = 0.04  # share of clean validation data that are flagged; 0.05 is promised, the rest is for chance
+_SHARE_LEFT_ALONE = 0.997  # share of clean validation data that the gate leaves alone
+_NUM_DRAWN_ELEMENTS = 8192
+_NEIGHBOUR_RANK = 8  # rank of the nearest drawn element whose distance measures how unusual an element is
 _SHRINKAGE = 1e-3  # variance added to features in every direction, in units of their mean variance
 _REGION_MASSES = (0.5, 0.9)
-_NUM_THRESHOLDS = 48  # that are tried
-_MAX_USUAL_ERROR = 6.0  # in robust standard deviations: errors in another mode of the posterior are larger
+_NUM_THRESHOLDS = 48  # thresholds that are tried
+_MAX_USUAL_ERROR = 6.0  # error in robust standard deviations: errors in another mode of the posterior are larger
 
 REASONS = (
     "the restored datum is unlike clean data",
     "the datum is unlike transformed clean data",
     "the transformation found is outside of the distribution",
 )
-"""What each score of `Calibration.scores` says where it is above its threshold."""
+"""Reasons that `Calibration.scores` above their thresholds stand for."""
 
 
 class CalibrationSource(NamedTuple):
@@ -71,9 +72,9 @@ class Calibration(nn.Module):
         num_data: number of these data.
         coverage: share of them whose transformation lies in the region of highest posterior density of a given mass,
             by that mass. It is cross-validated: the density of each half of the data is fitted to the other half.
-        fit: changes that make of draws of the learned posterior a density that these data follow.
+        fit: changes that turn draws of the learned posterior into a density that these data follow.
         false_alarms: share of clean data, moved by the transformations or not (the larger one), that are not `trusted`.
-        thresholds: of the scores.
+        thresholds: thresholds of the scores.
         gate_threshold: see `looks_clean`.
     """
 
@@ -94,7 +95,7 @@ class Calibration(nn.Module):
         self.false_alarms = false_alarms
         self.thresholds = tuple(map(float, thresholds))
         self.gate_threshold = tuple(map(float, gate_threshold))
-        if "law_spread" in tensors:  # of older files, which measure in units of its spread
+        if "law_spread" in tensors:  # older files measure in units of the spread of the transformations
             tensors = {**tensors, "law_white": torch.diag(1.0 / tensors["law_spread"])}
             del tensors["law_spread"]
         for name, tensor in tensors.items():
@@ -116,7 +117,6 @@ class Calibration(nn.Module):
         return cls(**{name: value for name, value in entry.items() if name not in parts}, fit=fit, tensors=tensors)
 
     def __repr__(self) -> str:
-        """The figures."""
         regions = ", ".join(f"{share:.1%} in regions of {mass:.0%}" for mass, share in self.coverage.items())
         return f"Calibration({self.num_data} data: {regions}; {self.false_alarms:.1%} false alarms)"
 
@@ -135,7 +135,7 @@ class Calibration(nn.Module):
         """Return the calibrated density of the learned posterior, a mixture.
 
         Args:
-            score: of the inverter.
+            score: score of the inverter.
             draws: elements drawn from the learned posterior, ``[b, K, *element_shape]``.
         """
         return self.fit(mixture_of_draws(score.group, draws))
@@ -148,7 +148,7 @@ class Calibration(nn.Module):
         error of the inverter.
 
         Args:
-            score: of the inverter.
+            score: score of the inverter.
             x: the part of the data that the score reads.
             g: the elements found, ``[b, *element_shape]``.
         """
@@ -198,13 +198,13 @@ class Calibration(nn.Module):
     def _distance_from_drawn(self, score: LearnedScore, g: Tensor) -> Float[Tensor, " b"]:
         points = self.get_buffer("law_points")
         v = matmul(score.group.log(g).to(points.dtype).nan_to_num(nan=1e6), self.get_buffer("law_white"))
-        number = min(_NEIGHBOUR, len(points))
+        number = min(_NEIGHBOUR_RANK, len(points))
         distance = torch.cdist(v, points).topk(number, largest=False).values[..., -1]
         return distance.to(g.dtype)
 
 
 def features(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]:
-    """Features of data at a noise level: what the backbone makes of them."""
+    """Return the backbone's features of data at a noise level."""
     backbone = score.backbone
     reference: Tensor = pytree.tree_leaves(y)[0]
     levels = reference.new_full((len(reference),), level)
@@ -217,8 +217,8 @@ def calibration_size(seen: int | None, steps: int, draws: int) -> int:
 
     Args:
         seen: data that the training saw, repeated ones too; ``None`` if that is not known.
-        steps: evaluations of the network for each inversion or draw.
-        draws: of the posterior of each datum.
+        steps: number of evaluations of the network for each inversion or draw.
+        draws: number of draws of the posterior of each datum.
     """
     if seen is None:
         return _MAX_DATA
@@ -227,14 +227,7 @@ def calibration_size(seen: int | None, steps: int, draws: int) -> int:
 
 
 def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed: int) -> Calibration:
-    """Measure an inverter.
-
-    Args:
-        score: the trained score.
-        source: data, transformations, and what the inverter finds.
-        number: of data whose posteriors are looked at; four times as many are inverted for each statistic.
-        seed: of all that is random.
-    """
+    """Calibrate an inverter by posteriors of ``number`` data; four times as many are inverted for each statistic."""
     x, g, moved = _problems(score, source._replace(clean=source.known), 4 * number, seed, 20)
     found = source.estimate(moved)
     tensors = _distribution_tensors(score, source.transformations, score.group.log(found) - score.group.log(g), seed)
@@ -252,7 +245,7 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
         measuring.scores(score, score.prepared(moved), source.estimate(moved)),
         measuring.scores(score, score.prepared(x), unmoved),
     ]
-    thresholds, alarms = _joint_thresholds(populations, _FALSE_ALARMS)
+    thresholds, alarms = _joint_thresholds(populations, _FALSE_ALARM_RATE)
     gate, _ = _joint_thresholds([measuring._cleanness(score, score.prepared(x), unmoved)], 1.0 - _SHARE_LEFT_ALONE)
     _, g, moved = _problems(score, source, number, seed, 40)
     mixture = mixture_of_draws(score.group, source.draw(moved))
@@ -264,7 +257,7 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
 def _problems(
     score: LearnedScore, source: CalibrationSource, number: int, seed: int, key: int
 ) -> tuple[Any, Tensor, Any]:
-    """Clean data, elements that are defined on them, and the moved data."""
+    """Return clean data, elements that are defined on them, and the moved data."""
     x = on_device(source.clean(number, keyed(seed, key)), module_device(score))
     reference: Tensor = pytree.tree_leaves(x)[0]
     g = sample_elements(score.group, source.transformations, number, keyed(seed, key + 1)).to(reference)
@@ -288,7 +281,7 @@ def _parts(x: Any, g: Tensor) -> Iterator[tuple[Any, Tensor]]:
 def _distribution_tensors(
     score: LearnedScore, transformations: Transformations, errors: Float[Tensor, "b n"], seed: int
 ) -> dict[str, Tensor]:
-    """Drawn elements and the matrix that measures logarithms in units of the usual error of the inverter."""
+    """Return drawn elements, and the matrix that measures logarithms in units of the usual error of the inverter."""
     parameter = next(score.backbone.parameters())
     g = sample_elements(score.group, transformations, _NUM_DRAWN_ELEMENTS, keyed(seed, 10)).to(parameter)
     v = score.group.log(g)
@@ -304,7 +297,7 @@ def _distribution_tensors(
 
 
 def _moments(name: str, values: Tensor) -> dict[str, Tensor]:
-    """Mean and whitening of rows that are finite; of less than two rows zero and the unit matrix."""
+    """Return mean and whitening of the finite rows; zero and the unit matrix for fewer than two rows."""
     values = values[torch.isfinite(values).all(-1)]
     if len(values) < 2:
         count = values.shape[1]
@@ -313,7 +306,7 @@ def _moments(name: str, values: Tensor) -> dict[str, Tensor]:
 
 
 def _whitening(values: Tensor) -> Float[Tensor, "f f"]:
-    """The matrix after which values have unit covariance."""
+    """Return the matrix after which values have unit covariance."""
     covariance = torch.cov(values.double().T).reshape(values.shape[1], -1)
     size = covariance.diagonal().mean().clamp(min=1e-12)
     axes, vectors = torch.linalg.eigh(covariance + _SHRINKAGE * size * torch.eye(len(covariance)).to(covariance))
@@ -321,10 +314,9 @@ def _whitening(values: Tensor) -> Float[Tensor, "f f"]:
 
 
 def _joint_thresholds(populations: Sequence[Tensor], alarms: float) -> tuple[Float[Tensor, " s"], float]:
-    """Thresholds of scores, equally rare each, above one of which lies a given share of each population at most.
+    """Return thresholds that scores exceed equally rarely, and the largest share of a population above any of them.
 
-    Returns:
-        The thresholds, and the largest share.
+    At most the share ``alarms`` of each population is above any threshold.
     """
     for tail in torch.linspace(alarms, 0.0, _NUM_THRESHOLDS).tolist():
         each = [scores.nan_to_num(nan=-torch.inf).sort(0).values for scores in populations]  # NaN is above all
@@ -337,7 +329,7 @@ def _joint_thresholds(populations: Sequence[Tensor], alarms: float) -> tuple[Flo
 
 
 def _coverage(mixture: StudentMixture, g: Tensor, seed: int) -> list[float]:
-    """Share of elements in the regions of highest density of a mixture that is fitted to the other half of them."""
+    """Return shares of elements in regions of highest density of a mixture that is fitted to the other half of them."""
     first = torch.arange(len(g), device=g.device) % 2 == 0
     held = []
     for half in (first, ~first):
@@ -353,6 +345,6 @@ def _rows_of(mixture: StudentMixture, rows: Bool[Tensor, " b"]) -> StudentMixtur
 
 
 def _mass_below(mixture: StudentMixture, g: Tensor, seed: int, number: int = 39) -> Float[Tensor, " b"]:
-    """Mass of the posterior where its density is below the one of an element, by ranks among draws, in 40 places."""
+    """Return the mass of the posterior of lower density than an element, by its rank among ``number`` draws."""
     height = mixture.log_density(mixture.sample_principal(number, keyed(seed, 50, device=g.device)))
     return (height < mixture.log_density(g.unsqueeze(1))).double().mean(-1)

@@ -15,24 +15,24 @@ from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, backbone_for
 
-_MODES = 8  # of the power spectrum, of each axis
+_NUM_MODES = 8  # modes of the power spectrum of each axis
 _POOLED_SIDE = 4  # side in cells that the convolutions are pooled to
-_CHANNELS = 32
-_EXAMPLES = 512  # moved fields, for the units of the features
+_NUM_CHANNELS = 32
+_EXAMPLES = 512  # moved fields that give the units of the features
 
 
 @checked
 class FieldBackbone(FeatureNetwork):
     """The noise of the transformation of a field on a grid of one or two dimensions, from what moves with it.
 
-    It is told the place, the times and the edges of the grid, mean, size and power spectrum of every unknown, and what
-    a few circular convolutions say of the shape of the field; all in units of their spread among examples.
+    Its inputs are the place, the times and the edges of the grid, mean, size and power spectrum of every unknown, and
+    the shape of the field by a few circular convolutions; all in units of their spread among examples.
 
     Args:
-        dim: of the group.
+        dim: dimension of the group.
         examples: fields moved as far as those that the network will see, with one batch dimension; or the shape
             ``(c, s, *n)`` of the values of one, for a network whose weights and units come from a file.
-        width: of the hidden layers.
+        width: width of the hidden layers.
 
     Raises:
         ConfigurationError: a count below one, or fields of more than two dimensions.
@@ -58,22 +58,21 @@ class FieldBackbone(FeatureNetwork):
         self.register_buffer("spread", features.std(0).clamp(min=1e-6).float())
         channels = self.values_shape[0] * self.values_shape[1]
         self.shape = nn.Sequential(
-            convolution(channels, _CHANNELS, 5, stride=2, padding=2, padding_mode="circular"),
+            convolution(channels, _NUM_CHANNELS, 5, stride=2, padding=2, padding_mode="circular"),
             nn.SiLU(),
-            convolution(_CHANNELS, _CHANNELS, 5, stride=2, padding=2, padding_mode="circular"),
+            convolution(_NUM_CHANNELS, _NUM_CHANNELS, 5, stride=2, padding=2, padding_mode="circular"),
             nn.SiLU(),
             pool(_POOLED_SIDE),
             nn.Flatten(),
         )
         self.level = LevelFeatures()
-        inputs = features.shape[-1] + _CHANNELS * _POOLED_SIDE**dims + self.level.size
+        inputs = features.shape[-1] + _NUM_CHANNELS * _POOLED_SIDE**dims + self.level.size
         self.head = nn.Sequential(
             nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, dim)
         )
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments; what examples say of their units is among the weights."""
         return {"dim": self.dim, "examples": list(self.values_shape), "width": self.width}
 
     @property
@@ -91,7 +90,7 @@ class FieldBackbone(FeatureNetwork):
 
 @backbone_for.register
 def _(action: FieldAction, x: Field) -> NoiseNetwork:
-    """Examples are clean data moved by elements as large as the scale of the group says."""
+    """Return a backbone whose examples are clean data moved by elements as large as the scale of the group."""
     action.check_data(x)
     rows = torch.arange(_EXAMPLES, device=x.values.device) % len(x.values)
     generator = torch.Generator().manual_seed(0)
@@ -105,19 +104,19 @@ def _(action: FieldAction, x: Field) -> NoiseNetwork:
 
 
 def _unit_field(shape: Sequence[int]) -> Field:
-    """Two of zeros on the unit box at times 0, 1, ..."""
+    """Return two zero fields on the unit box at times 0, 1, ..."""
     values = torch.zeros(2, *shape)
     return Field.on_box(values, [(0.0, 1.0)] * (len(shape) - 2), [float(k) for k in range(shape[1])])
 
 
 def _features(y: Field) -> Float[Tensor, "b f"]:
-    """Numbers that tell how a field was moved."""
+    """Return numbers that tell how a field was moved."""
     values = y.values.flatten(1, 2)
     flat = values.flatten(2)
     mean = flat.mean(-1)
     size = flat.std(-1).clamp(min=1e-6).log()
     power = [
-        torch.fft.rfft(values, dim=axis, norm="forward").abs().square().movedim(axis, -1)[..., 1 : _MODES + 1]
+        torch.fft.rfft(values, dim=axis, norm="forward").abs().square().movedim(axis, -1)[..., 1 : _NUM_MODES + 1]
         for axis in range(2, values.ndim)
     ]
     spectrum = [(p.flatten(2, -2).mean(2) if p.ndim > 3 else p).clamp(min=1e-12).log().flatten(1) for p in power]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -18,30 +18,29 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, _spread, backbone_for
 
 Precision = Literal["float32", "bfloat16"]
-_LARGEST_MAP = 7  # side in pixels, after the convolutions
+_MAX_MAP_SIDE = 7  # side in pixels of the map after the convolutions
 
 
 @checked
 class ImageBackbone(FeatureNetwork):
     """The noise of the transformation of an image: convolutions of stride 2, then linear layers, all told the level.
 
-    There is no pooling to a mean and no normalisation: what is asked for is where things are.
+    There is no pooling to a mean and no normalisation: the network has to tell where things are.
 
     Args:
         dim: dimension of the group.
         shape: channels, height and width of the images.
-        channels: of the convolutions; the first is 5 x 5, the others 3 x 3. Default: as many of 32, 64, 64, ... as
-            leave a map of at most seven by seven.
-        width: of the hidden linear layers.
-        precision: of the convolutions and the hidden layers; ``"bfloat16"`` takes half the time where the processor
-            has instructions for it. It rounds to three digits, so that a change in the last digit of an image, as
-            another batch size or an exported program make, may change its answers in the third.
-        mean: of the values of each channel, subtracted; default 0.
-        std: of the values of each channel, divided by; default 1.
+        channels: channels of the convolutions; the first is 5 x 5, the others 3 x 3. Default: as many of 32, 64, 64,
+            ... as leave a map of at most seven by seven.
+        width: width of the hidden linear layers.
+        precision: precision of the convolutions and the hidden layers; ``"bfloat16"`` takes half the time where the
+            processor has instructions for it. It rounds to three digits, so that a change in the last digit of an
+            image, as another batch size or an exported program make, may change its answers in the third.
+        mean: mean of the values of each channel, subtracted; default 0.
+        std: standard deviation of the values of each channel, divided by; default 1.
 
     Raises:
-        ConfigurationError: a number below one, an unknown precision, or nothing is left of the image after the
-            convolutions.
+        ConfigurationError: a number below one, an unknown precision, or convolutions that leave nothing of the image.
     """
 
     finest = 0.1  # a pixel or so
@@ -87,18 +86,6 @@ class ImageBackbone(FeatureNetwork):
         self.last = nn.Linear(width, dim)
 
     @property
-    def architecture(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim,
-            "shape": list(self.shape),
-            "channels": self.channels,
-            "width": self.width,
-            "precision": self.precision,
-            "mean": self.mean.tolist(),
-            "std": self.std.tolist(),
-        }
-
-    @property
     def last_layer(self) -> nn.Module:
         return self.last
 
@@ -124,8 +111,8 @@ class ImageBackbone(FeatureNetwork):
 
 
 def _channels(shape: Sequence[int]) -> list[int]:
-    """As many convolutions as leave a small map."""
-    number = max(1, math.ceil(math.log2(min(shape[1:]) / _LARGEST_MAP)))
+    """Return the channels of as many convolutions as leave a small map."""
+    number = max(1, math.ceil(math.log2(min(shape[1:]) / _MAX_MAP_SIDE)))
     return [32, *[64] * (number - 1)]
 
 

@@ -39,9 +39,9 @@ from trivgeo.sde.solvers import AncestralStep, DenoisingStep, FlowStep, Refining
 Draw = Callable[[int, torch.Generator], Any]
 """(count, generator) to clean data."""
 
-_NOISE_WIDTH = 1.25  # of the largest noise, in units of the spread of the transformations
-_HELD_OUT_ONE_IN, _MAX_HELD_OUT = 6, 4096  # clean data that are kept for the calibration
-_DENSITY_DRAWS = 64  # of the reverse diffusion, of which a density is made
+_NOISE_WIDTH = 1.25  # width of the largest noise, in units of the spread of the transformations
+_HELD_OUT_ONE_IN, _MAX_HELD_OUT = 6, 4096  # clean data that are kept for the calibration: one in so many, and at most
+_NUM_DENSITY_DRAWS = 64  # draws of the reverse diffusion that make a density
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
 
 
@@ -66,16 +66,16 @@ class LearnedInverter(Inverter):
         action: the action on data.
         energy: an energy that ranks the hypotheses; without one the first is the best.
         backbone: the network, see `LearnedScore`; default by `backbone_for`. Every `fit` trains a copy.
-        steps: looks at a datum, one evaluation of the network each.
+        steps: number of steps, one evaluation of the network each.
         num_hypotheses: number K of chains.
         stepper: the scheme; default `RefiningStep` for one hypothesis, else `AncestralStep`.
-        seed: of all that is random in training.
+        seed: seed of all random numbers of the training.
         gate: leave data alone that look clean, see `CleanGate`.
 
     Attributes:
         score: the trained `LearnedScore`; stages and posterior follow from it. ``None`` before `fit`.
-        calibration: what held-out clean data said of it, see `Calibration`: coverage of the posterior, and what is
-            unusual. ``None`` before `fit`, and of files and scores without one.
+        calibration: `Calibration` by held-out clean data: coverage of the posterior, and thresholds of what is unusual.
+            ``None`` before `fit`, and for files and scores without one.
 
     Raises:
         ConfigurationError: an action, energy, backbone or stepper is of another type, or a count is below one.
@@ -123,7 +123,6 @@ class LearnedInverter(Inverter):
         return inverter
 
     def __repr__(self) -> str:
-        """The action, the energy, the stages by name and the calibration; before training, that it is not trained."""
         if self.score is None:
             return f"LearnedInverter({self.action!r}, not trained)"
         return super().__repr__() if self.calibration is None else f"{super().__repr__()[:-1]}, {self.calibration!r})"
@@ -153,7 +152,7 @@ class LearnedInverter(Inverter):
         if not several or known is None or self.energy is not None:
             stages = self._reverse(self.num_hypotheses, self.stepper, several)
         else:
-            chains = max(self.num_hypotheses, _DENSITY_DRAWS)
+            chains = max(self.num_hypotheses, _NUM_DENSITY_DRAWS)
             stages = [
                 *self._reverse(chains, self.stepper, noise=True),
                 CalibratedDraws(score, known, self.num_hypotheses),
@@ -163,7 +162,7 @@ class LearnedInverter(Inverter):
         return tuple(stages if known is None else [*stages, OutlierCheck(score, known)])
 
     def _reverse(self, chains: int, stepper: DenoisingStep, noise: bool) -> list[StageLike]:
-        """The stages of the reverse diffusion, from noise about the identity or from the identity."""
+        """Return the stages of the reverse diffusion, from noise about the identity or from the identity."""
         score = self._trained_score()
         grid = [1.0 - (1.0 - score.lowest_time) * i / max(1, self.steps - 1) for i in range(self.steps)]
         reverse = LearnedReverseDiffusion(score, stepper=stepper, times=[*grid, 0.0])
@@ -171,7 +170,7 @@ class LearnedInverter(Inverter):
         return [Replicate(chains), *start, reverse]
 
     def log_prob(self, g: Tensor, x: Any, *, generator: torch.Generator | None = None) -> Float[Tensor, "b *chains"]:
-        r"""The log-density of transformations under the learned posterior :math:`q(g \mid x)`.
+        r"""Return the log-density of transformations under the learned posterior :math:`q(g \mid x)`.
 
         q is a mixture of Student distributions about the modes of draws of the reverse diffusion, fitted to held-out
         data, see `Calibration.fit`. The measure is left Haar measure in the basis of the group of the action, of total
@@ -180,7 +179,7 @@ class LearnedInverter(Inverter):
         Args:
             g: elements ``[b, *chains, *element_shape]``.
             x: data with one batch dimension.
-            generator: of the draws; default one that is the same at every call.
+            generator: random numbers of the draws; default one with the same seed at every call.
 
         Raises:
             ConfigurationError: the inverter was not trained.
@@ -206,9 +205,9 @@ class LearnedInverter(Inverter):
         return self.calibration.density(score, result.elements), result.network_evaluations
 
     def _drawing_inverter(self) -> Inverter:
-        """What draws from the reverse diffusion, as often as a density takes."""
+        """Return an inverter that makes as many draws of the reverse diffusion as a density takes."""
         stepper = AncestralStep() if isinstance(self.stepper, RefiningStep) else self.stepper
-        stages = self._reverse(_DENSITY_DRAWS, stepper, noise=True)
+        stages = self._reverse(_NUM_DENSITY_DRAWS, stepper, noise=True)
         bound = self.max_evaluations
         return Inverter(self._trained_score().action, None, stages, max_evaluations=bound, progress=False)
 
@@ -223,27 +222,24 @@ class LearnedInverter(Inverter):
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> LearnedInverter:
-        """Train on clean data, which are moved at random in every step, and calibrate on others.
+        """Train on clean data, moved at random in every step, calibrate on others, and return the inverter itself.
 
         A sixth of the data, 4,096 at most, are held out for `calibration`; a function draws more. The calibration takes
         about as many evaluations of the network as the training: after a short training it is on fewer data.
         ``inverter.calibration.coverage`` is the share of them whose transformation lies in regions of half and nine
-        tenths of the posterior. A second time training begins anew, and nothing changes unless it ends. Training
-        is where the inverter is; where the data are, if it has no networks yet and was not moved.
+        tenths of the posterior. A second `fit` begins anew, and changes the inverter only at its end. Training runs on
+        the device of the inverter; if it has no networks yet and was not moved, on the device of the data.
 
         Args:
             clean: clean data with one batch dimension, or a function (count, generator) that draws some.
             transformations: (count, generator) to elements ``[count, *element_shape]``, to be undone. The
                 noise is made as wide as they are.
-            steps: of the optimiser.
-            batch_size: data of each step.
+            steps: number of optimiser steps.
+            batch_size: number of data of each step.
             seconds: ends training after that time at the latest, before the calibration; the result then depends on
                 the speed of the machine. ``None`` for no bound.
-            folder: where the state is kept; called again after an interruption, training goes on from there.
+            folder: folder of the state; called again after an interruption, training goes on from there.
             progress: a progress bar; ``None`` for one on a terminal.
-
-        Returns:
-            The inverter itself.
 
         Raises:
             ConfigurationError: no backbone is known for the action, Lightning is missing, a number is out of range, or
@@ -267,7 +263,7 @@ class LearnedInverter(Inverter):
         return self
 
     def calibrate(self, clean: Any, transformations: Transformations) -> LearnedInverter:
-        """Measure the trained inverter on clean data, as `fit` does at its end, and keep that as its `calibration`.
+        """Set the `calibration` by clean data, as `fit` does at its end, and return the inverter itself.
 
         For checkpoints without a calibration, and where data or transformations are others than in training.
 
@@ -275,9 +271,6 @@ class LearnedInverter(Inverter):
             clean: clean data that the training did not see, one batch dimension, or a function (count, generator)
                 that draws some.
             transformations: (count, generator) to elements ``[count, *element_shape]``, to be undone.
-
-        Returns:
-            The inverter itself.
 
         Raises:
             ConfigurationError: the inverter was neither trained nor loaded.
@@ -296,12 +289,12 @@ class LearnedInverter(Inverter):
         return self
 
     def _of_score(self, score: LearnedScore) -> LearnedInverter:
-        """An inverter of the same settings with another score."""
+        """Return an inverter of the same settings with another score."""
         settings = {name: getattr(self, name) for name in ("steps", "num_hypotheses", "stepper", "seed", "gate")}
         return LearnedInverter.from_score(score, self.energy, **settings)
 
     def _calibrated(self, known: Any, rest: Draw, transformations: Transformations, seen: int | None) -> Calibration:
-        """The calibration by data of the training, which saw so many if it is known, and draws of others."""
+        """Return the calibration by data of the training, which saw so many if it is known, and draws of others."""
         action, bound = self._trained_score().action, self.max_evaluations
         stages = Inverter(action, self.energy, self.stages, max_evaluations=bound, progress=False)
         source = lambda key, x: keyed(self.seed, key, device=tree_device(x))  # noqa: E731
@@ -312,7 +305,7 @@ class LearnedInverter(Inverter):
             lambda x: stages(x, generator=source(12, x)).best(),
             lambda x: self._drawing_inverter()(x, generator=source(13, x)).elements,
         )
-        return calibrate(self._trained_score(), data, calibration_size(seen, self.steps, _DENSITY_DRAWS), self.seed)
+        return calibrate(self._trained_score(), data, calibration_size(seen, self.steps, _NUM_DENSITY_DRAWS), self.seed)
 
     def distil(
         self,
@@ -324,17 +317,14 @@ class LearnedInverter(Inverter):
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> LearnedInverter:
-        """Train an inverter that jumps to a draw of the learned posterior: two evaluations in place of `steps`.
+        """Return an inverter that jumps to a draw of the learned posterior: two evaluations in place of `steps`.
 
         See `consistency_loss` for the method. Clean data are moved as in training first; an inverter that was loaded
         has no distribution any more, and moves them by noise.
 
         Args:
             clean: see `fit`, like ``batch_size``, ``seconds``, ``folder`` and ``progress``.
-            steps: most steps of training.
-
-        Returns:
-            The distilled inverter; this one is not changed.
+            steps: largest number of training steps.
 
         Raises:
             ConfigurationError: this inverter was not trained; or see `fit`.
@@ -387,11 +377,11 @@ class LearnedInverter(Inverter):
         *,
         backbone: nn.Module | None = None,
     ) -> LearnedInverter:
-        """An inverter from a file.
+        """Return an inverter from a file.
 
         Args:
-            path: what `save` wrote.
-            action: on the data, of the group that it was trained on; its scale may differ.
+            path: file that `save` wrote.
+            action: action on the data, of the group that it was trained on; its scale may differ.
             energy: an energy that ranks the hypotheses, which is not in the file.
             backbone: an untrained copy of the network, if it was one of your own and no `NoiseNetwork`; it stays so.
 
@@ -417,7 +407,7 @@ class LearnedInverter(Inverter):
     def _score_to_train(
         self, clean: Any, transformations: Transformations, batch_size: int
     ) -> tuple[LearnedScore, Transformations]:
-        """The score before training, and what draws the data of a step."""
+        """Return the score before training, and the function that draws the data of a step."""
         drawing = checked_draw(self.action, clean) if callable(clean) else None
         some = drawing(max(batch_size, 512), keyed(self.seed, 2)) if drawing else check_batch(self.action, clean)[0]
         some = on_device(some, module_device(self) or self.make_backbone.device or tree_device(some))
@@ -436,11 +426,7 @@ class LearnedInverter(Inverter):
 
 @dataclass(frozen=True)
 class BackboneFactory:
-    """Makes the network of a training.
-
-    Attributes:
-        template: the network to copy; ``None`` for the one that suits action and data, see `backbone_for`.
-    """
+    """Factory of the network of a training: a copy of ``template``, or by `backbone_for` where it is ``None``."""
 
     template: nn.Module | None
 
@@ -460,14 +446,7 @@ class BackboneFactory:
         return backbone
 
     def score(self, action: Action, transformations: Transformations, x: Any, seed: int) -> LearnedScore:
-        """Return an untrained score, whose noise is a little wider than the transformations, on the device of the data.
-
-        Args:
-            action: on the data.
-            transformations: to be undone.
-            x: some clean data.
-            seed: of the draws.
-        """
+        """Return an untrained score with noise a little wider than the transformations, on the device of the data."""
         action = action.with_scale(_NOISE_WIDTH * spread_of(action.group, transformations, seed))
         backbone = self(action, x).to(tree_device(x))
         network = backbone if isinstance(backbone, NoiseNetwork) else None
@@ -495,14 +474,9 @@ def picker(clean: Any) -> Draw:
 
 
 def checked_draw(action: Action, clean: Draw) -> Draw:
-    """Wrap a user's function that draws clean data, so that its results are checked.
+    """Return a user's function that draws clean data, with checks that its results fit the action.
 
-    Args:
-        action: the data must fit it.
-        clean: function (count, generator) to data.
-
-    Returns:
-        A function that returns tensors, and raises `ShapeError` for another number of data than asked for.
+    It raises `ShapeError` for another number of data than asked for.
     """
 
     def draw(count: int, generator: torch.Generator) -> Any:
@@ -515,15 +489,9 @@ def checked_draw(action: Action, clean: Draw) -> Draw:
 
 
 def held_out(action: Action, clean: Any, seed: int) -> tuple[Any, Draw]:
-    """Separate a sixth of clean data from those of the training.
+    """Separate a sixth of clean data; return the data of the training, and a function that draws from the others.
 
-    Args:
-        action: the data must fit it.
-        clean: data, or a function that draws them; a function, and less than six data, stay whole.
-        seed: of the choice.
-
-    Returns:
-        The data of the training, and a function that draws from the others.
+    A function that draws data, and fewer than six data, stay whole.
     """
     if callable(clean):
         return clean, checked_draw(action, clean)

@@ -20,7 +20,7 @@ from trivgeo.sde import Stepper, TrivializedSDE, solve, uniform_grid
 from trivgeo.sde.processes import reverse_process
 from trivgeo.sde.solvers import AncestralStep
 
-_CHECK_EVALUATIONS = 2  # of the network, for a datum
+_CHECK_EVALUATIONS = 2  # evaluations of the network for a datum
 
 
 @checked
@@ -59,9 +59,9 @@ class CalibratedDraws(_CalibratedStage):
 class CleanGate(_CalibratedStage):
     """Leaves data alone that look clean: every hypothesis for them becomes the identity.
 
-    A datum looks clean if the network's features of it are as those of clean data, and the transformation found as
-    those found for clean data, to which all but three in a thousand of held-out clean data belong. The network looks
-    once more.
+    A datum looks clean if its features resemble those of clean data, and the transformation found resembles those found
+    for clean data: all but three in a thousand of held-out clean data do. The stage takes one more evaluation of the
+    network.
 
     Args:
         score: the trained score.
@@ -78,11 +78,11 @@ class CleanGate(_CalibratedStage):
 
 @checked
 class OutlierCheck(_CalibratedStage):
-    """Says of each datum whether it is like those of the training, and the transformation found like the drawn ones.
+    """Checks of each datum whether it is like those of the training, and the transformation found like the drawn ones.
 
     The result is a `CheckedResult`: `trusted`, and `reasons` where not. Thresholds are such that one in twenty-five of
-    held-out clean data, moved or not, is flagged. The network looks twice more. An exported program does
-    not check.
+    held-out clean data, moved or not, is flagged. The stage takes two more evaluations of the network. An exported
+    program does not check.
 
     Args:
         score: the trained score.
@@ -109,8 +109,8 @@ class LearnedReverseDiffusion(Stage):
     r"""Follows the reverse diffusion of a `LearnedScore` in a few steps, one evaluation of the network each.
 
     The scheme says what comes out: `trivgeo.sde.solvers.AncestralStep` (the reverse diffusion) and `FlowStep` (its
-    probability flow) make draws of the learned posterior, a network that was distilled (`consistency_loss`) with
-    `RenoisingStep` likewise, in one or two steps; `RefiningStep` a best guess for a posterior with one mode.
+    probability flow) make draws of the learned posterior, as does a network that was distilled (`consistency_loss`)
+    with `RenoisingStep`, in one or two steps; `RefiningStep` makes a best guess for a posterior with one mode.
 
     The population is taken to be at the first of the times, whatever noise is on it: the identity is a good guess, and
     the best single one, when the transformations of the data are no larger than the noise that the network was
@@ -147,7 +147,7 @@ class LearnedReverseDiffusion(Stage):
         self.steps = len(grid) - 1
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """The hypotheses that the chains reach.
+        """Return the hypotheses that the chains reach.
 
         Raises:
             ConfigurationError: the score is one on another group.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,22 +16,18 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.domain_distance import hull_points
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, backbone_for
 
-_DIRECTIONS = 8  # of the support function of the query points
+_NUM_DIRECTIONS = 8  # directions of the support function of the query points
 _CORNERS = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0))
 
 
 class OperatorReader:
-    """Keeps of a problem a few points of its initial condition and the convex hull of its query points.
-
-    Args:
-        num_sensors: points of the initial condition, evenly chosen in their order.
-    """
+    """Reduces a problem to evenly chosen points of its initial condition and the convex hull of its query points."""
 
     def __init__(self, num_sensors: int) -> None:
         self.num_sensors = check_count("num_sensors", num_sensors)
 
     def __call__(self, x: OperatorInput) -> OperatorInput:
-        """The smaller problem; symmetries that act projectively on (x, t) take hulls to hulls."""
+        """Return the smaller problem; symmetries that act projectively on (x, t) take hulls to hulls."""
         points = x.initial.shape[-2]
         chosen = torch.linspace(0, points - 1, self.num_sensors, device=x.initial.device).round().long()
         return OperatorInput(x.initial[..., chosen, :], hull_points(x.query))
@@ -49,9 +44,9 @@ class OperatorBackbone(FeatureNetwork):
     Args:
         dim: dimension of the group.
         domain: the bounds of the training domain: x_min, x_max, t_min, t_max, u_min, u_max.
-        num_sensors: points of the initial condition.
-        width: of the hidden layers.
-        depth: their number.
+        num_sensors: number of points of the initial condition.
+        width: width of the hidden layers.
+        depth: number of hidden layers.
 
     Raises:
         ConfigurationError: a count below one, or not six rising bounds.
@@ -72,11 +67,11 @@ class OperatorBackbone(FeatureNetwork):
         self.num_sensors = check_count("num_sensors", num_sensors)
         self.width = check_count("width", width)
         self.depth = check_count("depth", depth)
-        angle = 2 * math.pi / _DIRECTIONS * torch.arange(_DIRECTIONS)
+        angle = 2 * math.pi / _NUM_DIRECTIONS * torch.arange(_NUM_DIRECTIONS)
         self.register_buffer("directions", torch.stack([angle.cos(), angle.sin()]), persistent=False)
         self.register_buffer("box", torch.tensor(_CORNERS), persistent=False)
         self.features = LevelFeatures()
-        deviations = _DIRECTIONS + 5
+        deviations = _NUM_DIRECTIONS + 5
         size = 2 * deviations + num_sensors + self.features.size
         layers: list[nn.Module] = []
         for _ in range(depth):
@@ -84,20 +79,8 @@ class OperatorBackbone(FeatureNetwork):
             size = width
         self.layers = nn.Sequential(*layers, nn.Linear(size, dim))
 
-    @property
-    def architecture(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim,
-            "domain": self.domain,
-            "num_sensors": self.num_sensors,
-            "width": self.width,
-            "depth": self.depth,
-        }
-
     def initialise(self, seed: int) -> None:
-        """Draw all weights in place by the layers' own distributions, on the CPU, from a generator with this
-        ``seed``.
-        """
+        """Draw all weights in place by the layers' own distributions, from a generator with this ``seed``."""
         layers = copy.deepcopy(self.layers).cpu()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)

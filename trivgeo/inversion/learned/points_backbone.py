@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,23 +16,23 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import PointAction
 from trivgeo.inversion.learned.backbone import FeatureNetwork, LevelFeatures, NoiseNetwork, _spread, backbone_for
 
-_MIN_CLOUDS = 16  # from which an order can be told
-_MAX_LANDMARK_VARIANCE = 0.5  # about the mean landmarks, as a share of the variance of all points
+_MIN_CLOUDS = 16  # clouds that are enough to tell an order
+_MAX_LANDMARK_VARIANCE = 0.5  # variance about the mean landmarks, as a share of the variance of all points
 
 
 @checked
 class LandmarksBackbone(FeatureNetwork):
     r"""The noise of the transformation of landmarks ``[b, p, n]``: of each datum the same p points in the same order.
 
-    A perceptron of three hidden layers on all coordinates. What differs from the mean landmarks enters as it is and in
+    A perceptron of three hidden layers on all coordinates. Differences from the mean landmarks enter as they are and in
     units of the noise level, :math:`\mathrm{asinh}(\cdot / \sigma)`, so that small noise is seen as well as large.
 
     Args:
         dim: dimension of the group.
         shape: p and n.
-        width: of all layers.
-        mean: landmarks ``[p][n]`` of clean data on average, subtracted; default zeros.
-        std: of the coordinates, ``[n]``, divided by; default 1.
+        width: width of all layers.
+        mean: mean landmarks ``[p][n]`` of clean data, subtracted; default zeros.
+        std: standard deviations of the coordinates, ``[n]``, divided by; default 1.
 
     Raises:
         ConfigurationError: a number below one, or means and deviations of another shape.
@@ -60,16 +59,6 @@ class LandmarksBackbone(FeatureNetwork):
         for size_in in (inputs, width, width):
             layers += [nn.Linear(size_in, width), nn.SiLU()]
         self.layers = nn.Sequential(*layers, nn.Linear(width, dim))
-
-    @property
-    def architecture(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim,
-            "shape": list(self.shape),
-            "width": self.width,
-            "mean": self.mean.tolist(),
-            "std": self.std.tolist(),
-        }
 
     @property
     def last_layer(self) -> nn.Module:
@@ -101,9 +90,9 @@ class PointsBackbone(FeatureNetwork):
     Args:
         dim: dimension of the group.
         coordinates: n.
-        width: of all layers.
-        mean: of the coordinates of clean points, subtracted; default 0.
-        std: of the coordinates, divided by; default 1.
+        width: width of all layers.
+        mean: mean of each coordinate of clean points, subtracted; default 0.
+        std: standard deviation of each coordinate, divided by; default 1.
 
     Raises:
         ConfigurationError: a number below one, or not one mean and deviation for each coordinate.
@@ -130,16 +119,6 @@ class PointsBackbone(FeatureNetwork):
         self.head = _perceptron(2 * width + 2 * width + around, width, dim)
 
     @property
-    def architecture(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim,
-            "coordinates": self.coordinates,
-            "width": self.width,
-            "mean": self.mean.tolist(),
-            "std": self.std.tolist(),
-        }
-
-    @property
     def last_layer(self) -> nn.Module:
         return self.head[-1]
 
@@ -159,7 +138,7 @@ class PointsBackbone(FeatureNetwork):
         moments = torch.cat([mean, covariance.flatten(1)], 1)
         told = self.features(level)
         around = torch.cat([moments.asinh(), (moments / level.unsqueeze(1)).asinh(), told], 1)
-        # far points would drown the others
+        # far points would dominate the others
         h = self.first(torch.cat([x.asinh(), told.unsqueeze(1).expand(-1, points, -1)], -1))
         once = _pooled(h)
         told = torch.cat([once, around], 1).unsqueeze(1).expand(-1, points, -1)
@@ -172,14 +151,14 @@ def _perceptron(size: int, width: int, out: int) -> nn.Sequential:
 
 
 def _pooled(h: Tensor) -> Tensor:
-    """Mean and maximum over the points."""
+    """Return mean and maximum over the points."""
     return torch.cat([h.mean(1), h.amax(1)], 1)
 
 
 @backbone_for.register(PointAction)
 @backbone_for.register(PointCloud)
 def _(action: PointAction | PointCloud, x: Tensor) -> NoiseNetwork:
-    """A `LandmarksBackbone` where the place in the order says more of a point than its datum does."""
+    """Return a `LandmarksBackbone` where a point's index says more of its place than its cloud does."""
     action.check_data(x)
     flat = x.movedim(-1, 0).flatten(1)
     mean, std = flat.mean(1), _spread(flat)

@@ -17,18 +17,18 @@ from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.sampling.mixture import Charts, StudentMixture
 
 NUM_DEGREES_OF_FREEDOM = 24
-"""Of a component before its calibration: nearly normal."""
+"""Degrees of freedom of a component before its calibration: nearly normal."""
 _NUM_MODES = 4
-_LINK_LENGTH = 3.0  # of draws in one mode, in units of the distance that 0.9 of the draws have to their nearest one
+_LINK_LENGTH = 3.0  # longest link between draws of one mode, in units of the 0.9 quantile of nearest distances
 _MIN_SPREAD = 1e-3  # standard deviation of a mode in each direction, in units of the basis
-_LARGEST_LOGARITHM = 1e8  # entry of the logarithm of a draw about another; squares of larger ones overflow
+_MAX_LOGARITHM = 1e8  # entry of the logarithm of a draw about another; squares of larger ones overflow
 
 _DEGREES = (4, 6, 12, 24)  # degrees of freedom that are tried
 _NOISE_RATIO = 0.14  # width of the noise expected before any data, in units of the typical width of a component
-_PRIOR_STD = 1.0  # of the logarithm of each width before any data; of the power it is twice as large
+_PRIOR_STD = 1.0  # standard deviation of the logarithm of each width before any data; for the power twice as large
 _MAX_ITERATIONS = 60
-_MIN_LOG_MASS_LOSS = 1e-3  # mean of minus the log-mass below which it counts for nothing
-_MASS_DRAWS = 128
+_MIN_LOG_MASS_LOSS = 1e-3  # mean of minus the log-mass below which the mass counts as one
+_NUM_MASS_DRAWS = 128
 _MASS_SCALES = (0.5, 1.0, 2.0, 4.0)  # widths of the draws for the mass, in units of a fit that knows of no mass
 
 
@@ -36,11 +36,7 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
     """Return a mixture that covers draws ``[b, K, *element_shape]``: of each mode its mean, covariance and share.
 
     Draws belong to one mode if a chain of near ones joins them. The four largest modes are kept; draws that are not
-    finite, or have no logarithm about the first one, count for nothing.
-
-    Args:
-        group: the group, with the basis in which draws are compared.
-        elements: the draws.
+    finite, or have no logarithm about the first one, are left out. Draws are compared in the basis of ``group``.
     """
     known = torch.isfinite(elements).flatten(2).all(-1)
     unit = group.identity(dtype=elements.dtype, device=elements.device)
@@ -48,7 +44,7 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
     first = known.to(torch.int64).argmax(-1)
     origin = elements[torch.arange(len(elements), device=elements.device), first]
     v = group.log(group.compose(group.inverse(origin).unsqueeze(1), elements))
-    known = known & (v.abs().amax(-1) < _LARGEST_LOGARITHM)  # draws of a network that has learned little may diverge
+    known = known & (v.abs().amax(-1) < _MAX_LOGARITHM)  # draws of a network that has learned little may diverge
     v = torch.where(known.unsqueeze(-1), v, 0.0)
     elements = torch.where(rows_like(known, elements), elements, origin.unsqueeze(1))
     member = _modes(v, known)  # [b, K, j]
@@ -65,7 +61,7 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
     n = group.dim
     trust = (number / (number + n + 1.0))[..., None, None]
     spread = trust * spread / number.clamp(min=1.0)[..., None, None] + (1.0 - trust) * pooled
-    # beside the least spread, as much as keeps large ones positive definite in their dtype
+    # the least spread, and as much as keeps large spreads positive definite in their dtype
     size = 100.0 * torch.finfo(spread.dtype).eps * spread.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     spread = spread + (_MIN_SPREAD**2 + size) * torch.eye(n).to(spread)
     shares = torch.where(number > 0.0, number, 0.0)
@@ -77,7 +73,7 @@ def mixture_of_draws(group: LieGroup, elements: Tensor) -> StudentMixture:
 
 
 def _modes(v: Float[Tensor, "b k n"], known: Tensor) -> Float[Tensor, "b k j"]:
-    """One for the mode of each draw, the largest modes first; zero for draws of other ones."""
+    """Return the mode of each draw as one among zeros, the largest modes first; zeros for draws of smaller ones."""
     number = v.shape[1]
     distance = torch.cdist(v, v)
     both = known.unsqueeze(1) & known.unsqueeze(2)
@@ -88,14 +84,14 @@ def _modes(v: Float[Tensor, "b k n"], known: Tensor) -> Float[Tensor, "b k j"]:
     linked = (distance <= _LINK_LENGTH * typical.unsqueeze(-1)).to(v.dtype)
     for _ in range(max(1, (number - 1).bit_length())):
         linked = (linked @ linked > 0.5).to(v.dtype)
-    first = linked.argmax(-1)  # of each draw the first one of its mode
+    first = linked.argmax(-1)  # the first draw of the same mode, for each draw
     label = torch.nn.functional.one_hot(first, number).to(v.dtype) * known.unsqueeze(-1)
     largest = label.sum(1).topk(min(_NUM_MODES, number), dim=-1).indices
     return label.gather(2, largest.unsqueeze(1).expand(-1, number, -1))
 
 
 def _away(group: LieGroup, centres: Tensor, elements: Tensor, member: Tensor) -> Float[Tensor, "b k j n"]:
-    """Logarithms of the draws about the centres of their modes; zero about others."""
+    """Return logarithms of the draws about the centres of their modes; zero about others."""
     away = group.log(group.compose(group.inverse(centres).unsqueeze(1), elements.unsqueeze(2)))
     used = (member > 0.0).unsqueeze(-1) & torch.isfinite(away).all(-1, keepdim=True)
     return torch.where(used, away, 0.0)
@@ -103,7 +99,7 @@ def _away(group: LieGroup, centres: Tensor, elements: Tensor, member: Tensor) ->
 
 @dataclass(frozen=True)
 class DensityFit:
-    r"""Changes of a mixture of draws, by which it becomes a density that elements follow.
+    r"""Changes that turn a mixture of draws into a density that elements follow.
 
     A component of share :math:`\alpha_j` and covariance :math:`C_j` gets a share proportional to
     :math:`\alpha_j^p` and the covariance :math:`S C_j S + N`, with S and N diagonal.
@@ -112,7 +108,7 @@ class DensityFit:
         power: p. Above one the largest modes weigh more than their share of the draws.
         spreads: diagonal of S, a factor for each vector of the basis; empty for ones.
         noise: roots of the diagonal of N: standard deviations of an error that the draws do not have; empty for zeros.
-        degrees: of freedom of the components.
+        degrees: degrees of freedom of the components.
         scales: factors of the widths of equal parts of every component, see `StudentMixture`.
     """
 
@@ -124,11 +120,7 @@ class DensityFit:
 
     @staticmethod
     def of(entry: dict[str, Any]) -> DensityFit:
-        """Return a fit of what `as_dict` returned, or of a part of it.
-
-        Args:
-            entry: plain types.
-        """
+        """Return a fit of what `as_dict` returned, or of a part of it."""
         plain = {"power": float, "degrees": int}
         parts: dict[str, Any] = {
             name: plain[name](part) if name in plain else tuple(map(float, part)) for name, part in entry.items()
@@ -148,15 +140,11 @@ class DensityFit:
 
 
 def fit_density(mixture: StudentMixture, g: Float[Tensor, "b *element"]) -> DensityFit:
-    """Return the changes of a mixture under which elements are the most probable.
+    """Return the changes of a mixture under which held-out elements g, one for each datum, are the most probable.
 
     Maximises the mean log-density of the elements, together with weak log-normal priors about no change; without data
     of use nothing changes. The density is that over the mass of the mixture, see `StudentMixture.log_mass`: where more
     than a thousandth of it is missing, the mass is estimated by importance sampling, with the same draws throughout.
-
-    Args:
-        mixture: of b data.
-        g: the element of each, held out from the training.
     """
     with torch.inference_mode(False), torch.enable_grad():
         data = _known(mixture, g)
@@ -164,13 +152,13 @@ def fit_density(mixture: StudentMixture, g: Float[Tensor, "b *element"]) -> Dens
             return DensityFit()
         fit, best = _best(data, data.widths.new_zeros(2 * mixture.group.dim + 1))
         widest = fit(data.mixture)
-        if float(widest.log_mass(_MASS_DRAWS).mean()) < -_MIN_LOG_MASS_LOSS:
+        if float(widest.log_mass(_NUM_MASS_DRAWS).mean()) < -_MIN_LOG_MASS_LOSS:
             fit, _ = _best(data._replace(mass=_Mass.of(widest)), best)
         return fit
 
 
 def _best(data: _Known, start: Tensor) -> tuple[DensityFit, Tensor]:
-    """The best fit of all degrees of freedom from a start, and the numbers that were fitted."""
+    """Return the best fit of all degrees of freedom from a start, and the fitted numbers."""
     found = []
     for degrees in _DEGREES:
         loss, start = _minimum(data, degrees, start)
@@ -182,12 +170,12 @@ def _best(data: _Known, start: Tensor) -> tuple[DensityFit, Tensor]:
 
 @dataclass(frozen=True)
 class _Mass:
-    """Vectors of the algebra that are logarithms, of which the mass of mixtures is estimated.
+    """Logarithms of elements by which the mass of mixtures is estimated.
 
     Attributes:
-        charts: the vectors, the same about every centre, with volumes of the algebra.
-        principal: whether they are logarithms, ``[b, m]``; others are zero.
-        log_densities: of the wider mixtures that they were drawn from, ``[b, m]``.
+        charts: vectors of the algebra, the same about every centre, with volumes of the algebra.
+        principal: mask of the vectors that are logarithms, ``[b, m]``; others are zero.
+        log_densities: log-densities of the wider mixtures that they were drawn from, ``[b, m]``.
     """
 
     charts: Charts
@@ -196,17 +184,17 @@ class _Mass:
 
     @staticmethod
     def of(mixture: StudentMixture) -> _Mass:
-        """Draw from a mixture that was made wider; whether a vector is a logarithm does not depend on the centre."""
+        """Draw from a widened mixture; whether a vector is a logarithm does not depend on the centre."""
         group = mixture.group
         unit = group.identity(dtype=mixture.factors.dtype, device=mixture.factors.device)
         wide = replace(mixture, centres=unit.expand_as(mixture.centres), scales=_MASS_SCALES, degrees=min(_DEGREES))
-        elements, principal = wide.sample(_MASS_DRAWS, keyed(0, device=unit.device))
+        elements, principal = wide.sample(_NUM_MASS_DRAWS, keyed(0, device=unit.device))
         v = group.log(elements).unsqueeze(2).expand(-1, -1, mixture.log_shares.shape[1], -1)
         charts = Charts(v, v.new_zeros(v.shape[:-1]))
         return _Mass(charts, principal, wide.log_densities(charts).logsumexp(-1))
 
     def __call__(self, mixture: StudentMixture) -> Float[Tensor, " b"]:
-        """The log-mass of a mixture."""
+        """Return the log-mass of a mixture."""
         ratios = mixture.log_densities(self.charts).logsumexp(-1) - self.log_densities
         return torch.where(self.principal, ratios, -torch.inf).logsumexp(-1) - math.log(ratios.shape[1])
 
@@ -215,10 +203,9 @@ class _Known(NamedTuple):
     """Elements in the charts of a mixture, in double precision.
 
     Attributes:
-        mixture: the mixture.
-        charts: of one element of each datum.
+        charts: coordinates of one element of each datum.
         widths: typical standard deviations along the basis, ``[n]``.
-        mass: estimates log-masses; ``None`` where they are zero.
+        mass: estimate of log-masses; ``None`` where they are zero.
     """
 
     mixture: StudentMixture
@@ -228,7 +215,7 @@ class _Known(NamedTuple):
 
 
 def _known(mixture: StudentMixture, g: Tensor) -> _Known:
-    """The data for which an element has a density."""
+    """Return the data for which an element has a density."""
     charts = mixture.charts(g.unsqueeze(1))
     near = (torch.isfinite(charts.log_volumes[:, 0]) & torch.isfinite(mixture.log_shares)).any(-1)
     sizes = mixture.factors.square().sum(-1).sqrt()
@@ -246,13 +233,13 @@ def _known(mixture: StudentMixture, g: Tensor) -> _Known:
 
 
 def _parameters(data: _Known, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Power, spreads and noise of the numbers that are fitted."""
+    """Return power, spreads and noise for the fitted numbers p."""
     n = len(data.widths)
     return p[0].exp(), p[1 : n + 1].exp(), _NOISE_RATIO * data.widths * p[n + 1 :].exp()
 
 
 def _minimum(data: _Known, degrees: int, start: Tensor) -> tuple[float, Tensor]:
-    """The least of minus the mean log-density with the priors, and where it is found from a start."""
+    """Return the least of minus the mean log-density with the priors, and where it is found from a start."""
     p = start.clone().requires_grad_()
     std = torch.full_like(start, _PRIOR_STD)
     std[0] = 2.0 * _PRIOR_STD
@@ -279,7 +266,7 @@ def _minimum(data: _Known, degrees: int, start: Tensor) -> tuple[float, Tensor]:
 def _changed(
     mixture: StudentMixture, power: Tensor, spreads: Tensor, noise: Tensor | None, degrees: int
 ) -> StudentMixture:
-    """The mixture with changed shares, factors and degrees of freedom, see `DensityFit`."""
+    """Return the mixture with changed shares, factors and degrees of freedom, see `DensityFit`."""
     used = torch.isfinite(mixture.log_shares)
     raised = power * torch.where(used, mixture.log_shares, 0.0)  # minus infinity would spoil the gradient of the power
     shares = raised.masked_fill(~used, -torch.inf).log_softmax(-1)
@@ -290,7 +277,7 @@ def _changed(
 
 
 def _with_noise(factors: Float[Tensor, "b j n n"], noise: Float[Tensor, " n"]) -> Float[Tensor, "b j n n"]:
-    """Triangular factors of covariances to which independent noise was added; by QR, so no square is rounded."""
+    """Return triangular factors of covariances with independent noise added; by QR, so no square is rounded."""
     both = torch.cat([factors, torch.diag(noise).expand_as(factors)], -1)
     upper = torch.linalg.qr(both.mT).R
     return einsum("bjkl,bjk->bjlk", upper, upper.diagonal(dim1=-2, dim2=-1).sign())

@@ -101,11 +101,11 @@ class LearnedScore(nn.Module):
         return math.sqrt(self.schedule.variance(0.0, check_time(t)))
 
     def forward(self, y: Any, level: Float[Tensor, " b"]) -> Float[Tensor, "b n"]:
-        """The noise in units of its size.
+        """Return the noise in units of its size.
 
         Args:
             y: data with the present guess undone, one batch dimension.
-            level: their noise levels.
+            level: noise levels of the data.
 
         Raises:
             ShapeError: the backbone does not return one algebra vector for each datum.
@@ -139,7 +139,7 @@ class LearnedScore(nn.Module):
 
         Args:
             x: clean data, one batch dimension.
-            generator: of all random numbers; its device is that of the data.
+            generator: source of all random numbers; its device is that of the data.
         """
         x = self.prepared(x)
         reference: Tensor = pytree.tree_leaves(x)[0]
@@ -190,15 +190,15 @@ class LearnedScore(nn.Module):
 
 
 class NoisyBatch(NamedTuple):
-    r"""Data seen from noised elements, and what a network is to say of them.
+    r"""Data with noised elements undone, and the regression targets of a network.
 
     Attributes:
         x: the data :math:`\tilde x = g_0 x`; clean ones without augmentation.
         elements: :math:`g = g_0 w`, ``[b, *element_shape]``.
         y: :math:`g^{-1} \tilde x`; the data themselves where that is undefined.
         level: the noise levels, ``[b]``.
-        noise: what the network is to return on average, ``[b, dim]``.
-        weight: of the rows in a loss; zero where y is undefined, ``[b]``.
+        noise: targets of the network, ``[b, dim]``.
+        weight: weights of the rows in a loss, ``[b]``; zero where y is undefined.
     """
 
     x: Any
@@ -213,13 +213,11 @@ class ConditionedScore(Score):
     """A `LearnedScore` for given data: elements ``[b, *chains, *element_shape]`` and a time to scores.
 
     Args:
-        score: what was learned.
-        x_tilde: transformed data with one batch dimension.
-        max_evaluations: the largest number of data that the network sees at once; ``None`` for no bound.
+        max_evaluations: largest number of data that the network sees at once; ``None`` for no bound.
 
     Attributes:
-        x: what the network reads of the data.
-        evaluations: of the network so far, for each datum.
+        x: the part of the data that the network reads.
+        evaluations: number of evaluations of the network so far, for each datum.
     """
 
     def __init__(self, score: LearnedScore, x_tilde: Any, max_evaluations: int | None = None) -> None:
@@ -248,15 +246,9 @@ class ConditionedScore(Score):
 
 
 def apply_inverse(action: Action, g: Tensor, x: Any) -> tuple[Any, Bool[Tensor, " b"]]:
-    """Return ``g^-1 x``, and where this is defined.
+    """Return ``g^-1 x``, and the mask ``[b]`` of where it is defined.
 
-    Args:
-        action: a local or global action.
-        g: elements ``[b, *element_shape]``.
-        x: data, one batch dimension.
-
-    Returns:
-        Data, x itself in undefined rows (NaN would spoil the gradients of other rows), and truth values ``[b]``.
+    Undefined rows are those of x itself: NaN would spoil the gradients of other rows.
     """
     y = action(action.group.inverse(g), x)
     defined = torch.stack([torch.isfinite(leaf).flatten(1).all(1) for leaf in pytree.tree_leaves(y)]).all(0)
@@ -272,7 +264,7 @@ def consistency_loss(
     ratio: float = 0.8,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Loss of consistency distillation (Song et al. 2023) in trivialized form: how far neighbouring jumps land apart.
+    r"""Return the loss of consistency distillation (Song et al. 2023) in trivialized form: how far jumps land apart.
 
     From an element g at level :math:`\sigma` the student jumps to :math:`f(g, \sigma) = g \exp(-\sigma\,\epsilon(
     g^{-1} \tilde x, \sigma))`: the same network as a `LearnedScore`, but its value no longer a mean. One step of the
@@ -293,9 +285,6 @@ def consistency_loss(
         x: clean data, one batch dimension.
         ratio: r, in (0, 1): nearer to one for a finer flow, which takes longer to learn.
         generator: random numbers; ``None`` is torch's.
-
-    Returns:
-        The loss, a scalar.
 
     Raises:
         ConfigurationError: the ratio lies outside (0, 1), or the levels or groups differ.

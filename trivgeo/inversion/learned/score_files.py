@@ -35,12 +35,10 @@ def describe(score: LearnedScore) -> dict[str, Any]:
 
 
 def score_of(file: NetworkFile, action: Action, backbone: nn.Module | None = None) -> LearnedScore:
-    """The score that a file holds, in evaluation mode, on the group with the scale that it was trained with.
+    """Return the score that a file holds, in evaluation mode, on the group with the scale that it was trained with.
 
     Args:
-        file: of a network, with an entry ``score``, see `describe`.
-        action: on the data, of a group that differs from the score's at most in its scale.
-        backbone: a network of the right shape, for files of one that is no `NoiseNetwork`.
+        backbone: a network of the right shape, for files whose network is no `NoiseNetwork`.
 
     Raises:
         CheckpointError: the file holds no score, or one of another group, or its tensors do not fit.
@@ -76,11 +74,7 @@ def score_of(file: NetworkFile, action: Action, backbone: nn.Module | None = Non
 
 
 def calibration_of(file: NetworkFile, tensors: dict[str, Tensor]) -> Calibration | None:
-    """Return the calibration that a file holds; ``None`` if the file holds none.
-
-    Args:
-        file: file of a learned inverter.
-        tensors: tensors of the calibration, by name.
+    """Return the calibration with some tensors that a file holds; ``None`` if the file holds none.
 
     Raises:
         CheckpointError: an entry of the header or a tensor is missing or does not fit.

@@ -19,7 +19,7 @@ __all__ = ["DistillationTraining", "ScoreTraining", "train"]
 
 
 class _Training(NetworkTraining[nn.Module]):
-    """Training of a score on clean data, by a loss that a subclass says."""
+    """Training of a score on clean data, by a loss that a subclass defines."""
 
     measured: ClassVar[str]
     """Name of the loss, divided by the dimension of the group, where it is measured."""
@@ -34,9 +34,7 @@ class _Training(NetworkTraining[nn.Module]):
         """Return the loss of a batch of ``clean`` data, a scalar, with random numbers of ``generator``."""
 
     def data(self, batch: Any) -> Any:
-        """Return the clean data in a ``batch`` of the loader: the batch, or the first part of a list
-        ``[data, labels]``.
-        """
+        """Return the clean data in a ``batch`` of the loader: the batch, or the first part of ``[data, labels]``."""
         return batch[0] if isinstance(batch, list) else batch
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -140,11 +138,10 @@ class DistillationTraining(_Training):
 
     @property
     def objective(self) -> str:
-        """The teacher, the action, the noise and how far apart the times are."""
         return f"{self._taught_by} {objective_of(self.teacher)} {self.ratio}"
 
     def batch_loss(self, clean: Any, generator: torch.Generator) -> Tensor:
-        teacher = self.teacher.eval()  # whatever was done to all parts
+        teacher = self.teacher.eval()  # also after `train()` of all parts
         return consistency_loss(teacher, self.student, clean, ratio=self.ratio, generator=generator)
 
 

@@ -38,7 +38,7 @@ class LieLAC(Inverter):
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
         steps: gradient steps of each chain.
-        learning_rate: the size of a step of `Adam`, in units of the group's basis.
+        learning_rate: size of a step of `Adam`, in units of the group's basis.
         num_hypotheses: number K of starts.
         start_std: standard deviation of random starts about the identity; 0 for the identity itself, see `Descend`.
         parametrization: `AlgebraCoordinates` (the default) or `GroupElements`.
@@ -77,7 +77,7 @@ class ITS(Inverter):
         num_samples: samples of each level.
         num_hypotheses: number K of hypotheses.
         classes: function from a batch of data to classes ``[batch]``; ``None`` for no diversity.
-        criterion: what a level minimises, see `SearchOrbits`.
+        criterion: criterion that a level minimises, see `SearchOrbits`.
 
     Raises:
         ConfigurationError: see `SearchOrbits`; or an argument is not an action or an energy.
@@ -182,7 +182,7 @@ class RandomSearch(Inverter):
     Args:
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
-        num_samples: by default as many as `LieLAC` evaluates.
+        num_samples: number of elements drawn; by default as many as `LieLAC` evaluates.
         num_hypotheses: number K of elements kept, see `GaussianSearch`.
         std: standard deviation of the draws, in units of the group's basis.
 

@@ -34,21 +34,20 @@ class PosteriorSampler(Inverter):
 
     Args:
         action: the action on data.
-        energy: see `Inverter`; minus the logarithm of a density of clean data, up to a constant. For one that is none,
-            such as a classifier's, the log-determinant, one of every pixel or point, is left out by
-            ``sampler.replace(log_det=False)``.
-        prior: a distribution of transformations with ``sample(num_samples, generator)`` and ``log_prob(g)``,
-            such as those of `trivgeo.generative`; a learned one is
-            ``model.distribution(condition=c)`` of a `GroupDiffusion`, each of whose densities is a flow to solve;
-            ``None`` for left Haar measure, which is improper on groups that are not compact: the energy must then hold
-            g back. Where there is none, the search for wells
-            begins within a few units of the basis of the group about the identity, or about ``initial``.
+        energy: see `Inverter`; minus the logarithm of a density of clean data, up to a constant. For an energy that is
+            none, such as a classifier's, ``sampler.replace(log_det=False)`` leaves out the log-determinant, which sums
+            over all pixels or points.
+        prior: a distribution of transformations with ``sample(num_samples, generator)`` and ``log_prob(g)``, such as
+            those of `trivgeo.generative`; a learned one is ``model.distribution(condition=c)`` of a `GroupDiffusion`,
+            each of whose densities is a flow to solve; ``None`` for left Haar measure. That is improper on groups that
+            are not compact: the energy must then hold g back, and the search for wells begins within a few units of the
+            basis of the group about the identity, or about ``initial``.
         proposals: an inverter (`TIED`, `LearnedInverter`, ...) whose hypotheses say where to look; its evaluations
-            count. The weights are right with any; good ones leave more of the budget to the sample. Of a
-            `LearnedInverter` the learned posterior is where the search begins, at no energies.
+            count. The weights are right with any; good ones leave more of the budget to the sample. With a
+            `LearnedInverter` the search begins at the learned posterior, without evaluations of the energy.
         num_samples: number K of weighted elements for each datum.
         budget: the largest number of energies and gradients, together, for each datum; at least twice K.
-        temperature: T, positive; of the energy alone, not of the prior.
+        temperature: T, positive; of the energy alone, the prior is not tempered.
 
     Raises:
         ConfigurationError: a setting out of its range, an action, energy or inverter that is none, or a prior without

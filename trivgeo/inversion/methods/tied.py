@@ -26,15 +26,16 @@ from trivgeo.inversion.transformations import Transformations, spread_of
 from trivgeo.sde import GeometricSchedule, Schedule, Stepper
 
 _SETTINGS = ("schedule", "steps", "num_mc", "num_hypotheses", "temperature", "max_score_norm")
-# a chain of the search of `TIED.for_data`: elements drawn, of the best of them how many descend, how often, how far
-_DRAWS, _DESCENTS = 128, ((8, 6, 0.1), (3, 10, 0.07))
-_DIFFUSION_STEPS, _MC_SAMPLES = 10, 2
-_REHEAT_TIME, _PRUNING_TIME = 0.3, 0.2
+# a chain of the search of `TIED.for_data`
+_NUM_DRAWS = 128  # elements drawn
+_DESCENTS = ((8, 6, 0.1), (3, 10, 0.07))  # (number of the best elements, steps, learning rate) of each descent
+_DIFFUSION_STEPS, _NUM_NOISE_SAMPLES = 10, 2
+_REHEAT_TIME, _PRUNING_TIME = 0.3, 0.2  # times of the noise, in [0, 1]
 _LAST_STEPS, _LAST_LEARNING_RATE = 30, 0.03
-_COST_PER_CHAIN = 130  # in gradient evaluations, draws included
+_COST_PER_CHAIN = 130  # gradient evaluations, draws included
 _MAX_CHAINS = 8
-_PLANNED_SHARE = 0.6  # of the time
-_MAX_EVALUATIONS = 1024  # at once
+_PLANNED_SHARE = 0.6  # share of the time that is planned
+_MAX_EVALUATIONS = 1024  # energies evaluated at once
 
 
 @checked
@@ -107,19 +108,19 @@ class TIED(Inverter):
         seconds: float = 60.0,
         seed: int = 0,
     ) -> Inverter:
-        """A search with the settings that `check_energy` suggests, which takes about a given time for a call.
+        """Return a search with the settings that `check_energy` suggests; a call takes about the given time.
 
-        Whether it finds the transformations, and whether a network is right after it, `check_energy` tells.
+        `check_energy` tells whether it finds the transformations, and whether a network is right after it.
 
         The energy has a `PriorEnergy` added, as wide as the transformations, at the temperature suggested. Stages:
         `GaussianSearch` many elements, `Descend` from fewer and fewer of the best, go on from there by `AddNoise` and
         `ReverseDiffusion` (``keep_best``, ``pruning``), `Select` the lowest, and `Descend`; as many of them as the time
         allows for the data at hand.
 
-        The prior holds back what leaves nothing of a datum for every action. The frame weight that is suggested for
-        images is left to searches without a distribution: beside the prior, or in its place, it also holds back the
-        transformation that is sought where they move much out of the frame: of the digits of the examples a tenth
-        fewer are then recognised.
+        The prior penalises transformations that erase a datum, for every action. The frame weight suggested for images
+        is left to searches without a distribution: beside the prior, or in its place, it also penalises the right
+        transformation where transformations move much out of the frame; a tenth fewer of the digits of the examples
+        are then recognised.
 
         Args:
             action: the action on data.
@@ -127,8 +128,8 @@ class TIED(Inverter):
             clean: clean data, one batch dimension.
             transformations: function (count, generator) to elements ``[count, *element_shape]``, see
                 `LearnedInverter.fit`.
-            seed: of all random numbers.
-            seconds: of one call, on this machine as busy as it is now; small batches take less.
+            seconds: time of one call, on this machine as busy as it is now; small batches take less.
+            seed: seed of all random numbers.
 
         Raises:
             ConfigurationError: the time is not positive, or as `check_energy`, also for other errors.
@@ -139,29 +140,18 @@ class TIED(Inverter):
 
 
 class TimedSearch(Stage):
-    """The stages of `TIED.for_data`, with the chains of each datum that a time allows.
-
-    Args:
-        profile: of the energy.
-        seconds: for all data together.
-    """
+    """The stages of `TIED.for_data`, with the chains of each datum that ``seconds`` for all data allow."""
 
     def __init__(self, profile: EnergyProfile, seconds: float) -> None:
         self.profile = profile
         self.seconds = seconds
         descents = sum(steps for _, steps, _ in _DESCENTS) + _LAST_STEPS
-        self.steps = -(-_MAX_CHAINS * _DRAWS // DRAWN_TOGETHER) + descents + _DIFFUSION_STEPS
+        self.steps = -(-_MAX_CHAINS * _NUM_DRAWS // DRAWN_TOGETHER) + descents + _DIFFUSION_STEPS
 
     def inverter(
         self, action: Action, energy: DataEnergy | Callable[[Any], Tensor], spread: Float[Tensor, "n n"]
     ) -> Inverter:
-        """Return the inverter of this stage, for the energy with a prior.
-
-        Args:
-            action: the action on data.
-            energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
-            spread: basis in which the transformations have unit spread.
-        """
+        """Return the inverter of this stage, for the energy with a prior of unit spread in the basis ``spread``."""
         expected = PriorEnergy(energy, spread, self.profile.temperature)
         return Inverter(action.with_scale(self.profile.scale), expected, [self], max_evaluations=_MAX_EVALUATIONS)
 
@@ -171,7 +161,7 @@ class TimedSearch(Stage):
         return int(_PLANNED_SHARE * self.seconds / ((_COST_PER_CHAIN + _LAST_STEPS) * self.profile.seconds))
 
     def stages(self, batch: int) -> list[StageLike]:
-        """Return the stages of a search in ``batch`` data that takes the given time."""
+        """Return the stages of a search in ``batch`` data."""
         gradients = _PLANNED_SHARE * self.seconds / (batch * self.profile.seconds)
         chains = min(_MAX_CHAINS, max(1, int((gradients - _LAST_STEPS) / _COST_PER_CHAIN)))
         temperature, schedule = self.profile.temperature, self.profile.schedule
@@ -180,12 +170,12 @@ class TimedSearch(Stage):
         for number, steps, learning_rate in _DESCENTS:
             descents += [Select(number * chains), Descend(steps, Adam(learning_rate))]
         return [
-            GaussianSearch(_DRAWS * chains, _DESCENTS[0][0] * chains, 1.0),
+            GaussianSearch(_NUM_DRAWS * chains, _DESCENTS[0][0] * chains, 1.0),
             *descents,
             Select(chains),
             AddNoise(schedule, _DIFFUSION_STEPS, _REHEAT_TIME),
             ReverseDiffusion(
-                schedule, _DIFFUSION_STEPS, _MC_SAMPLES, temperature, None, keep_best=True, pruning=pruning
+                schedule, _DIFFUSION_STEPS, _NUM_NOISE_SAMPLES, temperature, None, keep_best=True, pruning=pruning
             ),
             Select(1),
             Descend(_LAST_STEPS, Adam(_LAST_LEARNING_RATE)),

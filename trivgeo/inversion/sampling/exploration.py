@@ -19,41 +19,26 @@ from trivgeo.inversion.sampling.mixture import Charts, StudentMixture, reach_of_
 from trivgeo.sde.resampling import next_inverse_temperature, normalized_weights, resample, take_rows
 from trivgeo.sde.scores.gradient import trivialized_grad_and_value
 
-_TARGET_ACCEPTANCE = 0.6
-"""Share of Langevin moves that step sizes aim at (Roberts and Rosenthal 1998 have .574 in high dimensions)."""
-_KEPT_EFFICIENCY = 0.4
-"""Effective share of the particles after one change of the inverse temperature."""
+_TARGET_ACCEPTANCE = 0.6  # accepted share of Langevin moves; .574 in high dimensions (Roberts and Rosenthal 1998)
+_KEPT_EFFICIENCY = 0.4  # effective share of the particles after one change of the inverse temperature
+# power of the weights by which particles are resampled: below one it keeps narrow wells, which weigh little until the
+# last temperatures
 _RESAMPLING_POWER = 0.5
-"""Power of the weights by which particles are resampled: below one it keeps narrow wells, which weigh little until the
-last temperatures."""
-_ROUNDING_UNITS = 10.0
-"""Least eigenvalue of a precision matrix, in units of the rounding of its trace."""
-_FIRST_LOG_STEP = 0.2
-"""Logarithm of the first step of a Langevin move, in standard deviations of the particles."""
-_BROADEST_STD = 3.0
-"""Standard deviation, in units of the basis, at which slopes are taken to vanish."""
+_MIN_EIGENVALUE_IN_ROUNDINGS = 10.0  # least eigenvalue of a precision matrix, in units of the rounding of its trace
+_FIRST_LOG_STEP = 0.2  # logarithm of the first step of a Langevin move, in standard deviations of the particles
+_MAX_STD = 3.0  # standard deviation, in units of the basis, at which slopes are taken to vanish
 
-_NUM_COMPONENTS = 8
-"""Components of a proposal, beside the broad one."""
-_BROAD_SHARE = 0.05
-"""Share of the draws from the broad component, which finds what the particles have missed."""
+_NUM_COMPONENTS = 8  # components of a proposal, beside the broad one
+_BROAD_SHARE = 0.05  # share of the draws from the broad component, which finds what the particles have missed
 
-_FIRST_ASCENT_LENGTH, _LONGEST_ASCENT_STEP = 0.2, 0.7
-"""Lengths of the steps of an ascent, in units of the basis."""
-_DIFFERENCE_IN_WIDTHS = 0.1
-"""Step of a difference of slopes, in estimated widths of the well."""
-_SHORTEST_STEP_IN_WIDTHS = 0.02
-"""Step that measures the width of a well, in such widths."""
-_MIN_RELATIVE_CURVATURE = 0.01
-"""Least curvature of a component, in units of the largest."""
-_PARTICLES_PER_DIMENSION = 5.0
-"""Number of particles, for each dimension, from which on they tell the shape of a well."""
-_COVERING_IN_WIDTHS = 3.0
-"""Size of a component that covers a well, in widths of the well, at most; its centre is within about one width."""
-_SHARE_OF_MAXIMA = 0.3
-"""Share of the first draws that components about maxima get."""
-_SMALLEST_WIDTH, _LARGEST_WIDTH = 1e-4, 1.0
-"""Widths of wells, in units of the basis."""
+_FIRST_ASCENT_LENGTH, _MAX_ASCENT_LENGTH = 0.2, 0.7  # lengths of the steps of an ascent, in units of the basis
+_DIFFERENCE_IN_WIDTHS = 0.1  # step of a difference of slopes, in estimated widths of the well
+_MIN_STEP_IN_WIDTHS = 0.02  # shortest step that measures the width of a well, in such widths
+_MIN_RELATIVE_CURVATURE = 0.01  # least curvature of a component, in units of the largest
+_PARTICLES_PER_DIMENSION = 5.0  # particles, for each dimension, that are enough to tell the shape of a well
+_MAX_COVER_IN_WIDTHS = 3.0  # size of a component that covers a well, in widths; its centre is within about one width
+_SHARE_OF_MAXIMA = 0.3  # share of the first draws that components about maxima get
+_MIN_WIDTH, _MAX_WIDTH = 1e-4, 1.0  # widths of wells, in units of the basis
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,7 +51,7 @@ class WeightedDraws(Described):
         log_weights: logarithms of density over proposal, ``[b, m]``, minus infinity where undefined; the mean of the
             weights is the evidence.
         charts: the elements about the centres of the mixture.
-        component_log_densities: of the mixture there, see `StudentMixture.log_densities`, ``[b, m, j]``.
+        component_log_densities: `StudentMixture.log_densities` there, ``[b, m, j]``.
     """
 
     elements: Tensor
@@ -84,14 +69,7 @@ class WeightedDraws(Described):
 def weighted_draws(
     target: Posterior, proposal: StudentMixture, num_draws: int, generator: torch.Generator | None
 ) -> WeightedDraws:
-    """Draw elements of a mixture, and weight them for a posterior.
-
-    Args:
-        target: the posterior.
-        proposal: the mixture.
-        num_draws: number m of elements for each datum.
-        generator: random numbers; None is torch's.
-    """
+    """Draw ``num_draws`` elements of a mixture for each datum, and weight them for a posterior."""
     elements, principal = proposal.sample(num_draws, generator)
     value, energies = target.log_prob_and_energy(elements, principal)
     charts = proposal.charts(elements)
@@ -102,15 +80,8 @@ def weighted_draws(
 
 
 def choose_starts(draws: WeightedDraws, num_elements: int, generator: torch.Generator | None) -> Tensor:
-    """Choose elements to search from, half of them anywhere, half by the posterior at a high temperature.
-
-    Args:
-        draws: of a broad mixture.
-        num_elements: number k of elements.
-        generator: random numbers; None is torch's.
-
-    Returns:
-        Elements ``[b, k, *element_shape]``.
+    """Choose elements ``[b, k, *element_shape]`` to search from, half of them anywhere, half by the posterior at a high
+    temperature.
     """
     defined = torch.where(torch.isfinite(draws.log_weights), 0.0, -torch.inf)
     zero = torch.zeros_like(draws.log_weights)
@@ -123,15 +94,15 @@ def choose_starts(draws: WeightedDraws, num_elements: int, generator: torch.Gene
 
 @dataclass(frozen=True, repr=False)
 class Particles(Described):
-    """Weighted elements between a mixture and a posterior, with all that a move reads.
+    """Weighted elements between a mixture and a posterior, with their densities and slopes.
 
     Attributes:
         elements: ``[b, p, *element_shape]``.
         log_weights: unnormalised, ``[b, p]``.
-        log_densities: of the posterior, unnormalised, ``[b, p]``.
+        log_densities: log-densities of the posterior, unnormalised, ``[b, p]``.
         slopes: their derivatives by v in ``g exp(v)``, ``[b, p, n]``.
-        start_log_densities: of the mixture, ``[b, p]``.
-        start_slopes: derivatives of these.
+        start_log_densities: log-densities of the mixture, ``[b, p]``.
+        start_slopes: derivatives of ``start_log_densities``.
     """
 
     elements: Tensor
@@ -159,16 +130,16 @@ class Particles(Described):
         return (1.0 - b) * self.start_slopes + b * self.slopes
 
     def precision(self, beta: Float[Tensor, " b"]) -> Float[Tensor, "b n n"]:
-        """Return the average outer product of `bridge_slopes` at ``beta``: about the curvature of the wells.
+        """Return the average outer product of `bridge_slopes` at ``beta``, about the curvature of the wells.
 
-        It is at least the precision of a normal distribution of a spread of three.
+        The result is at least the precision of a normal distribution whose standard deviation is three.
         """
         slope = self.bridge_slopes(beta)
         unit = torch.eye(slope.shape[-1]).to(slope)
         square = einsum("bp,bpi,bpj->bij", normalized_weights(self.log_weights), slope, slope)
-        # as much as keeps a large one positive definite in its dtype
-        size = _ROUNDING_UNITS * torch.finfo(slope.dtype).eps * square.diagonal(dim1=-2, dim2=-1).sum(-1)
-        return square + (1.0 / _BROADEST_STD**2 + size[..., None, None]) * unit
+        # the least precision keeps a large one positive definite in its dtype
+        size = _MIN_EIGENVALUE_IN_ROUNDINGS * torch.finfo(slope.dtype).eps * square.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return square + (1.0 / _MAX_STD**2 + size[..., None, None]) * unit
 
     def where(self, mask: Bool[Tensor, "b p"], other: Particles) -> Particles:
         """Return the particles of ``other`` where the mask says so."""
@@ -176,7 +147,7 @@ class Particles(Described):
         return Particles(*(where_rows(mask, theirs, mine) for theirs, mine in pairs))
 
     def resampled(self, log_weights: Float[Tensor, "b p"], generator: torch.Generator | None) -> Particles:
-        """Return as many particles drawn by ``log_weights``, with the weights that are left to them."""
+        """Return as many particles drawn by ``log_weights``, with the weights that resampling leaves to them."""
         index, left = resample(log_weights, log_weights.shape[1], generator, power=_RESAMPLING_POWER)
         chosen = Particles(*(take_rows(x, index) for x in vars(self).values()))
         return replace(chosen, log_weights=left)
@@ -195,15 +166,8 @@ def anneal(
     Each inverse temperature keeps two fifths of the effective particles; then they are resampled and moved once by a
     Metropolis-adjusted Langevin step :math:`g \exp \xi` in the metric of their average squared slope. The reverse of
     a move is the vector :math:`-\xi`, and a move changes left Haar measure by the modular function, so that detailed
-    balance is exact also where the exponential is not one to one.
-
-    Args:
-        target: the posterior.
-        start: the mixture.
-        draws: from it, of which particles are chosen.
-        num_particles: number p of particles.
-        num_moves: of each particle; what is left of the bridge after them is one step.
-        generator: the source of noise.
+    balance is exact also where the exponential is not one to one. After ``num_moves`` moves the rest of the bridge is
+    one step.
     """
     wanted = _KEPT_EFFICIENCY * num_particles
     zero = torch.zeros_like(draws.log_weights)
@@ -235,12 +199,12 @@ def _moved(
     """Return the particles after one Metropolis-adjusted Langevin step, and the share of accepted ones."""
     group, n = target.group, target.group.dim
     step = (log_step.exp() * n ** (-1.0 / 6.0)).unsqueeze(-1)  # [b, 1, 1]
-    root = torch.linalg.cholesky(particles.precision(beta))  # of the inverse of the covariance
+    root = torch.linalg.cholesky(particles.precision(beta))  # factor of the inverse covariance
     inverse = torch.linalg.inv(root)
     z = normal((*particles.log_densities.shape, n), particles.log_densities, generator)
 
     def drift(p: Particles) -> Tensor:
-        """In coordinates in which the noise is white."""
+        """Return the drift in coordinates in which the noise is white."""
         return 0.5 * step * einsum("bij,bpj->bpi", inverse, p.bridge_slopes(beta))
 
     whitened = drift(particles) + z  # xi = step * inverse^T whitened
@@ -262,14 +226,11 @@ def _moved(
 
 
 def mixture_of_particles(particles: Particles, broad: StudentMixture) -> tuple[StudentMixture, Float[Tensor, "b j"]]:
-    """Return a mixture that covers particles, from the one of highest density on, and numbers of them by component.
+    """Return a mixture that covers particles, and the numbers of particles of its components.
 
-    A component has the particles within the reach of a normal distribution of the particles' precision about the
-    highest one that no other has; the last one takes what is left, and the nearest component every other.
-
-    Args:
-        particles: ends of `anneal`.
-        broad: whose first component becomes the last one, with a small share.
+    A component is about the particle of highest density that no other has reached, and reaches as far as a normal
+    distribution of the particles' precision. A particle belongs to the component whose centre is nearest. The
+    first component of ``broad`` becomes the last one, with a small share.
     """
     group, g = broad.group, particles.elements
     root = torch.linalg.cholesky(particles.precision(torch.ones_like(particles.log_weights[:, 0])))
@@ -281,7 +242,7 @@ def mixture_of_particles(particles: Particles, broad: StudentMixture) -> tuple[S
     off = torch.where((member > 0.0).unsqueeze(-1), v - mean.unsqueeze(1), 0.0)
     spread = einsum("bpj,bpjk,bpjl->bjkl", member, off, off) / number.clamp(min=1.0)[..., None, None]
     trust = (number / (number + group.dim + 1.0))[..., None, None]
-    narrow = torch.linalg.inv(root).mT.unsqueeze(1)  # a factor of the inverse of the precision
+    narrow = torch.linalg.inv(root).mT.unsqueeze(1)  # a factor of the inverse of the precision matrix
     triangle = torch.linalg.qr(narrow.mT).R.mT
     triangle = triangle * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     factors, _ = safe_cholesky(trust * spread + (1.0 - trust) * matmul(narrow, narrow.mT), triangle)
@@ -300,7 +261,7 @@ def mixture_of_particles(particles: Particles, broad: StudentMixture) -> tuple[S
 
 
 def _clusters(group: LieGroup, particles: Particles, root: Tensor) -> tuple[Tensor, Float[Tensor, "b p j"]]:
-    """Centres of components, ``[b, j, *element_shape]``, and one for the component of each particle, else zero."""
+    """Return centres of components, ``[b, j, *element_shape]``, and the component of each particle, one-hot or zero."""
     g, height = particles.elements, particles.log_densities
     rows = torch.arange(len(g), device=g.device)
     free = torch.isfinite(height)
@@ -323,14 +284,7 @@ def _clusters(group: LieGroup, particles: Particles, root: Tensor) -> tuple[Tens
 
 @dataclass(frozen=True, repr=False)
 class LocalMaxima(Described):
-    """End points of ascents of a log-density.
-
-    Attributes:
-        elements: ``[b, d, *element_shape]``.
-        log_densities: ``[b, d]``.
-        slopes: ``[b, d, n]``.
-        widths: of the wells along the last steps, in units of the basis, ``[b, d]``.
-    """
+    """End points of ascents of a log-density; ``widths`` of the wells along the last steps, in units of the basis."""
 
     elements: Tensor
     log_densities: Float[Tensor, "b d"]
@@ -339,14 +293,9 @@ class LocalMaxima(Described):
 
 
 def ascend(target: Posterior, elements: Tensor, num_steps: int) -> LocalMaxima:
-    """Climb from each of ``[b, d, *element_shape]`` by steps of the length of Barzilai and Borwein (1988).
+    """Climb from elements ``[b, d, *element_shape]`` by ``num_steps`` steps as long as Barzilai and Borwein (1988) say.
 
     A step that goes down is taken back, and the next one is shorter.
-
-    Args:
-        target: the posterior.
-        elements: where to begin.
-        num_steps: gradients of each.
     """
     group = target.group
     g = elements
@@ -355,7 +304,7 @@ def ascend(target: Posterior, elements: Tensor, num_steps: int) -> LocalMaxima:
     width = torch.full_like(size, _FIRST_ASCENT_LENGTH)
     for _ in range(num_steps - 1):
         v = size.unsqueeze(-1) * slope
-        v = v * (_LONGEST_ASCENT_STEP / v.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
+        v = v * (_MAX_ASCENT_LENGTH / v.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
         moved = group.retract(g, v)
         finite = torch.isfinite(moved).flatten(2).all(-1)
         moved = where_rows(finite, moved, g)
@@ -363,9 +312,9 @@ def ascend(target: Posterior, elements: Tensor, num_steps: int) -> LocalMaxima:
         higher = finite & (new_value >= value)
         bend = (v * (slope - new_slope)).sum(-1)
         concave = bend > 0.0
-        exact = concave & (v.norm(dim=-1) > _SHORTEST_STEP_IN_WIDTHS * width)  # shorter ones measure rounding
+        exact = concave & (v.norm(dim=-1) > _MIN_STEP_IN_WIDTHS * width)  # shorter ones measure rounding
         length = v.square().sum(-1) / bend.clamp(min=1e-30)
-        width = torch.where(exact, length.sqrt().clamp(_SMALLEST_WIDTH, _LARGEST_WIDTH), width)
+        width = torch.where(exact, length.sqrt().clamp(_MIN_WIDTH, _MAX_WIDTH), width)
         size = torch.where(concave, length, torch.where(higher, 2.0, 0.25) * size)
         g, slope = where_rows(higher, moved, g), where_rows(higher, new_slope, slope)
         value = torch.where(higher, new_value, value)
@@ -377,14 +326,12 @@ def with_maxima(
 ) -> StudentMixture:
     """Return a mixture with further components about the ends of ascents that it does not cover.
 
-    Such a component has the inverse of the second derivative of the log-density as its covariance, by differences of
-    slopes; all of them share a fixed part of the draws.
+    Such a component has the inverse of minus the second derivative of the log-density as its covariance, by differences
+    of slopes; all of them share a fixed part of the draws.
 
     Args:
-        target: the posterior.
         proposal: the mixture, whose last component is broad and covers nothing.
-        particles: numbers of particles of which its components were made; few of them tell no shape.
-        ends: of ascents.
+        particles: numbers of particles of which its components were made; small numbers tell no shape.
         num_further: the largest number of further components.
     """
     index, usable = _uncovered(proposal, particles, ends, num_further)
@@ -401,7 +348,7 @@ def with_maxima(
 def _uncovered(
     proposal: StudentMixture, particles: Float[Tensor, "b j"], ends: LocalMaxima, number: int
 ) -> tuple[Tensor, Tensor]:
-    """Indices of the highest ends apart from each other and from a mixture, and whether there are so many."""
+    """Return indices of the highest ends apart from each other and from a mixture, and whether there are so many."""
     group, n, g = proposal.group, proposal.group.dim, ends.elements
     rows = torch.arange(len(g), device=g.device)
     reach = reach_of_normal(n)
@@ -409,7 +356,7 @@ def _uncovered(
     charts = proposal.charts(g)
     away = torch.where(torch.isfinite(charts.log_volumes), charts.vectors.square().sum(-1), torch.inf)  # [b, d, j]
     width = ends.widths.unsqueeze(-1)
-    covers = (away < (n + 1) * width.square()) & (sizes.unsqueeze(1) < _COVERING_IN_WIDTHS * width)
+    covers = (away < (n + 1) * width.square()) & (sizes.unsqueeze(1) < _MAX_COVER_IN_WIDTHS * width)
     shaped = torch.isfinite(proposal.log_shares) & (particles > _PARTICLES_PER_DIMENSION * n)
     covers = covers & shaped.unsqueeze(1)
     free = torch.isfinite(ends.log_densities) & ~covers[..., :-1].any(-1)
@@ -426,7 +373,7 @@ def _uncovered(
 
 
 def _curvature(target: Posterior, centre: Tensor, slope: Tensor, width: Tensor) -> Float[Tensor, "b k n n"]:
-    """Minus the second derivative of the log-density, made positive definite; by the width where it is undefined."""
+    """Return minus the second derivative of the log-density, positive definite; by the width where undefined."""
     n = slope.shape[-1]
     unit = torch.eye(n).to(slope)
     h = (_DIFFERENCE_IN_WIDTHS * width)[..., None, None]

@@ -39,24 +39,18 @@ from trivgeo.verdict import Verdict
 
 LARGEST_SHAPE = 0.7
 """Pareto shape above which averages with weights are not reliable (Vehtari et al. 2024, section 3.2)."""
-_MIN_TAIL = 5
-"""Number of weights in a tail below which nothing is said of it."""
-_PRIOR_WEIGHT, _PRIOR_SHAPE = 10.0, 0.5
-"""Number of weights as which the prior of the shape counts, and its mean."""
-_RATES_IN_QUARTILES = 3.0
-"""Quartiles of the tail that candidates of the rate reach (Zhang and Stephens 2009, section 3)."""
+_MIN_TAIL_SIZE = 5  # weights in a tail below which nothing is said of it
+_PRIOR_WEIGHT, _PRIOR_SHAPE = 10.0, 0.5  # number of weights as which the prior of the shape counts, and its mean
+_MAX_RATE_IN_QUARTILES = 3.0  # candidates of the rate, in quartiles of the tail (Zhang and Stephens 2009, section 3)
 
 
 def pareto_shape(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
     r"""Return the shape k of the generalised Pareto distribution of the largest importance weights.
 
     Weights of shape k have :math:`1 / k` moments. Above one half their variance is infinite, above one their mean: then
-    the effective sample size says nothing, since what is rare and heavy was not drawn. The tail are the
+    the effective sample size says nothing, since rare and heavy elements were not drawn. The tail consists of the
     :math:`\min(m / 5, 3 \sqrt m)` largest weights (Vehtari et al. 2024, Pareto smoothed importance sampling). The fit
     is that of Zhang and Stephens (2009), drawn towards one half as if by ten more weights.
-
-    Args:
-        log_weights: logarithms of the weights; minus infinity for none.
 
     Returns:
         Shapes; minus infinity where the largest weights are equal, or less than five of a tail are positive.
@@ -64,17 +58,17 @@ def pareto_shape(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
     weights = normalized_weights(log_weights.double())
     number = log_weights.shape[-1]
     size = min(number // 5, math.ceil(3.0 * math.sqrt(number)))
-    if size < _MIN_TAIL:
+    if size < _MIN_TAIL_SIZE:
         return log_weights.new_full(log_weights.shape[:-1], -torch.inf)
     falling = weights.sort(-1, descending=True).values
     excess = (falling[..., :size] - falling[..., size : size + 1]).flip(-1)  # rising
     largest = excess[..., -1:]
-    known = (falling[..., _MIN_TAIL - 1] > 0.0) & (largest.squeeze(-1) > 1e-9 * falling[..., 0])
+    known = (falling[..., _MIN_TAIL_SIZE - 1] > 0.0) & (largest.squeeze(-1) > 1e-9 * falling[..., 0])
     x = excess / torch.where(known.unsqueeze(-1), largest, 1.0)
     quartile = x[..., int(size / 4 + 0.5) - 1].clamp(min=1e-6).unsqueeze(-1)
     count = 30 + int(math.sqrt(size))
     place = torch.arange(1, count + 1, dtype=x.dtype, device=x.device) - 0.5
-    rates = 1.0 + (1.0 - (count / place).sqrt()) / (_RATES_IN_QUARTILES * quartile)  # [b, c]
+    rates = 1.0 + (1.0 - (count / place).sqrt()) / (_MAX_RATE_IN_QUARTILES * quartile)  # [b, c]
     rates = torch.where(rates.abs() < 1e-12, 1e-12, rates).clamp(max=1.0 - 1e-12)
     shapes = torch.log1p(-rates.unsqueeze(-1) * x.unsqueeze(-2)).mean(-1)
     heights = size * ((-rates / shapes).log() - shapes - 1.0)
@@ -84,8 +78,7 @@ def pareto_shape(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
     return torch.where(known, shape, -torch.inf).to(log_weights)
 
 
-_LEAST_SHARE = 0.005
-"""Share that a component of a refitted mixture keeps."""
+_MIN_SHARE = 0.005  # share that a component of a refitted mixture keeps
 
 
 def adaptive_importance_sampling(
@@ -95,46 +88,29 @@ def adaptive_importance_sampling(
 
     The draws of the last round alone are returned: given its proposal they are independent, so that their mean weight
     is the evidence without bias.
-
-    Args:
-        target: the posterior.
-        proposal: the first mixture.
-        num_draws: number of draws of each round.
-        generator: the source of noise.
     """
     draws = weighted_draws(target, proposal, num_draws[0], generator)
     target.step()
     for number in num_draws[1:]:
-        proposal = proposal.refitted(draws.charts, draws.component_log_densities, draws.log_weights, _LEAST_SHARE)
+        proposal = proposal.refitted(draws.charts, draws.component_log_densities, draws.log_weights, _MIN_SHARE)
         draws = weighted_draws(target, proposal, number, generator)
         target.step()
     return draws
 
 
-_ASCENT_STEPS, _NUM_MOVES = 6, 6
-"""Gradients of each ascent, and Langevin moves of each particle."""
-_ADAPTING_SHARES = (0.2, 0.2)
-"""Shares of the draws in rounds that adapt the proposal; the rest are the sample."""
-_MIN_EFFICIENCY = 0.05
-"""Effective share of the draws below which a sample is not trusted."""
-_MIN_SIZE = 10.0
-"""Effective number of draws below which a sample is not trusted."""
-_MAX_LOG_WEIGHT_ERROR = 0.05
-"""Error of the logarithm of a weight, by the rounding of the energy, above which a sample is not trusted."""
-_MIN_DRAWS_OF_TAIL = 100
-"""Number of draws below which the tail of their weights is not looked at."""
-_EVEN_EFFICIENCY = 0.9
-"""Effective share of the draws above which the tail of their weights is small."""
-_NUM_PRIOR_DRAWS = 512
-"""Draws of a prior that say where it is."""
-_STARTING_SCALES = (1.0, 2.0, 0.4)
-"""Spreads of the first proposal, in units of the basis, or of the prior."""
-_HYPOTHESIS_SCALE = 0.3
-"""Spread about a hypothesis, in units of the first proposal."""
-_MAX_HYPOTHESES = 8
-"""Hypotheses of proposals that get a component."""
-_PROPOSED_SHARE = 0.8
-"""Share of the first proposal that hypotheses or a density of theirs get."""
+_ASCENT_STEPS = 6  # gradients of each ascent
+_NUM_MOVES = 6  # Langevin moves of each particle
+_ADAPTING_SHARES = (0.2, 0.2)  # shares of the draws in rounds that adapt the proposal; the rest are the sample
+_MIN_EFFICIENCY = 0.05  # effective share of the draws below which a sample is not trusted
+_MIN_DRAWS = 10.0  # effective number of draws below which a sample is not trusted
+_MAX_LOG_WEIGHT_ERROR = 0.05  # error of a log-weight by rounding of the energy, above which a sample is not trusted
+_MIN_DRAWS_OF_TAIL = 100  # draws below which the tail of their weights is not looked at
+_EVEN_EFFICIENCY = 0.9  # effective share of the draws above which the tail of their weights is small
+_NUM_PRIOR_DRAWS = 512  # draws of a prior that say where it is
+_STARTING_SCALES = (1.0, 2.0, 0.4)  # spreads of the first proposal, in units of the basis, or of the prior
+_HYPOTHESIS_SCALE = 0.3  # spread about a hypothesis, in units of the first proposal
+_MAX_HYPOTHESES = 8  # hypotheses of proposals that get a component
+_PROPOSED_SHARE = 0.8  # share of the first proposal that hypotheses or their density get
 
 
 @runtime_checkable
@@ -146,12 +122,7 @@ class Prior(Protocol):
     """
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw independent elements of the prior, ``[num_samples, *element_shape]``.
-
-        Args:
-            num_samples: number of elements.
-            generator: random numbers; ``None`` is torch's.
-        """
+        """Draw ``num_samples`` independent elements of the prior, ``[num_samples, *element_shape]``."""
 
     def log_prob(self, g: Tensor) -> Tensor:
         """Return log-densities of elements g, ``[*batch, *element_shape]``, as ``[*batch]``."""
@@ -159,12 +130,12 @@ class Prior(Protocol):
 
 @dataclass(frozen=True)
 class _Budget:
-    """Evaluations of each part, for one datum.
+    """Numbers of evaluations of each part, for one datum.
 
     Attributes:
         draws: elements of the first proposal.
-        ascents: their number, of `_ASCENT_STEPS` gradients each.
-        particles: their number, of `_NUM_MOVES` and one gradients each.
+        ascents: ascents, of `_ASCENT_STEPS` gradients each.
+        particles: particles, of `_NUM_MOVES` and one gradients each.
         maxima: components about ends of ascents.
     """
 
@@ -229,7 +200,7 @@ class ImportanceSampling(Stage):
     def __call__(
         self, posterior: Posterior, population: Population, generator: torch.Generator | None
     ) -> WeightedPopulation:
-        """The sample.
+        """Return the sample.
 
         Raises:
             ConfigurationError: the stage before, or the proposals, have left too few of the budget, or the data are in
@@ -268,7 +239,7 @@ class ImportanceSampling(Stage):
         return self._sample(draws, target, generator)
 
     def _start(self, group: LieGroup, elements: Tensor) -> StudentMixture:
-        """The first proposal: broad about what the stage is given, or about the mean of the prior."""
+        """Return the first proposal: broad about the elements of the stage before, or about the mean of the prior."""
         batch = len(elements)
         factor = torch.eye(group.dim).to(elements)
         if self.prior is not None:
@@ -279,7 +250,7 @@ class ImportanceSampling(Stage):
                     f"prior: expected elements of {group!r} [n, {', '.join(map(str, elements.shape[2:]))}], "
                     f"got {list(drawn.shape)}"
                 )
-            drawn = drawn[torch.isfinite(drawn.flatten(1)).all(-1)]  # a model may lose some
+            drawn = drawn[torch.isfinite(drawn.flatten(1)).all(-1)]  # a model may return some that are not
             if not len(drawn):
                 raise NonFiniteError(f"prior: expected finite elements of {group!r}, got NaN or infinity")
             centre, v = group_mean(group, drawn)
@@ -292,7 +263,7 @@ class ImportanceSampling(Stage):
         return StudentMixture(group, elements, factors, shares, _STARTING_SCALES)
 
     def _log_prior(self, group: LieGroup) -> Callable[[Tensor], Tensor]:
-        """Log-density of the prior for the measure of the proposals, which is Lebesgue measure of the algebra."""
+        """Return the log-density of the prior for the measure of the proposals, Lebesgue measure of the algebra."""
         if self.prior is None:
             whole = sum_over_compact(group, log_haar_volume)
             return lambda g: g.new_full(group.batch_shape(g), -whole)
@@ -310,7 +281,7 @@ class ImportanceSampling(Stage):
         return log_prior
 
     def _sample(self, draws: WeightedDraws, target: Posterior, generator: torch.Generator | None) -> WeightedPopulation:
-        """The draws, thinned to the number of samples, and what they say of themselves."""
+        """Return the draws, thinned to the number of samples, and their verdicts."""
         size = effective_sample_size(normalized_weights(draws.log_weights))
         index, weights = thinned_indices(draws.log_weights, self.num_samples, generator, labels=draws.labels)
         total = weights.sum(-1, keepdim=True)
@@ -351,7 +322,7 @@ def check_prior(prior: Any) -> Any:
 
 
 def _log_measure(prior: Any, group: LieGroup) -> float:
-    """Logarithm of the measure of a prior's densities, in units of Lebesgue measure of the algebra of ``group``.
+    """Return the log of the measure of a prior's densities, in units of Lebesgue measure of the algebra of ``group``.
 
     A prior of `trivgeo.generative` names its group, whose basis may be another one.
 
@@ -369,7 +340,7 @@ def _log_measure(prior: Any, group: LieGroup) -> float:
 
 
 def _with_hypotheses(start: StudentMixture, found: EvaluatedPopulation) -> StudentMixture:
-    """The first proposal with components about the hypotheses of lowest energy."""
+    """Return the first proposal with components about the hypotheses of lowest energy."""
     number = min(_MAX_HYPOTHESES, found.size)
     lowest = found.energies.topk(number, dim=1, largest=False)
     centres = take_rows(found.elements, lowest.indices)
@@ -381,7 +352,7 @@ def _with_hypotheses(start: StudentMixture, found: EvaluatedPopulation) -> Stude
 
 
 def _with_density(start: StudentMixture, known: StudentMixture) -> StudentMixture:
-    """The first proposal with the components of a mixture that is near the posterior, of its narrower width."""
+    """Return the first proposal with the components, narrowed, of a mixture that is near the posterior."""
     reference = start.factors
     factors, shares = known.scales[0] * known.factors, _PROPOSED_SHARE * known.log_shares.exp()
     return start.with_components(*(part.to(reference) for part in (known.centres, factors, shares)))
@@ -394,7 +365,7 @@ def _verdicts(
     effective: Float[Tensor, " b"],
     num_kept: int,
 ) -> tuple[Verdict, ...]:
-    """Whether the samples are to be trusted; the first reason against each that is not."""
+    """Return whether the samples are to be trusted; the first reason against each that is not."""
     log_weights, energies, temperature = draws.log_weights, draws.energies, target.temperature
     heaviest = energies.gather(1, log_weights.argmax(-1, keepdim=True)).squeeze(1).abs()
     rounding = heaviest.nan_to_num(0.0) * (torch.finfo(energies.dtype).eps / temperature)
@@ -417,7 +388,7 @@ def _reason(
     num_kept: int,
     temperature: float,
 ) -> str:
-    """The first reason against a sample of one datum; empty where there is none."""
+    """Return the first reason against a sample of one datum; empty where there is none."""
     least = _MIN_EFFICIENCY * number
     if is_unbounded:
         return "an energy of minus infinity was met, which has no weight: expected one that is bounded from below"
@@ -433,8 +404,8 @@ def _reason(
             f"energies that are rounded by {error * temperature:.2g}, at temperature {temperature:.3g}: a smaller "
             "constant in the energy, or double precision, may help"
         )
-    if size < max(least, _MIN_SIZE) or effective < _MIN_EFFICIENCY * num_kept:
-        below = f"{_MIN_EFFICIENCY:.0%}" if size < least or size >= _MIN_SIZE else f"{_MIN_SIZE:.0f} draws"
+    if size < max(least, _MIN_DRAWS) or effective < _MIN_EFFICIENCY * num_kept:
+        below = f"{_MIN_EFFICIENCY:.0%}" if size < least or size >= _MIN_DRAWS else f"{_MIN_DRAWS:.0f} draws"
         return (
             f"effective sample size {size:.3g} of {number} draws: less than {below}; a larger "
             "budget, proposals or a prior may help"

@@ -20,11 +20,10 @@ from trivgeo.inversion.rows import where_rows
 from trivgeo.sde.noise.kernel import is_principal, log_about
 from trivgeo.sde.resampling import normalized_weights, systematic_indices, take_rows
 
+# Student distributions of six degrees have heavier tails than posteriors with Gaussian wells, and cost a tenth of the
+# draws
 _DEGREES_OF_FREEDOM = 6
-"""Student distributions of so many degrees have tails heavier than any posterior with Gaussian wells, and cost a tenth
-of the draws."""
-_DRAWS_PER_PRINCIPAL = 2
-"""Number of draws for each one that is to be principal."""
+_DRAWS_PER_PRINCIPAL = 2  # draws for each one that is to be principal
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,17 +45,16 @@ class StudentMixture(Described):
 
     .. math:: q(g) = \sum_j \alpha_j \, t(v_j; 0, F_j F_j^T) \, / \, |\det J_r(v_j)|, \quad v_j = \log(c_j^{-1} g)
 
-    the density for left Haar measure that is Lebesgue measure of the algebra at the identity. Vectors that are not the
-    logarithms of their exponentials count as draws of density zero, so that the total mass of q is the share of the
+    the density for left Haar measure that is Lebesgue measure of the algebra at the identity. A vector that is not the
+    logarithm of its exponential counts as a draw of density zero, so that the total mass of q is the share of the
     others.
 
     Attributes:
-        group: the group.
         centres: ``[b, J, *element_shape]``.
         factors: F, lower triangular ``[b, J, n, n]``.
         log_shares: logarithms of the shares of the components, ``[b, J]``, minus infinity for those not used.
         scales: every component is a mixture, in equal parts, of ones whose factors are multiplied by these.
-        degrees: of freedom of the Student distributions.
+        degrees: degrees of freedom of the Student distributions.
     """
 
     group: LieGroup
@@ -69,13 +67,9 @@ class StudentMixture(Described):
     def sample(self, num_samples: int, generator: torch.Generator | None) -> tuple[Tensor, Bool[Tensor, "b m"]]:
         """Draw elements for each datum; components have their shares, up to rounding.
 
-        Args:
-            num_samples: number m of elements for each datum.
-            generator: random numbers; None is torch's.
-
         Returns:
-            Elements ``[b, m, *element_shape]``, and whether they are principal: whether the vector drawn is the
-            logarithm of its exponential. A draw that is not counts as one of density zero.
+            Elements ``[b, m, *element_shape]``, and the mask of the principal ones, whose drawn vector is the logarithm
+            of its exponential. Other draws count as draws of density zero.
         """
         n, batch = self.group.dim, len(self.log_shares)
         label = systematic_indices(self.log_shares, generator, num_samples)
@@ -92,13 +86,9 @@ class StudentMixture(Described):
         return where_rows(kept, elements, unit), kept
 
     def sample_principal(self, num_samples: int, generator: torch.Generator | None) -> Tensor:
-        """Draw elements of the mixture over its mass, ``[b, num_samples, *element_shape]``: principal draws.
+        """Draw principal elements of the mixture over its mass, ``[b, num_samples, *element_shape]``.
 
         Where fewer than half of all draws are principal, some may return twice.
-
-        Args:
-            num_samples: number of elements for each datum.
-            generator: random numbers; None is torch's.
         """
         elements, principal = self.sample(_DRAWS_PER_PRINCIPAL * num_samples, generator)
         place = uniform(principal.shape, self.factors, generator)  # draws come in the order of the components
@@ -127,11 +117,7 @@ class StudentMixture(Described):
         return self.log_densities(self.charts(g)).logsumexp(-1)
 
     def log_mass(self, num_samples: int = 1024) -> Float[Tensor, " b"]:
-        """Logarithm of the total mass: of the share of draws that are principal, the same draws at every call.
-
-        Args:
-            num_samples: number of these draws; where all are principal the mass is one.
-        """
+        """Return the log of the total mass, the share of principal ones among draws that are the same at every call."""
         _, principal = self.sample(num_samples, keyed(0, device=self.factors.device))
         return principal.to(self.log_shares).mean(-1).clamp(min=1.0 / num_samples).log()
 
@@ -141,9 +127,7 @@ class StudentMixture(Described):
         """Return the mixture with further components; those of this one share what is left.
 
         Args:
-            centres: ``[b, k, *element_shape]``.
-            factors: ``[b, k, n, n]``.
-            shares: of the whole, with a sum below one.
+            shares: shares of the whole, with a sum below one.
             first: put them before those of this mixture, not behind.
         """
         rest = self.log_shares + torch.log1p(-shares.sum(-1, keepdim=True))
@@ -161,7 +145,7 @@ class StudentMixture(Described):
     def in_basis_of(self, group: LieGroup) -> StudentMixture:
         """Return the same mixture in the coordinates of another basis of the group."""
         unit = torch.eye(group.dim).to(self.factors)
-        change = group.basis.from_natural(self.group.basis.to_natural(unit)).mT  # of columns
+        change = group.basis.from_natural(self.group.basis.to_natural(unit)).mT  # acts on columns
         covariance = matmul(matmul(change, self.factors), matmul(self.factors.mT, change.mT))
         return replace(self, group=group, factors=torch.linalg.cholesky(covariance))
 
@@ -179,13 +163,12 @@ class StudentMixture(Described):
         """Return the mixture after a step of expectation and maximisation (Cappe et al. 2008, section 5).
 
         Args:
-            charts: the elements about the centres of this mixture.
             densities: `log_densities` there.
             log_weights: their importance weights, unnormalised; minus infinity for none.
-            floor: the least share of a component that is in use.
+            floor: least share of a component that is in use.
         """
         n, dof = self.group.dim, self.degrees
-        share = normalized_weights(densities)  # of each component in each element
+        share = normalized_weights(densities)  # the share of each component in each element
         weight = normalized_weights(log_weights).unsqueeze(-1) * share
         tail = (dof + n) / (dof + self._squares(charts))  # weight of an element in a Student distribution
         mass, soft = weight.sum(1), weight * tail

@@ -26,7 +26,7 @@ class AddNoise(Stage):
 
     Args:
         schedule: diffusion coefficient of the noise.
-        steps: of the `trivgeo.sde.NoiseKernel`.
+        steps: number of steps of the `trivgeo.sde.NoiseKernel`.
         time: t, in (0, 1].
         side: ``"restored"`` for the first, ``"given"`` for the second, see `ReverseDiffusion`.
 
@@ -55,10 +55,10 @@ class AddNoise(Stage):
 
 @checked
 class Replicate(Stage):
-    """Several chains for each hypothesis.
+    """Makes several chains of each hypothesis.
 
     Args:
-        num_hypotheses: chains for each.
+        num_hypotheses: number of chains of each hypothesis.
 
     Raises:
         ConfigurationError: the number is below one.
@@ -73,10 +73,10 @@ class Replicate(Stage):
 
 @checked
 class Select(Stage):
-    r"""Goes on with k of the chains of each datum.
+    r"""Keeps k of the chains of each datum.
 
-    Those of lowest energy E, or drawn with replacement with the weights :math:`e^{-E / T}`: then they are a sample of
-    the distribution that they came from times :math:`e^{-E / T}` as their number grows, so that a learned posterior
+    Those of lowest energy E, or chains drawn with replacement with the weights :math:`e^{-E / T}`. As their number
+    grows, these sample the distribution that they came from times :math:`e^{-E / T}`, so that a learned posterior
     (`AmortizedInverter`) is a prior.
 
     Args:
@@ -99,7 +99,6 @@ class Select(Stage):
         self.temperature = check_positive("temperature", temperature)
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """The chains that were chosen."""
         evaluated = population.evaluated(posterior)
         energies, number = evaluated.energies, self.num_hypotheses
         if self.choice == "lowest":
@@ -117,7 +116,7 @@ class WarmStart(Stage):
     """The hypotheses of another inverter, in place of those that come in; its evaluations count.
 
     Args:
-        inverter: of the same action, or of one with another scale of the group.
+        inverter: inverter of the same action, or of one with another scale of the group.
 
     Raises:
         ConfigurationError: the inverter is none; or (when run) its group is another one.
@@ -127,7 +126,7 @@ class WarmStart(Stage):
         self.inverter = check_type("inverter", inverter, Inverter)
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """Return the hypotheses of the inverter, without energies: those of this posterior may differ."""
+        """Return the hypotheses of the inverter, without energies: the energies of this posterior may differ."""
         self._check_group(posterior)
         result = self.inverter(posterior.x, generator=generator)
         posterior.count(result.energy_evaluations, result.gradient_evaluations, result.network_evaluations)

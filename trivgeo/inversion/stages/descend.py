@@ -18,7 +18,7 @@ from trivgeo.inversion.stage import Population, Stage
 
 @checked
 class Parametrization(Described, ABC):
-    """The point that a descent moves, and its elements, where the descent is to begin near an element g_0."""
+    """The space in which a descent moves, near elements g_0."""
 
     @abstractmethod
     def start(self, group: LieGroup, base: Tensor, v: Tensor) -> Tensor:
@@ -143,9 +143,9 @@ class Adam(UpdateRule):
     """Adam (Kingma and Ba 2015), with a count of steps for each chain.
 
     Args:
-        learning_rate: the size of a step.
-        betas: decay of the two moments, each in [0, 1).
-        epsilon: added to the root of the second.
+        learning_rate: size of a step.
+        betas: decay rates of the two moments, each in [0, 1).
+        epsilon: added to the root of the second moment.
 
     Raises:
         ConfigurationError: a number out of its range.
@@ -168,11 +168,7 @@ class Adam(UpdateRule):
     def step(
         self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the displacement ``[b, k, dim]`` and the next state.
-
-        The displacement is minus the learning rate times the first moment over the root of the second, both without
-        bias.
-        """
+        """Return minus the learning rate times the first moment over the root of the second, both without bias."""
         mean, square, count = state
         first, second = self.betas
         mean = first * mean + (1 - first) * gradient
@@ -188,8 +184,8 @@ class HeavyBall(UpdateRule):
     """Gradient steps with momentum (Polyak 1964), the gradient no longer than a bound.
 
     Args:
-        learning_rate: the size of a step.
-        momentum: the share of the last step that is kept, in [0, 1).
+        learning_rate: size of a step.
+        momentum: share of the last step that is kept, in [0, 1).
         max_gradient_norm: longer gradients are shortened to this length; ``None`` for no bound.
 
     Raises:
@@ -211,10 +207,7 @@ class HeavyBall(UpdateRule):
     def step(
         self, gradient: Tensor, state: tuple[Tensor, ...], space: Parametrization
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the displacement ``[b, k, dim]`` and the next state, the displacement itself.
-
-        The displacement is a share of the last one minus the learning rate times the gradient, shortened to the bound.
-        """
+        """Return a share of the last displacement minus the learning rate times the gradient, cut to the bound."""
         if self.max_gradient_norm is not None:
             length = gradient.norm(dim=-1, keepdim=True)
             gradient = gradient * (self.max_gradient_norm / length.clamp(min=self.max_gradient_norm))
@@ -226,19 +219,19 @@ class HeavyBall(UpdateRule):
 class Descend(Stage):
     r"""Descends along the posterior energy, each chain independently.
 
-    A chain whose energy or gradient is not finite goes back to its last point where both were, its moments as they
-    were there, and the step counts as a failure. The end is that point, too, if the energy there is not finite.
+    A chain whose energy or gradient is not finite goes back to its last point where both were finite, with the moments
+    of that point, and the step counts as masked. The chain also ends there if its last energy is not finite.
 
     After a sampler it goes from the width of the posterior to the minimum of each well, at no temperature.
 
     Args:
-        steps: gradient steps of each chain; one energy comes after.
-        rule: how gradients become steps; default `HeavyBall` with its defaults.
-        space: where the point lives; default `GroupElements`.
+        steps: number of gradient steps of each chain; one energy comes after.
+        rule: rule by which gradients become steps; default `HeavyBall` with its defaults.
+        space: space of the descent; default `GroupElements`.
         start_std: sigma of the starts :math:`g \exp(\sigma z)`, z standard normal, in units of the group's basis; 0 to
             start where the population is.
-        keep_best: return of each chain the element of lowest energy that it has met in place of its end: none ends
-            higher than it began.
+        keep_best: return of each chain the element of lowest energy that it has met in place of its end, so that none
+            ends higher than it began.
 
     Raises:
         ConfigurationError: a setting out of its range.

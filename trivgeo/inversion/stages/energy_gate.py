@@ -21,8 +21,8 @@ class EnergyGate(Stage):
     """Leaves a datum alone unless the best hypothesis lowers its energy by more than a margin.
 
     All hypotheses of a datum that stays become the identity; without an energy all data stay. A search always finds
-    something lower, in clean data as well, and what it then undoes costs a classifier accuracy. The margin is therefore
-    one that few clean data reach:
+    something lower, in clean data as well, and undoing it costs a classifier accuracy. The margin is therefore one that
+    few clean data reach:
 
     ```python
     inverter = TIED.for_data(action, energy, clean, transformations)
@@ -30,7 +30,7 @@ class EnergyGate(Stage):
     ```
 
     Args:
-        margin: in units of the energy.
+        margin: least fall of the energy.
 
     Raises:
         ConfigurationError: the margin is negative or not finite.
@@ -47,9 +47,9 @@ class EnergyGate(Stage):
 
         Args:
             inverter: the search before the gate.
-            clean: clean data, best others than those of which the energy was learned.
-            share: of the data that are left alone.
-            generator: of the search; default one that is the same at every call.
+            clean: clean data, best others than those on which the energy was trained.
+            share: share of the data that are left alone.
+            generator: random numbers of the search; default those of one seed at every call.
 
         Raises:
             ConfigurationError: the inverter has no energy, or the share is not in (0, 1).

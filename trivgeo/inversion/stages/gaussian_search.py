@@ -10,8 +10,7 @@ from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.stage import Population, Stage
 
-DRAWN_TOGETHER = 64
-"""Elements of one datum that are drawn together."""
+DRAWN_TOGETHER = 64  # elements of one datum that are drawn at once
 
 
 @checked
@@ -19,7 +18,7 @@ class GaussianSearch(Stage):
     r"""Draws elements :math:`g \exp(\sigma z)` around the first hypothesis of each datum, and keeps the best.
 
     Args:
-        num_samples: elements drawn for each datum.
+        num_samples: number of elements drawn for each datum.
         num_hypotheses: number K of elements kept, in order of their energies.
         std: sigma, in units of the group's basis.
 
@@ -38,7 +37,6 @@ class GaussianSearch(Stage):
         self.steps = -(-num_samples // DRAWN_TOGETHER)
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """The best of all that were drawn."""
         group, center = posterior.group, population.elements[:, :1]
         elements = population.elements[:, :0]
         energies = elements.new_empty(posterior.batch, 0)

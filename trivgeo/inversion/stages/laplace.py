@@ -13,7 +13,7 @@ from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.sde.resampling import systematic_indices
 
-_WELL_RADIUS = 5.0  # standard deviations within which two chains are in one well
+_WELL_RADIUS_IN_STDS = 5.0  # distance within which two chains are in one well
 
 
 @checked
@@ -28,7 +28,7 @@ class Laplace(Stage):
     Put it after `LevenbergMarquardt` from many starts: wells that no start finds are missing.
 
     Args:
-        num_hypotheses: elements drawn for each datum.
+        num_hypotheses: number of elements drawn for each datum.
         temperature: T.
 
     Raises:
@@ -40,7 +40,7 @@ class Laplace(Stage):
         self.temperature = check_positive("temperature", temperature)
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """The draws of the approximation; a chain without finite energy and positive curvature counts for nothing."""
+        """Return draws of the approximation; chains without finite energy and positive curvature count for nothing."""
         group, at = posterior.group, population.evaluated(posterior)
         curvature = posterior.curvature(at.elements) / self.temperature
         factor, positive = safe_cholesky(curvature)
@@ -59,8 +59,9 @@ class Laplace(Stage):
     @staticmethod
     def _is_double(group: LieGroup, g: Tensor, energies: Tensor, factor: Tensor) -> Tensor:
         """Return a mask ``[b, k]`` of chains that have a lower chain within reach."""
-        v = group.log(group.compose(group.inverse(g).unsqueeze(1), g.unsqueeze(2)))  # of the second seen from the first
-        near = (matmul(v.unsqueeze(-2), factor.unsqueeze(1))).square().sum((-2, -1)) < _WELL_RADIUS**2
+        # logarithms of the second element seen from the first
+        v = group.log(group.compose(group.inverse(g).unsqueeze(1), g.unsqueeze(2)))
+        near = (matmul(v.unsqueeze(-2), factor.unsqueeze(1))).square().sum((-2, -1)) < _WELL_RADIUS_IN_STDS**2
         order = torch.arange(energies.shape[1], device=energies.device)
         lower = energies.unsqueeze(1) < energies.unsqueeze(2)
         first = (energies.unsqueeze(1) == energies.unsqueeze(2)) & (order < order.unsqueeze(-1))

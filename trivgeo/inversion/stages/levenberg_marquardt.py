@@ -12,7 +12,7 @@ from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
 
-_DAMPING_BOUNDS = (1e-9, 1e9)  # in units of the diagonal of the curvature
+_DAMPING_BOUNDS = (1e-9, 1e9)  # bounds of the damping, in units of the diagonal of the curvature
 
 
 @checked
@@ -24,13 +24,13 @@ class LevenbergMarquardt(Stage):
     with J the Jacobian of the residuals by v in :math:`g \exp v`, W the derivative of the loss (Gauss and Newton's
     curvature; reweighted where the loss is robust) and D the diagonal of H (Marquardt 1963). The gradient is that of
     the whole posterior energy. A step that does not lower the energy is taken back and :math:`\lambda` raised, so that
-    no chain ends higher than it began; a chain whose energy or gradient is not finite stays, and the step counts as a
-    failure. Each step evaluates the energy, its gradient, and the residuals with their Jacobian, in dim directions at
+    no chain ends higher than it began; a chain whose energy or gradient is not finite stays, and the step counts as
+    masked. Each step evaluates the energy, its gradient, and the residuals with their Jacobian, in dim directions at
     once.
 
     Args:
-        steps: of each chain.
-        damping: :math:`\lambda` of the first step; a tenth after a step that was taken, ten times it otherwise.
+        steps: number of steps of each chain.
+        damping: :math:`\lambda` of the first step; divided by ten after a step that was taken, else multiplied by ten.
 
     Raises:
         ConfigurationError: a setting out of its range; or (when run) the energy is no `LeastSquares`.
@@ -71,10 +71,10 @@ class LevenbergMarquardt(Stage):
 def _damped_step(
     curvature: Float[Tensor, "b k n n"], gradient: Float[Tensor, "b k n"], damping: Float[Tensor, "b k"]
 ) -> tuple[Float[Tensor, "b k n"], Tensor]:
-    """Return damped Gauss-Newton steps, zero where the system is not positive definite, and where all is finite."""
+    """Return damped Gauss-Newton steps, zero where the system is not positive definite, and the mask of finite ones."""
     finite = torch.isfinite(gradient).all(-1) & torch.isfinite(curvature).all((-2, -1))
     diagonal = curvature.diagonal(dim1=-2, dim2=-1)
-    # directions in which nothing changes keep a little of the others' curvature
+    # directions in which nothing changes keep a little of the curvature of the others
     least = diagonal.amax(-1, keepdim=True) * torch.finfo(gradient.dtype).eps
     diagonal = torch.maximum(diagonal, least + torch.finfo(gradient.dtype).tiny)
     factor, good = safe_cholesky(curvature + torch.diag_embed(damping.unsqueeze(-1) * diagonal))

@@ -20,9 +20,6 @@ from trivgeo.inversion.stage import Population, Stage, StageLike, check_stage, r
 class NestedStages(Stage):
     """Base class of stages that run others one after another.
 
-    Args:
-        stages: the stages that are run, see `Inverter`.
-
     Raises:
         ConfigurationError: an argument is not a stage.
     """
@@ -40,11 +37,7 @@ class NestedStages(Stage):
     ) -> Population:
         """Return the population after the stages under another posterior, whose evaluations count for the first.
 
-        Args:
-            other: what the stages see.
-            posterior: what the stage was given.
-            population: before the stages; its energies are forgotten.
-            generator: the source of randomness.
+        The stages forget the energies of ``population``.
         """
         population = run_stages(self.stages, other, population.moved(population.elements), generator)
         posterior.count(other.energy_evaluations, other.gradient_evaluations, other.network_evaluations)

@@ -15,8 +15,8 @@ from trivgeo.inversion.posterior import Posterior
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage
 
-_MIN_RELATIVE_CURVATURE = 1e-6  # directions that are flatter, in units of the steepest, are taken to be as steep
-_STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.03, 0.01)  # tried in turn until the energy falls
+_MIN_RELATIVE_CURVATURE = 1e-6  # curvature, in units of the largest, to which smaller ones are raised
+_STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.03, 0.01)  # fractions of a step, tried in turn until the energy falls
 
 
 @checked
@@ -59,7 +59,7 @@ class Newton(Stage):
 
 
 def _lowered(posterior: Posterior, before: EvaluatedPopulation, step: Float[Tensor, "b k n"]) -> EvaluatedPopulation:
-    """The largest share of each chain's step that lowers its energy; where none does, the chain stays."""
+    """Return chains after the largest share of each step that lowers the energy; where none does, the chain stays."""
     group, g, current = posterior.group, before.elements, before
     for share in _STEP_FRACTIONS:
         new = before.moved(group.compose(g, group.exp(share * step))).evaluated(posterior)
@@ -74,7 +74,7 @@ def _lowered(posterior: Posterior, before: EvaluatedPopulation, step: Float[Tens
 
 
 def _differences(gradient: Callable[[Tensor], Tensor], at: Tensor) -> Float[Tensor, "b k n n"]:
-    """Symmetric central differences of a gradient."""
+    """Return symmetric central differences of a gradient."""
     size = torch.finfo(at.dtype).eps ** (1 / 3)
     rows = []
     for axis in range(at.shape[-1]):

@@ -30,8 +30,8 @@ ScoreBound = float | Literal["adaptive"] | None
 _TIME_TOLERANCE = 1e-9
 # bounds of a score, see `score_bound`
 _MAX_STEP_IN_NOISE_STDS = 3.0
-_MAX_TOTAL_SHIFT = 2.5  # of all steps, in units of the basis of the group
-_MAX_SCORE_OF_A_POINT = 2.0  # in units of the typical score of the noise of a single point
+_MAX_TOTAL_SHIFT = 2.5  # length of all steps, in units of the basis of the group
+_MAX_POINT_SCORE = 2.0  # score in units of the typical score of the noise of a single point
 
 
 @checked
@@ -57,13 +57,13 @@ class ReverseDiffusion(Stage):
             2 samples, .62 with 64, .66 with 512, .70 with 2,048; wide wells get more than their share.
         temperature: T, positive.
         max_score_norm: longer scores are shortened to this length. ``"adaptive"``, the default, follows the noise, see
-            `score_bound`. ``None`` is for no bound: of steep energies, such as those of a group that scales, many
+            `score_bound`. ``None`` is for no bound: with steep energies, such as those of a group that scales, many
             chains then leave for where no energy is finite. Steps there follow the noise alone and count as masked.
-        side: which datum a step moves, ``"restored"`` or ``"given"``; that of the noise.
+        side: the datum that a step moves, ``"restored"`` or ``"given"``; the same as for the noise.
         keep_best: return of each chain the element of lowest energy among all that were evaluated for its scores, in
             place of its end.
-        pruning: pairs (t, k): when the noise has fallen to time t, go on with those k chains of each datum that have
-            met the lowest energies.
+        pruning: pairs (t, k): when the noise has fallen to time t, keep only those k chains of each datum that have met
+            the lowest energies.
         published: as printed in Kim et al. (2026), algorithm 1: without the correction on non-unimodular groups (see
             `trivgeo.sde.processes.reverse_process`), and with one set of noise samples for the whole batch of data.
 
@@ -99,7 +99,7 @@ class ReverseDiffusion(Stage):
         self._segments(1.0)
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        """The population without noise.
+        """Return the population without noise.
 
         Raises:
             ConfigurationError: the population has no noise on it, or too few chains to prune.
@@ -158,7 +158,7 @@ class ReverseDiffusion(Stage):
         return self.max_score_norm
 
     def _segments(self, start: float) -> list[tuple[int | None, list[float]]]:
-        """The parts of the grid between prunings, and the number of chains of each; ``None`` for all."""
+        """Return the parts of the grid between prunings, and the number of chains of each; ``None`` for all."""
         times = uniform_grid(self.steps, start, 0.0)
         starts: list[int] = [0]
         for t, _ in self.pruning:
@@ -174,31 +174,29 @@ class ReverseDiffusion(Stage):
 
 
 def score_bound(schedule: Schedule, step: float, dim: int, t: float) -> float:
-    r"""The length to which `ReverseDiffusion` shortens a score of noise :math:`\gamma` at time t by default.
+    r"""Return the length to which `ReverseDiffusion` shortens a score of noise :math:`\gamma` at time t by default.
 
     .. math:: \sqrt n \min\left(\frac{3}{\gamma \sqrt{\Delta t}},
         \max\left(\frac{2.5}{\gamma^2}, \frac{2}{\sigma_t}\right)\right)
 
-    with :math:`\sigma_t^2` the variance of the noise up to t. A score drags a chain no farther in a step than three
-    times the noise of the step, and, while the noise is large, no farther than 2.5 of the basis in all steps; but what
-    the noise of a single point asks for, :math:`\sqrt n / \sigma_t`, it may always do.
+    with :math:`\sigma_t^2` the variance of the noise up to t. A score moves a chain no farther in a step than three
+    times the noise of the step, and, while the noise is large, no farther than 2.5 of the basis in all steps; but it
+    may always move as far as the noise of a single point asks for, :math:`\sqrt n / \sigma_t`.
 
     Args:
-        schedule: the noise.
         step: length :math:`\Delta t` of a step.
-        dim: n of the group.
-        t: the time.
+        dim: dimension n of the group.
     """
     gamma = float(schedule(t))
     noise = math.sqrt(float(schedule.variance(0.0, max(t, step))))
     return math.sqrt(dim) * min(
         _MAX_STEP_IN_NOISE_STDS / (gamma * math.sqrt(step)),
-        max(_MAX_TOTAL_SHIFT / gamma**2, _MAX_SCORE_OF_A_POINT / noise),
+        max(_MAX_TOTAL_SHIFT / gamma**2, _MAX_POINT_SCORE / noise),
     )
 
 
 def _check_pruning(pruning: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
-    """The pairs, their numbers falling."""
+    """Return pairs (time, number of hypotheses) whose numbers fall."""
     pairs = []
     for pair in pruning:
         try:
@@ -222,16 +220,16 @@ class _Chain:
         self._modular = self._inverted and not self.group.algebra.is_unimodular
 
     def swapped(self, elements: Tensor) -> Tensor:
-        """From elements to those of the chain, and back."""
+        """Return elements of the chain for elements, or elements for those of the chain."""
         return self.group.inverse(elements) if self._inverted else elements
 
     def energy(self, elements: Tensor) -> Tensor:
-        """Minus the logarithm of the target's density for left Haar measure, differentiable."""
+        """Return minus the log-density of the target for left Haar measure, differentiable."""
         energy = self._posterior.differentiable(self.swapped(elements)) / self._temperature
         return energy + self.group.log_modular(elements) if self._modular else energy
 
     def posterior_energy(self, samples: EnergySamples) -> Tensor:
-        """The posterior energies of what a score evaluated; infinite where masked."""
+        """Return the posterior energies of the elements that a score evaluated; infinite where masked."""
         energy = samples.energy
         if self._modular:
             energy = energy - self.group.log_modular(samples.elements)
@@ -240,11 +238,11 @@ class _Chain:
 
 @dataclass(frozen=True)
 class _Visited(Accumulator):
-    """What each chain has met; folded over the steps of a solve.
+    """Record of the elements that each chain has met; folded over the steps of a solve.
 
     Attributes:
-        chain: of which.
-        elements: where the energy was lowest, ``[b, K, *element_shape]``.
+        chain: group and energy of the chains.
+        elements: elements where the energy was lowest, ``[b, K, *element_shape]``.
         energies: the posterior energies there, ``[b, K]``.
         blind: number of steps without a sample of finite energy, ``[b, K]``.
         keeps_lowest: whether elements and energies are wanted.
@@ -260,7 +258,7 @@ class _Visited(Accumulator):
         return self.elements, self.energies, self.blind
 
     def update(self, seen: tuple[Tensor, Tensor, Tensor], step: StepState) -> tuple[Tensor, Tensor, Tensor]:
-        """Take in the samples of one score."""
+        """Add the samples of one score."""
         elements, energies, blind = seen
         for samples in step.parts(EnergySamples):
             blind = blind + (~samples.finite.any(-1)).long()

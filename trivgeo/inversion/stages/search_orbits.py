@@ -37,12 +37,12 @@ class OrbitCriterion(Described, ABC):
 
     @abstractmethod
     def __call__(self, energies: Float[Tensor, "b k n"]) -> Float[Tensor, "b k m"]:
-        """One number for each sample that is not in the margins; infinite where it must not be taken."""
+        """Return one number for each sample that is not in the margins; infinite where it must not be taken."""
 
 
 @checked
 class LowestEnergy(OrbitCriterion):
-    """The energy itself: no level raises that of a hypothesis."""
+    """The energy itself: no level raises the energy of a hypothesis."""
 
     margin = 0
     keeps_incumbent = True
@@ -59,8 +59,8 @@ class OrbitCurvature(OrbitCriterion):
     the last value are repeated beyond the ends. Of no use for energies without such basins, such as quadratic ones.
 
     Args:
-        sigma: of the filter, in samples.
-        radius: of the filter, in samples.
+        sigma: standard deviation of the filter, in samples.
+        radius: radius of the filter, in samples.
 
     Raises:
         ConfigurationError: a number out of its range.
@@ -74,7 +74,6 @@ class OrbitCurvature(OrbitCriterion):
         self.radius = check_count("radius", radius)
 
     def __call__(self, energies: Float[Tensor, "b k n"]) -> Float[Tensor, "b k m"]:
-        """Low where the filtered energy has a sharp minimum."""
         finite = torch.isfinite(energies)
         highest = torch.where(finite, energies, -torch.inf).amax(-1, keepdim=True)
         values = torch.where(finite, energies, torch.where(torch.isfinite(highest), highest, 0.0)).flatten(0, 1)
@@ -115,12 +114,12 @@ class SearchLevel:
 def basis_levels(
     group: LieGroup, num_levels: int = _NUM_LEVELS, extent: float = 1.0, shrink: float = 0.25
 ) -> list[SearchLevel]:
-    """Levels along the basis directions of a group in turn, the extent ``shrink`` times as large every round.
+    """Return levels along the basis directions of a group in turn, the extent ``shrink`` times as large every round.
 
     Args:
         group: the group; extents are in units of its basis.
         num_levels: number of levels.
-        extent: of the first round.
+        extent: extent of the first round.
         shrink: factor of the extent from round to round.
 
     Raises:
@@ -143,7 +142,7 @@ def affine_levels(
     shear: float = 0.2,
     refinement: float = 0.25,
 ) -> list[SearchLevel]:
-    """Eight levels for `trivgeo.groups.Affine` of the plane: each factor once, then rotation and size again.
+    """Return eight levels for `trivgeo.groups.Affine` of the plane: each factor once, then rotation and size again.
 
     Args:
         translation: extent along each axis.
@@ -181,10 +180,10 @@ class SearchOrbits(Stage):
     Args:
         levels: the levels; a number stands for `basis_levels`, ``None`` for the eight of `affine_levels` on affine maps
             of the plane and for eight of `basis_levels` on other groups.
-        num_samples: samples of each level.
+        num_samples: number of samples of each level.
         num_hypotheses: number K of hypotheses.
         classes: a batch of data to integer classes ``[batch]``, asked once for every energy; ``None`` for no diversity.
-        criterion: what a level minimises: `LowestEnergy` (the default) or `OrbitCurvature` (published for
+        criterion: criterion that a level minimises: `LowestEnergy` (the default) or `OrbitCurvature` (published for
             classifiers).
 
     Raises:
@@ -228,7 +227,7 @@ class SearchOrbits(Stage):
         if levels is None or isinstance(levels, int):
             return basis_levels(group, _NUM_LEVELS if levels is None else levels)
         if not levels:
-            raise ConfigurationError("levels: expected at least one")
+            raise ConfigurationError("levels: expected at least one, got none")
         for level in levels:
             if not isinstance(level, SearchLevel) or len(level.direction) != group.dim:
                 raise ConfigurationError(f"levels: expected a SearchLevel of {group.dim} numbers, got {level!r}")
@@ -257,7 +256,7 @@ class SearchOrbits(Stage):
         return (level.extent / middle) * place.unsqueeze(-1) * direction
 
     def _evaluate(self, posterior: Posterior, elements: Tensor) -> _Candidates:
-        """Energies and classes of elements ``[b, k, n, *element_shape]``."""
+        """Return energies and classes of elements ``[b, k, n, *element_shape]``."""
         classes = None if self.classes is None else posterior.of_transformed(self.classes, elements)
         return _Candidates(elements, posterior.energies(elements), classes)
 
@@ -274,11 +273,11 @@ class _Candidates:
         return _Candidates(f(self.elements), f(self.energies), None if self.classes is None else f(self.classes))
 
     def inner(self, margin: int) -> _Candidates:
-        """Without the margins of the orbits."""
+        """Return the candidates without the margins of the orbits."""
         return self.map(lambda x: x[:, :, margin : x.shape[2] - margin])
 
     def join(self, other: _Candidates) -> _Candidates:
-        """The candidates of both, row by row."""
+        """Return the candidates of both, row by row."""
         classes = None
         if self.classes is not None and other.classes is not None:
             classes = torch.cat([self.classes, other.classes], 2)
@@ -287,7 +286,7 @@ class _Candidates:
         )
 
     def pick(self, index: Tensor) -> _Candidates:
-        """One candidate of each row ``[b, K]``, or several of a single row, as K rows of one."""
+        """Return one candidate of each row, ``[b, K]``, or several of a single row, as K rows of one."""
 
         def chosen(x: Tensor) -> Tensor:
             if x.shape[1] == 1:
@@ -298,10 +297,10 @@ class _Candidates:
 
 
 def choose(scores: Float[Tensor, "b k n"], classes: Tensor | None, number: int) -> Tensor:
-    """The sample that each of ``number`` hypotheses takes, ``[b, number]``.
+    """Return the sample that each of ``number`` hypotheses takes, ``[b, number]``, from its own row or the only one.
 
-    From its own row, or all from the only one; one after another, each the lowest score among the samples that are not
-    taken and whose class is not, or among those that are not taken if there is no such.
+    Hypotheses choose one after another. Each takes the lowest score among the samples that are not taken and whose
+    class is not, or, if there is none, among the samples that are not taken.
     """
     free = torch.ones_like(scores, dtype=torch.bool)
     other = free
