@@ -240,7 +240,6 @@ class ConditionalNetwork(nn.Module):
     """The network of a model with the encoder of its conditions.
 
     Args:
-        group: the group of the elements.
         network: a `GroupNetwork`, or a module (g, t, features), see `GroupDiffusion`.
         encoder: of the conditions; ``None`` for a model without.
         uses_momentum: whether momenta are given.

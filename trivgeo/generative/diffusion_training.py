@@ -201,7 +201,6 @@ def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, dev
 
     Args:
         pair: samples and conditions of a user.
-        group: the group of the elements.
         encoder: of the conditions, ``None`` for a model without them.
         device: of the model.
 
@@ -335,9 +334,6 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     """Regression of a network on the targets of a probability path, with an average of the weights.
 
     Args:
-        network: the network that is trained.
-        learning_rate: largest step of the optimiser.
-        seed: of weights and random numbers.
         path: the probability path.
         num_draws: levels and elements on the path that are drawn for each row of a batch.
 
@@ -421,13 +417,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
 
 
 class FlowMapTraining(_AveragedTraining[FlowMap]):
-    """Regression of a `FlowMap` on displacements along trajectories, see `FlowTrajectories`.
-
-    Args:
-        network: the network that is trained.
-        learning_rate: largest step of the optimiser.
-        seed: of weights and random numbers.
-    """
+    """Regression of a `FlowMap` on displacements along trajectories, see `FlowTrajectories`."""
 
     def training_step(self, batch: FlowMapBatch, index: int) -> Tensor:
         """Return the mean square error of predicted displacements in units of ``speed``, a scalar.

@@ -62,7 +62,6 @@ def write_model(
 
     Args:
         path: the file.
-        group: its group.
         networks: its network and the encoder of its conditions.
         fitted: what the fit found.
         model: further entries: ``kind``, ``seed`` and ``shape``.
@@ -93,7 +92,6 @@ class SavedModel:
 
     Args:
         path: the file.
-        group: the group of the elements.
 
     Attributes:
         kind: the name of the kind.

@@ -193,11 +193,7 @@ def _waves(x: Tensor, frequencies: Sequence[float]) -> Tensor:
 
 
 class ResidualBlock(nn.Module):
-    """A residual block with an additive embedding; before training it is the identity.
-
-    Args:
-        width: of its input, its output and the embedding.
-    """
+    """A residual block with an additive embedding; before training it is the identity."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

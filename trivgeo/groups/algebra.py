@@ -334,7 +334,6 @@ def balanced(algebra: LieAlgebra, dust: float = 1e-12) -> tuple[LieAlgebra, Tens
     """The algebra in a basis d_i e_i in which structure constants are near one, and the lengths d, powers of two.
 
     Args:
-        algebra: the algebra.
         dust: constants that do not count, relative to the largest.
     """
     c = algebra.structure_constants

@@ -164,7 +164,6 @@ class GroupLaws:
     """The laws of a group at given elements: the one list, of `check_group` and of the tests of all groups.
 
     Args:
-        group: the group.
         vectors: vectors u and v, ``[*batch, dim]``.
         elements: elements f, g and h, ``[*batch, *element_shape]``, of the dtype of the vectors.
     """

@@ -150,7 +150,6 @@ class Compiler(Evaluator):
         """Pull a cotangent of ``f`` back to the arguments that need it, by compiled code where there is some.
 
         Args:
-            f: the operation.
             columns: arguments with the batch as their last dimension.
             cotangent: of the result, of the same layout.
             needed: for each argument, whether its gradient is asked for.

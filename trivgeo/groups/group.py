@@ -698,7 +698,6 @@ def exponential_mean(group: LieGroup, g: Tensor, weights: Tensor, max_iterations
     """The mean m of ``g`` along the last batch dimension, NaN where not found; see `LieGroup.mean`.
 
     Args:
-        group: where.
         g: ``[*batch, m, *element_shape]``.
         weights: ``[*batch, m]``, of sum one.
         max_iterations: after which a row is given up.

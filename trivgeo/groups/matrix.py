@@ -248,7 +248,6 @@ def where_member(group: LieGroup, g: Tensor, value: Tensor) -> Tensor:
     """Return values ``[*batch, ...]`` of elements, NaN where these are far from the group, see `LieGroup.project`.
 
     Args:
-        group: the group.
         g: matrices ``[*batch, *element_shape]`` that may be none of its elements.
         value: the values, with any dimensions after those of the batch.
     """

@@ -65,7 +65,6 @@ class LieStructure(Generic[Rows]):
 
     Args:
         constants: ``[n, n, n]``, ``[e_i, e_j] = sum_k constants[i, j, k] e_k``.
-        field: the ground field.
         size: what a bracket that is not zero measures; default the largest constant.
     """
 
@@ -334,7 +333,6 @@ def find_split(algebra: LieAlgebra, exact: LieStructure[Array] | None = None) ->
     """The split with n the nilradical, s a Levi factor, and t a torus that commutes with it.
 
     Args:
-        algebra: the algebra.
         exact: the same with exact constants, if they are known; constants that look rational are tried as such.
 
     Raises:

@@ -84,9 +84,7 @@ class Divergence(ABC):
         """Return the field and its divergence at elements ``[*batch, *element_shape]``.
 
         Args:
-            group: the group of the elements.
             field: f, elements to algebra vectors.
-            g: the elements.
         """
         value, trace = self.trace(group, field, g)
         if group.algebra.is_unimodular:
@@ -312,7 +310,6 @@ def _field_along(
     ``layer_norm`` wrongly (pytorch/pytorch#196700, up to 2.13 at least).
 
     Args:
-        group: the group of the elements.
         field: vector field, elements to vectors.
         g: elements ``[*batch, *element_shape]``.
         directions: ``[m, *batch, dim]``.

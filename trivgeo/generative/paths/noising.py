@@ -43,7 +43,6 @@ def num_noise_factors(group: LieGroup, variance: float, minimum: int = 6, time: 
     :math:`\kappa` the largest eigenvalue of :math:`-\sum_i \mathrm{ad}(e_i)^2`.
 
     Args:
-        group: the group of the elements.
         variance: of the whole sample, :math:`\sigma^2`.
         minimum: smallest number that is returned.
         time: of kinetic noise, whose m factors have variance :math:`t^2 / m^2` at most.
@@ -94,7 +93,6 @@ def level_groups(num_rows: int, num_factors: Callable[[float], int]) -> Iterator
     """Divide rows with `stratified` levels into groups that are simulated with the same number of exponentials.
 
     Args:
-        num_rows: number of rows.
         num_factors: number of exponentials that noise of a level in [0, 1] takes.
 
     Yields:
@@ -114,7 +112,6 @@ def stratified(num_rows: int, reference: Tensor, generator: torch.Generator | No
     Args:
         num_rows: b.
         reference: gives dtype and device.
-        generator: random numbers; ``None`` is torch's.
     """
     return (
         torch.arange(num_rows, dtype=reference.dtype, device=reference.device) + uniform((), reference, generator)
@@ -133,7 +130,6 @@ def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
     noise.
 
     Args:
-        group: the group of the elements.
         data: elements ``[m, *element_shape]``.
         log_decay: minus the logarithm of what is left of the slowest mode.
     """
@@ -155,7 +151,6 @@ def factor_stds(group: LieGroup, data: Tensor, log_decay: float) -> list[float]:
     """Return the `terminal_std` of each factor of a product; neighbours that are one group share their maximum.
 
     Args:
-        group: the group of the elements.
         data: elements ``[m, *element_shape]``.
         log_decay: minus the logarithm of what noise leaves of the slowest mode.
 
@@ -218,7 +213,6 @@ class NoisingPath(ProbabilityPath):
 
         Args:
             data: elements ``[m, *element_shape]``.
-            generator: random numbers; None is torch's.
         """
 
     @classmethod

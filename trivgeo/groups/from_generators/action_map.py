@@ -33,7 +33,6 @@ class CoordinateSpace:
     """The coordinates of points.
 
     Attributes:
-        names: their names.
         prefixes: numbers of leading coordinates that move independently of the others.
         fill: values for trailing coordinates that points lack, ``[m]``.
     """
@@ -59,11 +58,7 @@ class CoordinateSpace:
 
 
 class ActionMap(ABC):
-    """Map of points by elements, with an estimate of its error.
-
-    Attributes:
-        space: the coordinates of the points.
-    """
+    """Map of points by elements, with an estimate of its error."""
 
     space: CoordinateSpace
 
@@ -105,12 +100,7 @@ class ActionMap(ABC):
 @final
 @dataclass(frozen=True)
 class ProjectiveActionMap(ActionMap):
-    """A linear, affine, projective or conformal motion: matrices on homogeneous coordinates.
-
-    Attributes:
-        space: the coordinates.
-        transform: the matrices of the elements.
-    """
+    """A linear, affine, projective or conformal motion: matrices on homogeneous coordinates."""
 
     space: CoordinateSpace
     transform: HomogeneousTransform
@@ -137,13 +127,7 @@ class ProjectiveActionMap(ActionMap):
 @final
 @dataclass(frozen=True)
 class CoordinateActionMap(ActionMap):
-    """A map coordinate by coordinate: closed forms where there are some, flows for the rest.
-
-    Attributes:
-        space: the coordinates.
-        closed: those with closed forms.
-        rest: how the others move; ``None`` if there are none.
-    """
+    """A map coordinate by coordinate: closed forms where there are some, flows for the rest."""
 
     space: CoordinateSpace
     closed: ClosedForms
@@ -186,12 +170,7 @@ class CoordinateActionMap(ActionMap):
 
 @dataclass(frozen=True)
 class ElementFlow(ABC):
-    """The map of points by flows of algebra vectors whose exponentials make up an element.
-
-    Attributes:
-        elements: the elements.
-        flow: the flow of one vector.
-    """
+    """The map of points by flows of algebra vectors whose exponentials make up an element."""
 
     elements: FactoredElements
     flow: VectorFlow
@@ -227,13 +206,7 @@ class FactorFlow(ElementFlow):
 @final
 @dataclass(frozen=True)
 class LogarithmFlow(ElementFlow):
-    """The flow of the logarithm of an element, as far as the image of a point has one name.
-
-    Attributes:
-        elements: the elements, with their logarithms.
-        flow: the flow of one vector.
-        domain: how far points may move.
-    """
+    """The flow of the logarithm of an element, as far as the image of a point has one name."""
 
     domain: FundamentalDomain
 
@@ -246,13 +219,7 @@ class LogarithmFlow(ElementFlow):
 @final
 @dataclass(frozen=True)
 class ChartActionMap(ActionMap):
-    """A motion that is computed in other coordinates.
-
-    Attributes:
-        space: the coordinates of the points.
-        chart: the map to the others.
-        inner: the motion in these.
-    """
+    """A motion that is computed in other coordinates."""
 
     space: CoordinateSpace
     chart: Chart

@@ -94,7 +94,6 @@ def solve_coordinates(fields: VectorFields, points: Tensor, levi: Tensor) -> Sol
     """Bases, blocks and fibres of as many coordinates as possible.
 
     Args:
-        fields: the fields.
         points: sample points, ``[p, m]``.
         levi: rows ``[r, n]`` that span a Levi factor of the algebra of the fields.
     """
@@ -119,7 +118,6 @@ def independent_prefixes(fields: VectorFields, points: Tensor) -> tuple[int, ...
     """Return the numbers of leading coordinates, less than all, whose motion depends on them alone.
 
     Args:
-        fields: the vector fields.
         points: sample points ``[p, m]``.
     """
     _, jacobians = values_and_jacobians(fields, points)
@@ -245,7 +243,6 @@ class CoordinateFlows:
     """Motions of all coordinates: in closed form by whole elements, or by the flow of one vector after the other.
 
     Attributes:
-        space: the coordinates.
         fields: the adapted fields in these coordinates.
         bases: coordinates that move projectively or conformally by themselves.
         fibres: coordinates over these that whole elements move in closed form.
@@ -269,7 +266,6 @@ class CoordinateFlows:
         """The motion by elements of a group.
 
         Args:
-            elements: the elements.
             domain: how far points may move, if places have several names.
         """
         bases = tuple(HomogeneousTransform(elements, base) for base in self.bases)
@@ -288,8 +284,6 @@ class ActionPlan:
     """Plan of the motion of points, made before there are elements that move them.
 
     Attributes:
-        decomposed: the fields and their algebra.
-        space: the coordinates of the points.
         chart: other coordinates in which points are moved; ``None`` if they are moved in their own.
         flows: how coordinates move, in the chart.
         points: sample points in the chart, ``[p, m]``.
@@ -313,7 +307,6 @@ def plan_action(decomposed: DecomposedFields, flow: Flow | None, settings: OdeSe
     """Choose the motion of points: the user's flow, the fields' own coordinates, or a chart in which more is solved.
 
     Args:
-        decomposed: the fields.
         flow: the user's flow, of vectors in the basis of the generators.
         settings: for coordinates without a closed form.
     """

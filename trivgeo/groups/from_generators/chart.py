@@ -60,7 +60,6 @@ def straighten(vectors: Sequence[Sequence[Any]], symbols: Sequence[Any], points:
 
     Args:
         vectors: fields, as SymPy expressions of the coordinates alone.
-        symbols: the coordinates.
         points: sample points, which the chart has to hold, ``[p, m]``.
 
     Returns:

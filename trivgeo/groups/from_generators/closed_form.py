@@ -48,7 +48,6 @@ class HomogeneousTransform:
     """Elements as matrices on the homogeneous coordinates of a base.
 
     Args:
-        elements: the elements.
         base: the coordinates, and the matrices of the fields.
     """
 
@@ -77,7 +76,6 @@ class PolynomialFibre:
     """Coordinates that move by a finite-dimensional representation on polynomials, see `PolynomialRepresentation`.
 
     Args:
-        elements: the elements.
         representation: the coordinates, and the representation of the fields.
     """
 
@@ -183,7 +181,6 @@ def find_transported(fields: VectorFields, points: Tensor, base: tuple[int, ...]
     """The coordinates other than ``base``, if all move affinely, and the group shifts those of the base.
 
     Args:
-        fields: the fields.
         points: sample points, ``[p, m]``.
         base: positions of coordinates that move in closed form independently of the others.
 
@@ -220,12 +217,7 @@ def find_transported(fields: VectorFields, points: Tensor, base: tuple[int, ...]
 
 
 class TransportedFibre:
-    """Coordinates that the group moves at a fixed point of the base, see `TransportedCoordinates`.
-
-    Args:
-        elements: the elements.
-        transported: the coordinates.
-    """
+    """Coordinates that the group moves at a fixed point of the base, see `TransportedCoordinates`."""
 
     def __init__(self, elements: FactoredElements, transported: TransportedCoordinates) -> None:
         self.coordinates = list(transported.fibre)
@@ -298,7 +290,6 @@ class ClosedForms:
 
         Args:
             g: the elements, ``[*batch, 1, E]``.
-            x: the points.
             count: how many coordinates are wanted; images of others may come along.
         """
         fibres = [fibre for fibre in self.fibres if fibre.is_over(count)]

@@ -68,7 +68,6 @@ def find_fundamental_domain(fields: VectorFields, points: Tensor) -> Fundamental
     """The domain bounded by shifts of single coordinates, and changes of sign, that leave the fields as they are.
 
     Args:
-        fields: the fields.
         points: sample points, ``[p, m]``.
 
     Returns:
@@ -105,7 +104,6 @@ def find_isotropy_domain(
     Newton's method from many starts.
 
     Args:
-        fields: the fields.
         isotropy: the fields that vanish at a point.
         points: sample points, ``[p, m]``.
         connected: whether names count only if a path without poles leads to them.

@@ -60,7 +60,6 @@ def decompose(sampled: SampledFields, split: tuple[Vectors, Vectors] | None) -> 
     found in floating point, in the first of several bases in which ranks can be decided.
 
     Args:
-        sampled: the fields.
         split: the user's decomposition (h, n), see `from_generators`; ``None`` for the automatic one.
 
     Raises:

@@ -49,8 +49,6 @@ class VectorFields:
 
     Args:
         functions: torch functions from points to tangents; each may take ``[*batch, m]`` or single points ``[m]``.
-        coordinates: names of the coordinates.
-        names: names of the fields.
         formulas: compiled expressions of the fields, if they have some.
     """
 
@@ -168,8 +166,6 @@ def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Ten
     """Draw points where all fields and their derivatives are finite, ``[count, m]``, in float64.
 
     Args:
-        fields: vector fields on R^m.
-        count: number of points.
         sampler: user's function from a number to points; ``None`` for a box around zero.
 
     Raises:
@@ -204,7 +200,6 @@ def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) ->
     """Return a torch function of one tensor for each variable, with the values stacked on a last axis.
 
     Args:
-        expressions: SymPy expressions.
         variables: their symbols; tensors broadcast.
 
     Raises:

@@ -109,7 +109,6 @@ class GivenFlow(VectorFlow):
 
     Attributes:
         flow: the flow of vectors in the basis of the adapted fields.
-        dim: the number of coordinates.
     """
 
     flow: Flow
@@ -187,9 +186,7 @@ def follow_all(flow: VectorFlow, vectors: Sequence[Tensor], x: Tensor, count: in
     """Follow the flows of several vectors one after the other.
 
     Args:
-        flow: the flow of one vector.
         vectors: algebra vectors, in the order in which they act.
-        x: points at the start.
         count: number of leading coordinates, as in `VectorFlow.follow`.
 
     Returns:
@@ -225,7 +222,6 @@ class TriangularFlow:
     """The flow of a triangular system: bases first, then affine blocks, each over the coordinates before.
 
     Args:
-        fields: the fields.
         bases: coordinates with closed forms.
         blocks: coordinates by quadrature.
         nodes: the number of Gauss-Legendre nodes.
@@ -319,10 +315,8 @@ def block_coefficients(
     """The entries of A row by row, and those of b, from the field at u = 0 and at unit vectors u.
 
     Args:
-        fields: the fields.
         block: the coordinates u; A or b that it says to be zero are left out.
         v: the coordinates of an algebra vector, which broadcast against those of x.
-        x: the coordinates of a point.
     """
     index = block.coordinates
 
@@ -345,9 +339,6 @@ class QuadratureRule:
     """The Gauss-Legendre rule on [0, 1], with the integrals from zero to every node.
 
     Its variable is slow at both ends, for a flow that exists for unit time may have its pole just outside.
-
-    Args:
-        count: the number of nodes.
     """
 
     def __init__(self, count: int) -> None:
@@ -461,7 +452,6 @@ class IsotropyCorrector:
         counts: numbers of leading coordinates that can be corrected.
 
     Args:
-        fields: the fields.
         algebra: the algebra of the fields, with the sign of the group.
         points: sample points, ``[p, m]``.
         counts: numbers of leading coordinates that move independently of the others.

@@ -75,7 +75,6 @@ def assemble(
     """The elements of the group of a decomposed algebra, and the decomposition in the basis of its generators.
 
     Args:
-        adapted: the algebra.
         representations: matrices for the semisimple part.
         covers: simple ideals sl(2, R) of the semisimple part whose groups are universal covers, rows in its basis.
         principal: whether `exp` is NaN for vectors that are not principal logarithms.

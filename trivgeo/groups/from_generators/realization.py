@@ -58,7 +58,6 @@ def build_group(plan: ActionPlan, representation: Tensor | None) -> GeneratedGro
     """The group that acts as planned: of matrices, of a cover of them, or locally.
 
     Args:
-        plan: how points move.
         representation: matrices of the generators ``[dim, k, k]``, see `from_generators`; or ``None``.
 
     Raises:
@@ -185,7 +184,6 @@ def _find_monodromy(reductive: ReductiveGroup | None, plan: ActionPlan) -> _Mono
 
     Args:
         reductive: the reductive factor of the group, ``None`` if it has none.
-        plan: how points move.
     """
     if reductive is None or not reductive.semisimple_dim or plan.flows.is_projective:
         return _Monodromy(None, [], True)

@@ -85,7 +85,6 @@ class SemisimpleMap(SemisimpleAdjoint):
     """The matrix of a semisimple element in a representation, from its stored matrix.
 
     Args:
-        group: the group of the element.
         matrices: those of the basis of its semisimple algebra, ``[r, d, d]``.
     """
 
@@ -111,7 +110,6 @@ class Representation:
     """The matrices of elements in a representation, or their first rows.
 
     Args:
-        elements: the elements.
         matrices: those of the adapted fields, ``[n, d, d]``.
         rows: the number of leading rows that are wanted, by default all.
     """

@@ -52,7 +52,6 @@ def loop_directions(algebra: LieAlgebra, ideal: Tensor) -> Tensor:
     The centre of a maximal compact subalgebra, and coroots of the rest of it.
 
     Args:
-        algebra: the semisimple algebra.
         ideal: a basis of the ideal from `simple_ideals`, ``[d, n]``.
     """
     inner = subalgebra(algebra, ideal)

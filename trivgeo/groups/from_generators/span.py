@@ -94,7 +94,6 @@ def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) 
     Least squares at random points, tested at as many others.
 
     Args:
-        fields: the vector fields.
         sampler: draws a number of points; None for normal ones.
 
     Raises:
@@ -301,7 +300,6 @@ def evaluation_basis(fields: VectorFields, points: Tensor) -> Tensor:
     finite there, so that constants that are rational in some basis come out as small fractions.
 
     Args:
-        fields: the fields X.
         points: other points where they are finite, ``[p, m]``.
 
     Raises:

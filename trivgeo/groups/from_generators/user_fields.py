@@ -75,7 +75,6 @@ class ParsedFields:
     """The generators, and a basis of their span.
 
     Attributes:
-        generators: the fields that the user gave.
         basis: the simple basis of the span of expressions, if their coefficients are rational; else the generators.
     """
 
@@ -198,13 +197,7 @@ def _parse_expressions(expressions: FieldExpressions, names: Sequence[str]) -> P
 
 
 def compile_fields(expressions: FieldExpressions, coordinates: Sequence[str], names: Sequence[str]) -> VectorFields:
-    """Expressions as torch functions.
-
-    Args:
-        expressions: the fields.
-        coordinates: names of the coordinates.
-        names: names of the fields.
-    """
+    """Expressions as torch functions."""
     sp = require_sympy()
     vectors, symbols = expressions.vectors, expressions.symbols
     coefficients = sp.symbols(f"v0:{len(vectors)}", cls=sp.Dummy)
@@ -246,7 +239,6 @@ def sample_fields(
     """Points where the fields are finite.
 
     Args:
-        parsed: the fields.
         sampler: function from a number to points ``[count, m]``; ``None`` for a box around zero.
         flow: function (v, x) to the points moved for unit time, see `from_generators`; or ``None``.
 
@@ -270,8 +262,6 @@ def _check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], poin
     """Check that no term of the fields is lost beside others of its sum at all sample points.
 
     Args:
-        fields: the fields.
-        variables: the coordinates.
         points: the sample points, ``[p, m]``.
 
     Raises:
@@ -331,7 +321,6 @@ def _check_flow(flow: Callable[[Tensor, Tensor], Tensor], fields: VectorFields, 
 
     Args:
         flow: function (v, x) to the points moved for unit time, see `from_generators`; or ``None``.
-        fields: the fields.
         points: where, ``[p, m]``.
 
     Raises:

@@ -69,7 +69,6 @@ def log_about(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tenso
     r"""Return the logarithm v about a centre, and :math:`\log |\det J_r(v)|`.
 
     Args:
-        group: the group of the elements.
         centre: element c about which :math:`v = \log(c^{-1} g)` is taken.
         g: elements ``[*batch, *element_shape]``.
 

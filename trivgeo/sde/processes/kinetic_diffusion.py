@@ -131,7 +131,6 @@ def join_state(group: LieGroup, point: KineticState) -> Tensor:
     """Join elements and momenta of ``group`` to one state of `KineticDiffusion.flow`.
 
     Args:
-        group: the group of the elements.
         point: elements ``[*batch, *element_shape]`` with momenta ``[*batch, dim]``.
 
     Returns:

@@ -63,7 +63,6 @@ def reversed_score(
     """Return the drift ``weight (a - s)`` of a score s, where a is the trace of ad.
 
     Args:
-        group: the group of the elements.
         schedule: schedule of the noise that the score belongs to.
         score: a `Score`, or a function of element and time to algebra vectors.
         weight: factor, one for the reverse diffusion and one half for the probability flow.

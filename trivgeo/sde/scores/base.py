@@ -134,7 +134,6 @@ def check_drift(value: Any, group: LieGroup, g: Tensor, name: str = "score") -> 
 
     Args:
         value: algebra vectors ``[*batch, dim]``.
-        group: the group of the elements.
         g: elements ``[*batch, *element_shape]``.
         name: argument's name in messages.
 
