@@ -56,7 +56,7 @@ class Chart:
 
 
 def straighten(vectors: Sequence[Sequence[Any]], symbols: Sequence[Any], points: Tensor) -> Chart | None:
-    """The chart in which coordinates that move along lines have fields of degree two or less; ``None`` if none is found.
+    """The chart in which coordinates that move along lines have fields of at most degree two, ``None`` if not found.
 
     Args:
         vectors: fields, as SymPy expressions of the coordinates alone.
@@ -125,7 +125,7 @@ def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] |
 
 
 def _inverses(y: Any, z: Any, new: Any) -> list[Any]:
-    """Candidates for the inverse of y(z); powers are inverted by hand, since SymPy's check of their roots may not end."""
+    """Candidates for the inverse of y(z); powers are inverted by hand, as SymPy's check of their roots may not end."""
     sp = require_sympy()
     constant, rest = y.as_independent(z, as_Add=True)
     factor, power = rest.as_independent(z, as_Add=False)

@@ -15,9 +15,7 @@ from trivgeo.groups.from_generators.user_fields import FieldBasis, SampledFields
 from trivgeo.groups.ground_fields import Array
 from trivgeo.groups.structure import LeviDecomposition, LieStructure, check_split, exact_structure, find_split
 
-_MIN_CONSTANT_RATIO = (
-    1e-11  # ratio of two constants below which ranks cannot be decided without other lengths of vectors
-)
+_MIN_CONSTANT_RATIO = 1e-11  # ratio of two constants, below which ranks need vectors of other lengths
 
 Vectors = Sequence[int | str | Sequence[float]]
 """Vectors of an algebra: generators by index or name, or coefficients of the generators."""

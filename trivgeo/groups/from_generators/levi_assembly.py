@@ -256,7 +256,7 @@ def _block_representation(
 ) -> Tensor:
     """Matrices of the semisimple part ``[r, m, m]``: a block on V, then blocks for the simple ideals in its kernel.
 
-    Further blocks act on homogeneous coordinates of points, or on the ideals themselves; 2 x 2 blocks of covers come last.
+    Further blocks act on homogeneous coordinates of points, or on the ideals themselves; blocks of covers are last.
     """
     r, m = semisimple.dim, on_ideal.shape[-1]
     if r == 3 and m == 2 and covers:
