@@ -79,7 +79,7 @@ class GroupManifold(geoopt.Manifold):
     # Between tangent vectors and the algebra ------------------------------------------------------------------
 
     def trivialize(self, x: Tensor, u: Tensor) -> Tensor:
-        """The algebra vector ``[*batch, dim]`` of a tangent vector u at x (of the projection of u, in general).
+        """The algebra vector ``[*batch, dim]`` of a tangent vector u at x, after projection of u on the tangent space.
 
         Raises:
             ShapeError: x or u are not of the shape of elements, or do not broadcast.
@@ -90,7 +90,7 @@ class GroupManifold(geoopt.Manifold):
         except RuntimeError as error:
             raise ShapeError(f"expected x and u that broadcast, got {list(x.shape)} and {list(u.shape)}") from error
         inverse = self.group.inverse(x)
-        # tangents of zeros, not none: torch evaluates absent ones through slow Python code
+        # zero tangents instead of none: torch evaluates absent ones through slow Python code
         moved = jvp(self.group.compose, (inverse, x.contiguous()), (torch.zeros_like(inverse), u.contiguous()))[1]
         return matmul(moved.flatten(-self.ndim), self._dual.matching(moved))
 
@@ -98,12 +98,12 @@ class GroupManifold(geoopt.Manifold):
         """The tangent vector ``[*batch, *element_shape]`` at x of an algebra vector v ``[*batch, dim]``.
 
         Raises:
-            ShapeError: x is no element, or v no algebra vector, by its shape.
+            ShapeError: x has not the shape of elements, or v not the shape of algebra vectors.
         """
         (x,) = _plain(self.group.check_elements(x, "x"))
         direction = matmul(self.group.check_vectors(v), self._basis.matching(v)).unflatten(-1, self.group.element_shape)
         x, direction = torch.broadcast_tensors(x, direction)
-        # faster than the derivative of `LieGroup.perturb`
+        # the derivative of the product is faster than that of `LieGroup.perturb`
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
         return jvp(self.group.compose, (x.contiguous(), e), (torch.zeros_like(x), direction.contiguous()))[1]
 
@@ -120,8 +120,7 @@ class GroupManifold(geoopt.Manifold):
         return self.group.retract(x, v) if self.is_bi_invariant else self.group.compose(x, self.geodesic(v))
 
     def geodesic(self, v: Tensor) -> Tensor:
-        r"""The element ``[*batch, *element_shape]`` that the geodesic from the identity with velocity v,
-        ``[*batch, dim]``, reaches at time one.
+        r"""The element ``[*batch, *element_shape]`` at time one of the geodesic from the identity with velocity v.
 
         The Euler-Arnold equation :math:`\dot\omega = \mathrm{ad}_\omega^T \omega`, :math:`\dot g = g \omega` conserves
         :math:`\mathrm{Ad}_g^{-T} \omega`, so that it is :math:`\dot g = g\, \mathrm{Ad}_g^T v`; integrated by the
@@ -129,7 +128,7 @@ class GroupManifold(geoopt.Manifold):
         a third of that of `trivgeo.sde.solvers.RungeKuttaMuntheKaas4`.
 
         Raises:
-            ShapeError: v is no algebra vector, by its shape.
+            ShapeError: v has not the shape ``[*batch, dim]``.
         """
         group, h = self.group, 1.0 / self.geodesic_steps
         slope = lambda g: group.coadjoint(g, v)  # noqa: E731
@@ -182,7 +181,7 @@ class GroupManifold(geoopt.Manifold):
         (x,) = _plain(x)
         period = self.group._periods().to(x)
         near = self.projx(x)
-        # an element that the projection wraps is an element
+        # entries may differ from their projection by whole periods
         near = near + period * ((x - near) / torch.where(period > 0, period, torch.inf)).round()
         if torch.isfinite(near).all() and torch.allclose(near, x, atol=atol, rtol=rtol):
             return True, None
@@ -227,8 +226,8 @@ class GroupManifold(geoopt.Manifold):
 
         Args:
             size: shape of the result, ``*batch, *element_shape``.
-            dtype: of the elements; default torch's.
-            device: of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
             std: standard deviation of v.
             generator: random numbers; None is torch's.
         """
@@ -249,7 +248,7 @@ class GroupManifold(geoopt.Manifold):
         shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
         try:
             self._assert_check_shape(shape, "size")
-        except ValueError as error:  # geoopt's
+        except ValueError as error:  # raised by geoopt
             raise ShapeError(str(error)) from error
         return shape[: len(shape) - self.ndim]
 
@@ -284,5 +283,5 @@ class RiemannianAdam(geoopt.optim.RiemannianAdam):
 
 
 def _plain(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Without geoopt's tensor subclass, which transforms of torch.func do not take (geoopt#221)."""
+    """The tensors without geoopt's tensor subclass, which transforms of torch.func do not take (geoopt#221)."""
     return tuple(t.as_subclass(Tensor) for t in tensors)

@@ -265,8 +265,8 @@ class LieGroup(ABC):
 
         Args:
             batch: the batch shape.
-            dtype: dtype of the element; default torch's.
-            device: device of the element; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
         """
         check_batch(batch, dtype, device)
         return self._identity(dtype, device).expand(*batch, *self._element_shape).clone()
@@ -504,8 +504,8 @@ class LieGroup(ABC):
             batch: the batch shape.
             std: standard deviation, in units of the basis.
             generator: random numbers; ``None`` is torch's.
-            dtype: dtype of the elements; default torch's.
-            device: device of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
         """
         check_batch(batch, dtype, device)
         v = normal((*batch, self.dim), torch.empty(0, dtype=dtype, device=device), generator)
@@ -524,8 +524,8 @@ class LieGroup(ABC):
         Args:
             batch: the batch shape.
             generator: random numbers; ``None`` is torch's.
-            dtype: dtype of the elements; default torch's.
-            device: device of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
 
         Raises:
             ConfigurationError: the group is not known to be compact, see `is_compact`.

@@ -38,8 +38,8 @@ class ReflectionGroup(LieGroup):
 
         Args:
             batch: the batch shape.
-            dtype: dtype of the elements; default torch's.
-            device: device of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
         """
         identity = self.identity(*batch, dtype=dtype, device=device)
         signs = torch.ones(self.element_shape, dtype=identity.dtype, device=identity.device)
