@@ -26,8 +26,6 @@ def check_condition(condition: Any, is_vector: bool, reference: Tensor) -> Any:
     Args:
         condition: vectors, or for a module a tensor or a tuple, list or dictionary of tensors; arrays and numbers are
             converted. Dictionaries are returned in the order of their keys.
-        is_vector: whether conditions are vectors.
-        reference: a tensor of the model.
 
     Raises:
         ConfigurationError: the condition holds anything else.
@@ -51,9 +49,7 @@ def batched_condition(condition: Any, ndims: tuple[int, ...], batch: torch.Size)
     """Return conditions with one batch dimension, which has length one for a condition of all elements.
 
     Args:
-        condition: a tensor, or a tuple, list or dictionary of tensors.
         ndims: number of dimensions of one condition, for each tensor.
-        batch: batch shape of the elements.
 
     Raises:
         ShapeError: the condition has another structure than in the training, or another batch shape.
@@ -265,7 +261,6 @@ class ConditionalNetwork(nn.Module):
         """Fit statistics and initialise layers of network and encoder from data, in evaluation mode.
 
         Args:
-            elements: training elements ``[m, *element_shape]``.
             condition: their conditions, or ``None``; with masks a `MaskedCondition`.
             seed: seed of layers that the first call initialises.
 
@@ -383,8 +378,6 @@ class ConditionalNetwork(nn.Module):
             condition: one condition for all elements, or one for each; ``None`` for elements without.
             ndims: number of dimensions of one condition, for each tensor in it.
             shape: shape of the features of one condition.
-            batch: batch shape of the elements.
-            reference: a tensor of the dtype and the device of the model.
 
         Raises:
             ConfigurationError: a condition is missing.

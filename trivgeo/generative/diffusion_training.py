@@ -165,7 +165,6 @@ def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
         samples: elements, a pair of elements and conditions, a triple with a mask, a `Dataset`, a `DataLoader`, or a
             Lightning data module.
         condition: conditions of a tensor of elements, or ``None``.
-        check: function that checks elements and conditions of a batch.
 
     Raises:
         ConfigurationError: conditions are given beside samples with conditions of their own.
@@ -197,9 +196,7 @@ def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, dev
     """Check elements and conditions of a training, and move them to a device.
 
     Args:
-        pair: samples and conditions of a user.
         encoder: encoder of the conditions, ``None`` for a model without them.
-        device: device of the model.
 
     Raises:
         ConfigurationError: the dtype is below float32, or conditions are missing or not expected.
@@ -268,15 +265,7 @@ def _rows(data: Pair, indices: Tensor) -> Pair:
 
 
 class TrainingSettings(NamedTuple):
-    """Settings of a training, see `GroupDiffusion.fit`.
-
-    Attributes:
-        steps: largest number of optimiser steps.
-        seconds: time after which the training ends; ``None`` for ten minutes, with a warning if they end it.
-        batch_size: rows of a step.
-        learning_rate: largest step of the optimiser.
-        progress: show a bar; ``None`` for one on a terminal.
-    """
+    """Settings of a training, see `GroupDiffusion.fit`."""
 
     steps: int
     seconds: float | None
@@ -302,7 +291,6 @@ class _AveragedTraining(NetworkTraining[ModuleT]):
     """Training with an average of the weights.
 
     Args:
-        learning_rate: largest step of the optimiser.
         seed: seed of weights and random numbers.
 
     Attributes:

@@ -29,8 +29,6 @@ class FittedPath(nn.Module):
     """Result of `GroupDiffusion.fit`, except the weights of the networks.
 
     Attributes:
-        path: the probability path.
-        base: its base distribution.
         settings: plain settings that rebuild the path.
         condition_ndims: number of dimensions of one condition, for each tensor in it; empty without conditions.
         feature_shape: shape of the features of one condition, if they are a tensor.

@@ -24,7 +24,6 @@ class MaskedCondition(NamedTuple):
     """A condition, or features, with the mask of the particles that are present.
 
     Attributes:
-        condition: conditions of the elements; ``None`` for none.
         mask: present particles, ``[b, N]``.
     """
 
@@ -36,9 +35,6 @@ class Particles:
     """The factors of a power ``G ** N``, of which some may be absent in a row of a batch.
 
     Absent particles are kept at the identity, where networks see them; their velocities are zero.
-
-    Args:
-        group: the power.
 
     Attributes:
         num_particles: N.
@@ -66,8 +62,6 @@ class Particles:
 
         Args:
             mask: present particles, ``[N]`` for all elements or ``[*batch, N]``: truth values, or zeros and ones.
-            batch: batch shape of the elements.
-            reference: a tensor of the model.
 
         Raises:
             ConfigurationError: the mask is no tensor, or holds other numbers than zero and one.

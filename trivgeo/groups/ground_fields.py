@@ -327,9 +327,6 @@ class PrimeField(ExactField):
     """Remainders modulo a prime below 2^31: arrays of 64-bit integers.
 
     Dense matrices are reduced by FLINT, sparse ones by SymPy.
-
-    Args:
-        prime: the modulus.
     """
 
     def __init__(self, prime: int) -> None:

@@ -131,11 +131,7 @@ def _dual(rows: Tensor) -> Tensor:
 
 
 class LinearAction(PointAction):
-    """Linear action of a matrix group on points of R^k, by matrix times vector.
-
-    Args:
-        group: group of k x k matrices.
-    """
+    """Linear action of a matrix group on points of R^k, by matrix times vector."""
 
     _is_affine = True
 

@@ -31,7 +31,6 @@ def check_grid(times: Any, horizon: float = 1.0) -> list[float]:
 
     Args:
         times: at least two numbers in [0, horizon], strictly monotone; a sequence, an array or a tensor.
-        horizon: last time that is allowed.
 
     Raises:
         DomainError: ``times`` holds no numbers, or fewer than two, is not monotone, or leaves the interval.
@@ -52,8 +51,6 @@ def check_row_grids(times: Tensor, horizon: float, batch: Sequence[int], referen
 
     Args:
         times: at least two times of each chain in [0, horizon], none of which goes back, ``[k, *batch]``.
-        horizon: last time that is allowed.
-        batch: batch shape of the chains.
 
     Raises:
         ShapeError: there are not as many grids as chains.

@@ -310,7 +310,6 @@ def _field_along(
     ``layer_norm`` wrongly (pytorch/pytorch#196700, up to 2.13 at least).
 
     Args:
-        g: elements ``[*batch, *element_shape]``.
         directions: ``[m, *batch, dim]``.
         event_ndim: number of last batch dimensions that depend on each other, which are summed.
     """

@@ -128,7 +128,6 @@ def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
     noise.
 
     Args:
-        data: elements ``[m, *element_shape]``.
         log_decay: minus the logarithm of the remainder of the slowest mode.
     """
     isotropic = group.is_compact and _is_isotropic(group)

@@ -94,7 +94,6 @@ def solve_coordinates(fields: VectorFields, points: Tensor, levi: Tensor) -> Sol
     """Bases, blocks and fibres of as many coordinates as possible.
 
     Args:
-        points: sample points, ``[p, m]``.
         levi: rows ``[r, n]`` that span a Levi factor of the algebra of the fields.
     """
     values, jacobians = values_and_jacobians(fields, points)

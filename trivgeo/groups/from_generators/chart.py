@@ -31,7 +31,6 @@ class Chart:
 
     Attributes:
         vectors: the fields in the new coordinates.
-        symbols: the new coordinates.
         pairs: for each coordinate that changes, by position: the function and its inverse.
     """
 

@@ -45,11 +45,7 @@ class Images:
 
 
 class HomogeneousTransform:
-    """Elements as matrices on the homogeneous coordinates of a base.
-
-    Args:
-        base: the coordinates, and the matrices of the fields.
-    """
+    """Elements as matrices on the homogeneous coordinates of a base."""
 
     def __init__(self, elements: FactoredElements, base: ProjectiveBase) -> None:
         self.coordinates = list(base.coordinates)
@@ -169,7 +165,6 @@ def find_transported(fields: VectorFields, points: Tensor, base: tuple[int, ...]
     """The coordinates other than ``base``, if all move affinely, and the group shifts those of the base; else ``None``.
 
     Args:
-        points: sample points, ``[p, m]``.
         base: positions of coordinates that move in closed form independently of the others.
     """
     m = fields.dim

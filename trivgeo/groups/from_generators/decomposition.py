@@ -27,7 +27,6 @@ class AdaptedAlgebra:
 
     Attributes:
         algebra: the algebra, with the sign of the group.
-        levi: its Levi decomposition, in the basis Y.
         mixing: the generators in terms of the Y, ``X = mixing Y``, ``[n, n]``.
     """
 
@@ -44,7 +43,6 @@ class DecomposedFields:
         algebra: the algebra in the basis of the generators, with the sign of the group.
         adapted: the algebra in the basis Y, with its decomposition.
         basis: the fields of the basis Y.
-        points: sample points, ``[p, m]``.
     """
 
     algebra: LieAlgebra

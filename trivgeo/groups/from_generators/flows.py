@@ -124,7 +124,6 @@ class NumericalFlow(VectorFlow):
     """The triangular part of the system by closed forms and quadratures, the rest by an integrator.
 
     Attributes:
-        fields: the adapted fields.
         triangular: the coordinates that need no integrator.
         settings: accuracy and cost for the other coordinates.
         isotropy: corrects the ends of integrated flows; ``None`` where it is not needed or cannot.
@@ -204,13 +203,7 @@ class AffineBlock:
 
 
 class TriangularFlow:
-    """The flow of a triangular system: bases first, then affine blocks, each over the coordinates before.
-
-    Args:
-        bases: coordinates with closed forms.
-        blocks: coordinates by quadrature.
-        nodes: the number of Gauss-Legendre nodes.
-    """
+    """The flow of a triangular system: bases first, then affine blocks, each over the coordinates before."""
 
     def __init__(
         self, fields: VectorFields, bases: Sequence[ProjectiveBase], blocks: Sequence[AffineBlock], nodes: int
@@ -423,7 +416,6 @@ class IsotropyCorrector:
 
     Args:
         algebra: the algebra of the fields, with the sign of the group.
-        points: sample points, ``[p, m]``.
         counts: numbers of leading coordinates that move independently of the others.
     """
 

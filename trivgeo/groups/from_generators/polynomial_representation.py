@@ -47,7 +47,6 @@ class Multiplier:
         index: the position of the base among all bases.
         rows: the derivative along each field, as a polynomial of all coordinates.
         matrices: the matrices of the base, ``[n, K, K]``.
-        coordinates: the positions of the coordinates of the base.
         form: the quadratic form of its light cone, ``None`` if it has none.
         moves: whether the denominator is not constant.
     """

@@ -37,7 +37,6 @@ class ProjectiveBase:
         coordinates: positions among all coordinates.
         matrices: trace-free matrices of the fields on homogeneous coordinates, ``[dim, K, K]``.
         affine: whether the last row of every matrix of the group is constant.
-        lift: the map to homogeneous coordinates.
     """
 
     coordinates: tuple[int, ...]

@@ -39,12 +39,7 @@ _MAX_CHECK_ERROR = 1e-3  # relative error of a derivative or a flow
 
 @dataclass(frozen=True)
 class FieldExpressions:
-    """Fields as SymPy expressions of the coordinates alone.
-
-    Attributes:
-        vectors: the components of each field.
-        symbols: the coordinates.
-    """
+    """Fields as SymPy expressions of the coordinates alone."""
 
     vectors: list[tuple[Any, ...]]
     symbols: list[Any]

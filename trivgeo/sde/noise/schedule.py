@@ -184,7 +184,6 @@ def check_time(t: Time, horizon: float = 1.0) -> Time:
 
     Args:
         t: a number, or a tensor; its entries outside of the interval become NaN.
-        horizon: last time that is allowed.
 
     Raises:
         DomainError: the number t is not finite, or outside of the interval.

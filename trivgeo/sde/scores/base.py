@@ -132,11 +132,6 @@ class FunctionScore(Score):
 def check_drift(value: Any, group: LieGroup, g: Tensor, name: str = "score") -> Tensor:
     """Return the value of a drift or a score at elements, in their dtype.
 
-    Args:
-        value: algebra vectors ``[*batch, dim]``.
-        g: elements ``[*batch, *element_shape]``.
-        name: argument's name in messages.
-
     Raises:
         ConfigurationError: the value is no floating-point tensor.
         ShapeError: the shape is not ``[*batch, dim]``; nothing is broadcast, for that hides mistakes.
