@@ -344,7 +344,7 @@ class GroupDiffusion(nn.Module):
         Raises:
             ConfigurationError: the model is not fitted, its flow has momenta, or a condition is missing or not
                 expected.
-            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
+            ShapeError: the elements or the condition have another shape than in the training.
             NonFiniteError: the elements hold NaN or infinity.
             DomainError: the elements are not in the group.
         """
@@ -396,7 +396,7 @@ class GroupDiffusion(nn.Module):
             generator: random numbers for kind "momentum" or the divergence; default a fixed seed.
 
         Raises:
-            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
+            ShapeError: the elements or the condition have another shape than in the training.
             NonFiniteError: the elements hold NaN or infinity.
             DomainError: the elements are not in the group.
             ConfigurationError: the model is not fitted, or a condition is missing or not expected.

@@ -132,7 +132,7 @@ def _check_hooks(group: LieGroup) -> None:
 def _check_dtype(group: LieGroup, name: str, found: Tensor) -> None:
     if found.dtype != torch.float64:
         raise AlgebraError(
-            f"{group!r}: expected {torch.float64} of {name}, the dtype of what it is given, got {found.dtype}"
+            f"{group!r}: expected {torch.float64} of {name}, the dtype of its arguments, got {found.dtype}"
         )
 
 

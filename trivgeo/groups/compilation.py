@@ -52,7 +52,7 @@ def compile_group(group: GroupT, threshold: int | None = None) -> GroupT:
     the cache is broken, code is compiled anew in a folder below it, and a warning names both.
 
     Compiled code looks at no values: exponentials of matrices of four to six rows are NaN beyond a norm of two thousand
-    (but for SO(4)), and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6),
+    (except SO(4)), and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6),
     where eager code takes more steps. A result never shares memory with an argument.
 
     Args:

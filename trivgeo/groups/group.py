@@ -127,7 +127,7 @@ class LieGroup(ABC):
         self._evaluator: Evaluator = EAGER
         self._set_scale(scale)
 
-    # Required: what a group implements, in the natural basis and without checks of arguments -------------------------
+    # Required: operations of a group, in the natural basis and without checks of arguments ---------------------------
 
     @abstractmethod
     def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor: ...

@@ -35,8 +35,8 @@ class HeatKernel(Described, ABC):
     total mass one on compact factors, and on vector groups for Lebesgue measure of the coordinates in the basis.
 
     At variance zero all mass is at the identity: there the log-density is infinite, elsewhere minus infinite, and
-    scores are infinite but for components that vanish. Infinite variances are the limit: on compact groups the uniform
-    distribution. Negative variances give NaN.
+    scores are infinite in components that do not vanish. Infinite variances are the limit: on compact groups the
+    uniform distribution. Negative variances give NaN.
     """
 
     @abstractmethod

@@ -3,7 +3,7 @@ r"""Structure theory of real Lie algebras: series, centre, radical, nilradical, 
 The theory is written once, over a ground field, see `trivgeo.groups.ground_fields`: subspaces are matrices of rows,
 ``[k, n]``. Algebras whose constants look rational are decomposed exactly, where python-flint is installed; for others
 ranks are decided in floating point, in a basis in which constants are near one, and functions that need a
-decomposition to exist say so when it is not found.
+decomposition to exist raise an error if it is not found.
 
 Sources: W. A. de Graaf, Lie Algebras: Theory and Algorithms (2000), sections 2.2, 2.3, 3.2, 4.13; D. Rand,
 P. Winternitz and H. Zassenhaus, Linear Algebra Appl. 109 (1988); G. D. Mostow, Amer. J. Math. 78 (1956); for algebras

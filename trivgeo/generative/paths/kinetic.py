@@ -64,8 +64,8 @@ class KineticPath(NoisingPath):
         \mathrm{Ad}_{\exp(C \xi / 2)} \big(1 + \tfrac1{24} \mathrm{ad}_{C \xi}^2 + \dots\big)
 
     maps a gradient at :math:`\hat g` to one in :math:`\xi`: the network predicts in the frame of :math:`\hat g`, and
-    :math:`\mathrm{Ad}_{\exp(C \xi / 2)}^T` turns that into the frame of g, by an angle that a network would hardly
-    learn.
+    :math:`\mathrm{Ad}_{\exp(C \xi / 2)}^T` turns that into the frame of g, by an angle that a network learns
+    with difficulty.
 
     Brackets make the variance of a target about :math:`v = 1 + \kappa \sigma^2 / 4, \kappa = \sum_{ij}
     |[e_i, e_j]|^2 / n`, in place of 1. Rows are weighted by 1 / v, and levels with a large v are drawn more often.

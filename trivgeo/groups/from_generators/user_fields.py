@@ -283,7 +283,7 @@ def _check_derivatives(fields: VectorFields, points: Tensor) -> None:
         _, field, component = (int(i) for i in wrong.nonzero()[0])
         raise AlgebraError(
             f"field {fields.names[field]}: expected derivatives of its component {fields.coordinates[component]} that "
-            "agree with differences of its values, got others. Does it detach, round, or leave torch?"
+            "agree with differences of its values, got different ones. Does it detach, round, or leave torch?"
         )
 
 
