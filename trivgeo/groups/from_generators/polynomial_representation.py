@@ -8,7 +8,7 @@ matrices of the base at x (see `TriangularFlow`). A space of functions :math:`\v
 
 A coordinate u is such an F itself (u and t u - x of Burgers' equation), or moves by :math:`u' = A(x) u` with commuting
 A, or :math:`u' = b(x)`: then there is a formal coordinate s with :math:`X_v s = A_v - w \mu_v` for some power w, among
-such functions (s and t s + x^2 of the heat equation), and s = 0 goes to what g adds to log u, but for
+such functions (s and t s + x^2 of the heat equation), and the image of s = 0 is the summand of g in log u, up to
 :math:`w \log d`.
 """
 
