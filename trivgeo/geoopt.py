@@ -40,7 +40,7 @@ class GroupManifold(geoopt.Manifold):
 
     - `retr` is :math:`g \exp(v)` with the exponential of the group. It agrees with the geodesic to first order (to
       second order only where :math:`\mathrm{ad}_v^T v = 0`).
-    - `expmap` is the geodesic. Where the metric is bi-invariant (SO(n), translations, their products) it equals `retr`;
+    - `expmap` is the geodesic. Where the metric is bi-invariant (SO(n), translations, their products) that is `retr`;
       otherwise the Euler-Arnold equation is integrated in fixed steps (`geodesic`).
     - `transp` is left translation: path-independent and isometric, but not parallel transport of the Levi-Civita
       connection unless the group is abelian.
@@ -52,7 +52,7 @@ class GroupManifold(geoopt.Manifold):
         geodesic_steps: steps of `expmap` where the metric is not bi-invariant.
 
     Raises:
-        ConfigurationError: ``geodesic_steps`` is less than one.
+        ConfigurationError: fewer than one step.
     """
 
     __scaling__ = geoopt.Manifold.__scaling__.copy()
@@ -79,10 +79,10 @@ class GroupManifold(geoopt.Manifold):
     # Between tangent vectors and the algebra ------------------------------------------------------------------
 
     def trivialize(self, x: Tensor, u: Tensor) -> Tensor:
-        """The algebra vector ``[*batch, dim]`` of the projection of u to the tangent space at x.
+        """The algebra vector ``[*batch, dim]`` of a tangent vector u at x, after projection of u on the tangent space.
 
         Raises:
-            ShapeError: x or u have not the shape of elements, or do not broadcast.
+            ShapeError: x or u are not of the shape of elements, or do not broadcast.
         """
         x, u = _plain(self.group.check_elements(x, "x"), self.group.check_elements(u, "u"))
         try:
@@ -90,7 +90,7 @@ class GroupManifold(geoopt.Manifold):
         except RuntimeError as error:
             raise ShapeError(f"expected x and u that broadcast, got {list(x.shape)} and {list(u.shape)}") from error
         inverse = self.group.inverse(x)
-        # a tangent of zeros is faster than none, which torch evaluates through Python code
+        # zero tangents instead of none: torch evaluates absent ones through slow Python code
         moved = jvp(self.group.compose, (inverse, x.contiguous()), (torch.zeros_like(inverse), u.contiguous()))[1]
         return matmul(moved.flatten(-self.ndim), self._dual.matching(moved))
 
@@ -98,12 +98,12 @@ class GroupManifold(geoopt.Manifold):
         """The tangent vector ``[*batch, *element_shape]`` at x of an algebra vector v ``[*batch, dim]``.
 
         Raises:
-            ShapeError: x has not the shape of elements, or v not that of algebra vectors.
+            ShapeError: x has not the shape of elements, or v not the shape of algebra vectors.
         """
         (x,) = _plain(self.group.check_elements(x, "x"))
         direction = matmul(self.group.check_vectors(v), self._basis.matching(v)).unflatten(-1, self.group.element_shape)
         x, direction = torch.broadcast_tensors(x, direction)
-        # faster than the derivative of `LieGroup.perturb`
+        # the derivative of the product is faster than that of `LieGroup.perturb`
         e = self.group.identity(*self.group.batch_shape(x), dtype=x.dtype, device=x.device)
         return jvp(self.group.compose, (x.contiguous(), e), (torch.zeros_like(x), direction.contiguous()))[1]
 
@@ -120,18 +120,15 @@ class GroupManifold(geoopt.Manifold):
         return self.group.retract(x, v) if self.is_bi_invariant else self.group.compose(x, self.geodesic(v))
 
     def geodesic(self, v: Tensor) -> Tensor:
-        r"""The end at time one of the geodesic from the identity with velocity v, ``[*batch, dim]``.
+        r"""The element ``[*batch, *element_shape]`` at time one of the geodesic from the identity with velocity v.
 
         The Euler-Arnold equation :math:`\dot\omega = \mathrm{ad}_\omega^T \omega`, :math:`\dot g = g \omega` conserves
-        :math:`\mathrm{Ad}_g^{-T} \omega`, so that :math:`\dot g = g\, \mathrm{Ad}_g^T v`. This is integrated by the
-        commutator-free method of order four of Celledoni, Marthinsen and Owren (2003), whose error is a third of that
-        of `trivgeo.sde.solvers.RungeKuttaMuntheKaas4` at the same cost.
-
-        Returns:
-            Elements ``[*batch, *element_shape]``.
+        :math:`\mathrm{Ad}_g^{-T} \omega`, so that it is :math:`\dot g = g\, \mathrm{Ad}_g^T v`; integrated by the
+        commutator-free method of order four of Celledoni, Marthinsen and Owren (2003). At the same cost its error is
+        a third of that of `trivgeo.sde.solvers.RungeKuttaMuntheKaas4`.
 
         Raises:
-            ShapeError: v has not the shape of algebra vectors.
+            ShapeError: v has not the shape ``[*batch, dim]``.
         """
         group, h = self.group, 1.0 / self.geodesic_steps
         slope = lambda g: group.coadjoint(g, v)  # noqa: E731
@@ -184,7 +181,7 @@ class GroupManifold(geoopt.Manifold):
         (x,) = _plain(x)
         period = self.group._periods().to(x)
         near = self.projx(x)
-        # the projection wraps periodic coordinates, which are valid beyond their period
+        # entries may differ from their projection by whole periods
         near = near + period * ((x - near) / torch.where(period > 0, period, torch.inf)).round()
         if torch.isfinite(near).all() and torch.allclose(near, x, atol=atol, rtol=rtol):
             return True, None
@@ -210,7 +207,7 @@ class GroupManifold(geoopt.Manifold):
     def _relative_log(self, x: Tensor, y: Tensor) -> Tensor:
         if not self.is_bi_invariant:
             raise ConfigurationError(
-                f"group: expected a bi-invariant metric, got that of {self.group!r}: its geodesics have no closed form"
+                f"group: expected one with a bi-invariant metric, got {self.group!r}: its geodesics have no closed form"
             )
         x, y = _plain(x, y)
         return self.group.log(self.group.compose(self.group.inverse(x), y))
@@ -229,10 +226,10 @@ class GroupManifold(geoopt.Manifold):
 
         Args:
             size: shape of the result, ``*batch, *element_shape``.
-            dtype: dtype of the elements; default torch's.
-            device: device of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
             std: standard deviation of v.
-            generator: random numbers; ``None`` is torch's.
+            generator: random numbers; None is torch's.
         """
         batch = self._batch(size)
         points = self.group.random(*batch, std=std, generator=generator, dtype=dtype, device=device)
@@ -251,7 +248,7 @@ class GroupManifold(geoopt.Manifold):
         shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
         try:
             self._assert_check_shape(shape, "size")
-        except ValueError as error:  # geoopt's
+        except ValueError as error:  # raised by geoopt
             raise ShapeError(str(error)) from error
         return shape[: len(shape) - self.ndim]
 
@@ -260,14 +257,14 @@ class GroupManifold(geoopt.Manifold):
 class RiemannianAdam(geoopt.optim.RiemannianAdam):
     """geoopt's Riemannian Adam, whose checkpoints resume exactly.
 
-    PyTorch turns the integer step counter of a state that is loaded into a float32 tensor, so that bias corrections
-    differ in the seventh digit from those of a run that was not interrupted. Here the counter stays an integer.
+    Loading a state makes PyTorch turn the integer step counter into a float32 tensor, and bias corrections computed
+    from it differ in the seventh digit from those of the run that was not interrupted. Here it stays an integer.
 
     The arguments are those of ``geoopt.optim.RiemannianAdam``, ``stabilize`` among them.
 
     Raises:
-        TypeError: (as torch's optimisers) parameters have another type.
-        ValueError: (as torch's optimisers) a setting is out of range.
+        TypeError: as torch's optimisers, for parameters of another type.
+        ValueError: as torch's, for settings out of their range.
     """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -286,5 +283,5 @@ class RiemannianAdam(geoopt.optim.RiemannianAdam):
 
 
 def _plain(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors without geoopt's subclass, which transforms of torch.func do not take (geoopt#221)."""
+    """The tensors without geoopt's tensor subclass, which transforms of torch.func do not take (geoopt#221)."""
     return tuple(t.as_subclass(Tensor) for t in tensors)

@@ -134,7 +134,7 @@ class TestPaths:
         kernel = NoiseKernel(group, SCHEDULE, steps=20)
         together = kernel.sample_paths(5, 2, generator=seeded(1), dtype=torch.float64, antithetic=True)
         for rows in (1, 70):  # one step, seven steps
-            monkeypatch.setattr("trivgeo.sde.noise.kernel._ROWS_PER_CALL", rows)
+            monkeypatch.setattr("trivgeo.sde.noise.kernel._MAX_ROWS_PER_CALL", rows)
             paths = kernel.sample_paths(5, 2, generator=seeded(1), dtype=torch.float64, antithetic=True)
             assert_relative(paths.elements, together.elements, 1e-12)
             assert_relative(paths.log_modular, together.log_modular, 1e-12)

@@ -1,4 +1,4 @@
-"""Conditions of a model: from what a user gives to features of a network, and a vector for a missing condition."""
+"""Conditions of a model: check, features for the network, and a learned vector for a missing condition."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ def check_condition(condition: Any, is_vector: bool, reference: Tensor) -> Any:
 
     Args:
         condition: vectors, or for a module a tensor or a tuple, list or dictionary of tensors; arrays and numbers are
-            taken, too. Dictionaries are returned in the order of their keys.
-        is_vector: whether conditions are vectors.
-        reference: a tensor of the model.
+            converted. Dictionaries are returned in the order of their keys.
 
     Raises:
-        ConfigurationError: there is something else in it.
-        NonFiniteError: there is NaN or infinity in it.
+        ConfigurationError: the condition holds anything else.
+        NonFiniteError: the condition holds NaN or infinity.
     """
 
     def to_model(x: Any) -> Tensor:
@@ -51,12 +49,10 @@ def batched_condition(condition: Any, ndims: tuple[int, ...], batch: torch.Size)
     """Return conditions with one batch dimension, which has length one for a condition of all elements.
 
     Args:
-        condition: a tensor, or a tuple, list or dictionary of tensors.
         ndims: number of dimensions of one condition, for each tensor.
-        batch: batch shape of the elements.
 
     Raises:
-        ShapeError: the condition has another structure, or another batch shape.
+        ShapeError: the condition has another structure than in the training, or another batch shape.
     """
     leaves, structure = pytree.tree_flatten(condition)
     if len(leaves) != len(ndims):
@@ -76,7 +72,7 @@ def batched_condition(condition: Any, ndims: tuple[int, ...], batch: torch.Size)
 
 
 def _ordered(condition: Any) -> Any:
-    """Dictionaries in the order of their keys, by which tensors are known."""
+    """Dictionaries in the order of their keys, so that equal keys give tensors in the same places."""
     if isinstance(condition, dict):
         return {key: _ordered(condition[key]) for key in sorted(condition, key=str)}
     if type(condition) in (list, tuple):
@@ -84,15 +80,11 @@ def _ordered(condition: Any) -> Any:
     return condition
 
 
-_MIN_CONDITION_STD = 1e-3  # in the units of an entry of a vector condition
+_MIN_CONDITION_STD = 1e-3  # standard deviation of an entry of a vector condition, in its units
 
 
 class Standardization(nn.Module):
-    """Vectors ``[*batch, dim]`` minus a mean, over a standard deviation, both fitted to data.
-
-    Args:
-        dim: number of entries.
-    """
+    """Vectors ``[*batch, dim]`` minus a mean, over a standard deviation, both fitted to data."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -153,19 +145,21 @@ class ConditionEncoder(nn.Module):
         return {"vector_dim": dim, "own_condition": dim is None and not self.is_optional, "dropout": self.dropout}
 
     def check(self, condition: Any) -> None:
-        """Check that vectors ``condition`` have the fitted dimension, and classes are among those of an embedding.
+        """Check that vectors have the fitted dimension, or classes are among those of an embedding.
 
         Conditions of other modules are not checked.
 
         Raises:
-            ShapeError: vectors ``[m, dim]`` of another dimension.
-            ConfigurationError: classes that are no integers, or out of range.
+            ShapeError: vectors ``[m, dim]`` have another dimension.
+            ConfigurationError: classes are no integers, or out of range.
         """
         first = self.encoder[0] if isinstance(self.encoder, nn.Sequential) and len(self.encoder) else self.encoder
         if isinstance(first, nn.Embedding) and isinstance(condition, Tensor):
             count = first.num_embeddings
             if condition.dtype not in (torch.int32, torch.int64):
-                raise ConfigurationError(f"condition: expected classes, integers below {count}, got {condition.dtype}")
+                raise ConfigurationError(
+                    f"condition: expected classes, integers from 0 to {count - 1}, got {condition.dtype}"
+                )
             if condition.numel() and not 0 <= int(condition.min()) <= int(condition.max()) < count:
                 raise ConfigurationError(
                     f"condition: expected classes from 0 to {count - 1}, got {int(condition.min())} to "
@@ -195,28 +189,28 @@ class ConditionEncoder(nn.Module):
     def initialise(self, dim: int, reference: Tensor) -> None:
         """Draw the vector ``[dim]`` of a missing condition, of the dtype and on the device of ``reference``.
 
-        Nothing is drawn if conditions are never missing, or the vector exists.
+        The vector is drawn only once, and only if conditions may be missing.
         """
         if self.dropout > 0.0 and self.missing is None:
             self.missing = nn.Parameter(normal((dim,), torch.empty(0), None).to(reference))
 
     def without(self, features: Any) -> Tensor:
-        """Return features of the shape of ``features`` that stand for a missing condition.
+        """Features of the shape of ``features`` that stand for a missing condition.
 
         Raises:
             ConfigurationError: the model was not trained with missing conditions.
         """
         if self.missing is None:
             raise ConfigurationError(
-                "condition: expected one, for this model never was without; train with condition_dropout > 0 for "
-                "samples without a condition and for guidance"
+                "condition: expected a condition, for this model was trained without missing ones; train with "
+                "condition_dropout > 0 for samples without a condition and for guidance"
             )
         return self.missing.expand_as(self._checked(features))
 
     def drop(self, features: Any, generator: torch.Generator) -> Any:
-        """Return training features ``[b, ...]`` in which rows that ``generator`` draws lack their condition.
+        """Training features ``[b, ...]``, without a condition in rows that ``generator`` draws.
 
-        They are ``features`` itself if conditions are never missing.
+        If conditions are never missing, they are ``features`` itself.
         """
         if self.missing is None:
             return features
@@ -225,7 +219,7 @@ class ConditionEncoder(nn.Module):
         return torch.where(dropped.reshape(-1, *[1] * (features.ndim - 1)), self.without(features), features)
 
     def _checked(self, features: Any) -> Tensor:
-        """Return features that can be replaced by a vector, or raise `ConfigurationError`."""
+        """Check that features can be replaced by a vector, a floating-point tensor."""
         if not isinstance(features, Tensor) or not features.is_floating_point() or features.ndim < 2:
             is_tensor = isinstance(features, Tensor)
             found = f"{features.dtype} {list(features.shape)}" if is_tensor else type(features).__name__
@@ -240,11 +234,10 @@ class ConditionalNetwork(nn.Module):
     """The network of a model with the encoder of its conditions.
 
     Args:
-        group: the group of the elements.
         network: a `GroupNetwork`, or a module (g, t, features), see `GroupDiffusion`.
-        encoder: of the conditions; ``None`` for a model without.
-        uses_momentum: whether momenta are given.
-        particles: of a group that is a power, where masks say which are present; ``None`` without masks.
+        encoder: encoder of the conditions; ``None`` for a model without conditions.
+        uses_momentum: whether the network receives momenta.
+        particles: factors of a power of a group, of which masks say which are present; ``None`` without masks.
     """
 
     def __init__(
@@ -268,15 +261,14 @@ class ConditionalNetwork(nn.Module):
         """Fit statistics and initialise layers of network and encoder from data, in evaluation mode.
 
         Args:
-            elements: training elements ``[m, *element_shape]``.
             condition: their conditions, or ``None``; with masks a `MaskedCondition`.
-            seed: of layers that the first call initialises.
+            seed: seed of layers that the first call initialises.
 
         Returns:
             The shape of the features of one condition; empty without conditions, or if they are no tensor.
 
         Raises:
-            ShapeError: the network returns other than a vector for each element.
+            ShapeError: the network does not return a vector for each element.
             NonFiniteError: the network returns NaN or infinity.
             ConfigurationError: see `ConditionEncoder.prepare`.
         """
@@ -285,9 +277,9 @@ class ConditionalNetwork(nn.Module):
         else:
             self._check_arguments()
         modes = {module: module.training for module in self.modules()}
-        self.eval()  # two rows must not move running statistics
+        self.eval()  # running statistics must not be moved by two rows
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)  # of layers that are initialised by their first call
+            torch.manual_seed(seed)  # for layers that are initialised by their first call
             few, shape = elements[:2], tuple[int, ...]()
             features: Any = None
             mask = condition.mask if isinstance(condition, MaskedCondition) else None
@@ -317,13 +309,13 @@ class ConditionalNetwork(nn.Module):
         check_arguments("network", self.network, "g", "t", "features", keywords=names)
 
     def initialise(self, feature_shape: tuple[int, ...]) -> None:
-        """Create the parameters whose size depends on features of shape ``feature_shape``, before weights are read."""
+        """Create the parameters whose size depends on the shape of the features, before weights are read."""
         if self.encoder is not None and feature_shape:
             self.encoder.initialise(feature_shape[-1], torch.empty(0))
         self._fit_condition(feature_shape, bool(feature_shape))
 
     def _fit_condition(self, feature_shape: tuple[int, ...], has_features: bool) -> None:
-        """Give a `GroupNetwork` layers for features of this shape and for masks, unless it has such layers."""
+        """Give a `GroupNetwork` layers for features of this shape and for masks, unless it has them."""
         if not isinstance(self.network, GroupNetwork):
             return
         if len(feature_shape) != has_features:
@@ -335,11 +327,9 @@ class ConditionalNetwork(nn.Module):
             self.network.add_condition(dim)
 
     def forward(self, g: Tensor, level: Tensor, momentum: Tensor | None, features: Any) -> Tensor:
-        """Evaluate the network at elements.
+        """Evaluate the network at elements ``[*batch, *element_shape]`` and levels in [0, 1], ``[*batch]``.
 
         Args:
-            g: elements ``[*batch, *element_shape]``.
-            level: positions on the probability path, in [0, 1], ``[*batch]``.
             momentum: momenta ``[*batch, dim]``, or ``None``.
             features: features of the conditions, or ``None``; with masks a `MaskedCondition`.
 
@@ -376,7 +366,7 @@ class ConditionalNetwork(nn.Module):
         return found
 
     def hidden(self, g: Tensor, features: Any) -> Tensor:
-        """Return elements g ``[b, *element_shape]``, those outside of the mask of ``features`` at the identity."""
+        """Elements g ``[b, *element_shape]``, with those outside of the mask of ``features`` at the identity."""
         return g if self.particles is None else self.particles.hide(g, features.mask)
 
     def features(
@@ -385,11 +375,9 @@ class ConditionalNetwork(nn.Module):
         """Return features of conditions of a batch of elements, with one batch dimension.
 
         Args:
-            condition: of all elements, or one for each; ``None`` for elements without.
+            condition: one condition for all elements, or one for each; ``None`` for elements without.
             ndims: number of dimensions of one condition, for each tensor in it.
             shape: shape of the features of one condition.
-            batch: batch shape of the elements.
-            reference: a tensor of the dtype and the device of the model.
 
         Raises:
             ConfigurationError: a condition is missing.
@@ -408,7 +396,7 @@ class ConditionalNetwork(nn.Module):
         return pytree.tree_map(expanded, found)
 
     def _encoded(self, condition: Any) -> Any:
-        """Features of conditions, or `ShapeError` where the module of the user, which took others, takes none."""
+        """Features of conditions; `ShapeError` where the user's module rejects conditions unlike trained ones."""
         assert self.encoder is not None
         try:
             return self.encoder(condition)
@@ -422,11 +410,9 @@ class ConditionalNetwork(nn.Module):
             ) from error
 
     def training_features(self, condition: Any, generator: torch.Generator) -> Any:
-        """Return the features of a training batch, of which some are dropped.
+        """Features of a training batch, in rows that ``generator`` draws without their condition.
 
-        Args:
-            condition: the conditions, or ``None``; with masks a `MaskedCondition`, as the result.
-            generator: random numbers that select the rows without a condition.
+        With masks, the condition and the result are a `MaskedCondition`.
         """
         if isinstance(condition, MaskedCondition):
             return MaskedCondition(self.training_features(condition.condition, generator), condition.mask)
@@ -438,9 +424,9 @@ class ConditionalNetwork(nn.Module):
         r"""Return the network with its features fixed, and classifier-free guidance (Ho and Salimans 2022).
 
         Args:
-            features: of conditions ``[b, ...]``, from the encoder; ``None`` without conditions.
+            features: features of conditions ``[b, ...]``, from the encoder; ``None`` without conditions.
             guidance: w of :math:`f(\varnothing) + w (f(c) - f(\varnothing))`; one is f itself.
-            function: f in place of the network, whose last argument are features.
+            function: f in place of the network, with features as its last argument.
         """
         evaluate = self if function is None else function
 

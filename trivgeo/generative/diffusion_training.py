@@ -29,8 +29,8 @@ from trivgeo.training import NetworkTraining, move_average, train
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
-_DEFAULT_SECONDS = 600.0
-_NUM_SCALE_ROWS = 4096  # to which input and output scales of a flow map are fitted
+_DEFAULT_TRAINING_SECONDS = 600.0
+_NUM_SCALE_ROWS = 4096  # rows to which input and output scales of a flow map are fitted
 
 Pair = tuple[Tensor, Any]
 """Elements ``[m, *element_shape]``, and their conditions or ``None``."""
@@ -41,7 +41,7 @@ class TrainingData(ABC):
     """Elements, with their conditions, from which batches are drawn.
 
     Args:
-        check: from raw data to a `Pair` on the device of the model; raises an error for what is none.
+        check: function from raw data to a `Pair` on the device of the model, which raises an error for wrong data.
 
     Attributes:
         is_repeatable: whether a batch is a function of the generator alone.
@@ -54,19 +54,16 @@ class TrainingData(ABC):
 
     @abstractmethod
     def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
-        """Return elements and conditions of at most ``num_rows`` rows, in the random order of ``generator``.
-
-        A model chooses its settings by these rows.
-        """
+        """At most ``num_rows`` rows in the random order of ``generator``, by which a model chooses its settings."""
 
     def fit_rows(self, group: LieGroup, num_rows: int, generator: torch.Generator) -> Pair:
-        """Return ``num_rows`` rows in the random order of ``generator``, by which levels of noise are set.
+        """Return ``num_rows`` rows in the random order of ``generator``, repeated if there are fewer.
 
-        Rows are repeated if there are fewer.
+        Levels of noise are set by them.
 
         Raises:
-            ShapeError: there are fewer than two.
-            DomainError: all rows are the same, of a group that is not compact.
+            ShapeError: there are fewer than two rows.
+            DomainError: all rows are equal, on a group that is not compact.
         """
         elements, condition = self.first_rows(num_rows, generator)
         if len(elements) < 2:
@@ -79,7 +76,7 @@ class TrainingData(ABC):
 
     @abstractmethod
     def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
-        """Return a training batch: elements and conditions of ``num_rows`` rows that ``generator`` draws."""
+        """Draw a training batch: elements and conditions of ``num_rows`` rows."""
 
 
 class _Tensors(TrainingData):
@@ -118,7 +115,7 @@ class _Indexed(TrainingData):
 
 
 class _Loaded(TrainingData):
-    """A loader, in its own order and batches; it begins anew when it is through."""
+    """A loader, in its own order and batches, which starts again after its last batch."""
 
     is_repeatable = False
 
@@ -133,7 +130,7 @@ class _Loaded(TrainingData):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(
                 generator.initial_seed()
-            )  # loaders take their order from it, unless told otherwise
+            )  # loaders take their order from torch's generator, unless told otherwise
             for batch in self.loader:
                 parts.append(self._checked(batch))
                 if sum(len(part[0]) for part in parts) >= num_rows:
@@ -168,10 +165,9 @@ def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
         samples: elements, a pair of elements and conditions, a triple with a mask, a `Dataset`, a `DataLoader`, or a
             Lightning data module.
         condition: conditions of a tensor of elements, or ``None``.
-        check: function that checks elements and conditions of a batch.
 
     Raises:
-        ConfigurationError: there are conditions beside something that has its own.
+        ConfigurationError: conditions are given beside samples with conditions of their own.
     """
     if isinstance(samples, tuple) and len(samples) in (2, 3) and isinstance(samples[0], Tensor):
         own: TrainingData | None = None if condition is not None else _Tensors(*_pair(samples), check)
@@ -197,13 +193,10 @@ def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
 
 
 def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device) -> Pair:
-    """Return elements and conditions of a training, on a device.
+    """Check elements and conditions of a training, and move them to a device.
 
     Args:
-        pair: samples and conditions of a user.
-        group: the group of the elements.
-        encoder: of the conditions, ``None`` for a model without them.
-        device: of the model.
+        encoder: encoder of the conditions, ``None`` for a model without them.
 
     Raises:
         ConfigurationError: the dtype is below float32, or conditions are missing or not expected.
@@ -251,7 +244,7 @@ def _check_masked(
 
 
 def _pair(batch: Any) -> Pair:
-    """Return elements and conditions of a batch of a loader, which may be a list of both, and of a mask."""
+    """Elements and conditions of a batch of a loader, which may be a list of both, and of a mask."""
     if isinstance(batch, Tensor):
         return batch, None
     if isinstance(batch, list | tuple) and len(batch) in (1, 2, 3):
@@ -259,7 +252,7 @@ def _pair(batch: Any) -> Pair:
         if mask is None:
             return elements, condition
         if isinstance(condition, Tensor) and condition.numel() == 0:
-            condition = None  # which torch does not collate
+            condition = None  # torch does not collate None
         return elements, MaskedCondition(condition, mask)
     raise ConfigurationError(
         "samples: expected elements, pairs of elements and conditions, or triples with a mask, got "
@@ -272,15 +265,7 @@ def _rows(data: Pair, indices: Tensor) -> Pair:
 
 
 class TrainingSettings(NamedTuple):
-    """Settings of a training, see `GroupDiffusion.fit`.
-
-    Attributes:
-        steps: largest number of optimiser steps.
-        seconds: time after which the training ends; ``None`` for ten minutes, of whose end a warning tells.
-        batch_size: rows of a step.
-        learning_rate: largest step of the optimiser.
-        progress: show a bar; ``None`` for one on a terminal.
-    """
+    """Settings of a training, see `GroupDiffusion.fit`."""
 
     steps: int
     seconds: float | None
@@ -289,7 +274,7 @@ class TrainingSettings(NamedTuple):
     progress: bool | None
 
     def checked(self) -> TrainingSettings:
-        """Return the settings.
+        """The settings, if their numbers are in range.
 
         Raises:
             ConfigurationError: a number is out of range.
@@ -306,9 +291,7 @@ class _AveragedTraining(NetworkTraining[ModuleT]):
     """Training with an average of the weights.
 
     Args:
-        network: the network that is trained.
-        learning_rate: largest step of the optimiser.
-        seed: of weights and random numbers.
+        seed: seed of weights and random numbers.
 
     Attributes:
         average: the network with the average of the weights.
@@ -335,14 +318,10 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     """Regression of a network on the targets of a probability path, with an average of the weights.
 
     Args:
-        network: the network that is trained.
-        learning_rate: largest step of the optimiser.
-        seed: of weights and random numbers.
-        path: the probability path.
         num_draws: levels and elements on the path that are drawn for each row of a batch.
 
     Attributes:
-        num_skipped_rows: rows of all batches whose target was not finite, for want of a logarithm.
+        num_skipped_rows: rows of all batches that were skipped, since a missing logarithm made their target not finite.
     """
 
     def __init__(
@@ -372,9 +351,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         checkpoint["num_skipped_rows"] = int(self.num_skipped_rows)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Read ``num_skipped_rows`` and the number of steps from ``checkpoint``, beside what `NetworkTraining`
-        reads.
-        """
+        """Read ``num_skipped_rows`` and the number of steps from ``checkpoint``, in addition to `NetworkTraining`."""
         super().on_load_checkpoint(checkpoint)
         self.num_skipped_rows = torch.tensor(checkpoint.get("num_skipped_rows", 0))
         self.num_steps = checkpoint["global_step"]
@@ -393,7 +370,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         return {"loss": self._loss(batch, self.measure_generator(number))[0]}
 
     def _loss(self, data: Pair, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Weighted mean square error, and which rows are finite, ``[b]``."""
+        """The weighted mean square error, and a mask of finite rows, ``[b]``."""
         # paths draw levels that rise with the rows, and data may be sorted
         order = permutation((len(data[0]),), data[0], generator)
         samples, condition = pytree.tree_map(lambda x: x[order] if isinstance(x, Tensor) else x, data)
@@ -413,7 +390,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         return (error.square().mean(-1) * (weight * found)).sum() / size, found
 
     def _repeated(self, tree: Any) -> Any:
-        """Tensors ``[b, ...]`` one after the other as many times as there are draws, so that levels of a row differ."""
+        """Tensors ``[b, ...]`` repeated one after the other for each draw, so that the levels of a row differ."""
         if self.num_draws == 1:
             return tree
         copies = lambda x: x.repeat(self.num_draws, *[1] * (x.ndim - 1)) if isinstance(x, Tensor) else x  # noqa: E731
@@ -421,13 +398,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
 
 
 class FlowMapTraining(_AveragedTraining[FlowMap]):
-    """Regression of a `FlowMap` on displacements along trajectories, see `FlowTrajectories`.
-
-    Args:
-        network: the network that is trained.
-        learning_rate: largest step of the optimiser.
-        seed: of weights and random numbers.
-    """
+    """Regression of a `FlowMap` on displacements along trajectories, see `FlowTrajectories`."""
 
     def training_step(self, batch: FlowMapBatch, index: int) -> Tensor:
         """Return the mean square error of predicted displacements in units of ``speed``, a scalar.
@@ -453,14 +424,12 @@ def train_average(
 ) -> bool:
     """Run `train`, check the average of the weights, and return whether time ended the training before all steps.
 
-    Args:
-        training: see `train`, like ``draw``, ``folder`` and ``is_repeatable``.
-        settings: numbers of steps and rows, and the time.
+    See `train` for the arguments.
 
     Raises:
         NonFiniteError: a weight is NaN or infinite.
     """
-    limit = _DEFAULT_SECONDS if settings.seconds is None else settings.seconds
+    limit = _DEFAULT_TRAINING_SECONDS if settings.seconds is None else settings.seconds
     train(training, draw, settings.steps, settings.batch_size, limit, folder, settings.progress, is_repeatable)
     for name, x in training.average.state_dict().items():
         if not bool(torch.isfinite(x).all()):
@@ -488,17 +457,17 @@ def train_flow_map(
     """Train the flow map of a fitted model, and return it.
 
     Args:
-        networks: of the model, like ``fitted``.
-        features: of conditions, of which trajectories draw, ``[m, d]``; ``None`` without conditions.
+        networks: networks of the fitted model.
+        features: features of conditions, drawn for the trajectories, ``[m, d]``; ``None`` without conditions.
         shape: width and depth of the map's network.
-        settings: of the training, like ``seed``.
 
     Raises:
         ConfigurationError: the features are no vectors.
         NonFiniteError: the training diverged.
     """
     if features is not None and (not isinstance(features, Tensor) or features.ndim != 2):
-        raise ConfigurationError("condition: expected features that are vectors [m, d], got others")
+        found = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ConfigurationError(f"condition: expected features that are vectors [m, d], got {found}")
     reference = next(networks.parameters())
 
     def draw_features(count: int, generator: torch.Generator) -> Tensor | None:

@@ -83,7 +83,7 @@ def _fit_mixture(group: LieGroup, samples: Tensor, widen: float, num_components:
         missing = torch.stack([volume for _, volume in logs]).isinf().all(0)[order]
         order = torch.cat([order[missing], order[~missing][1:]])  # next centres among samples without a logarithm yet
     v, volumes = (torch.stack(x).double() for x in zip(*logs, strict=True))  # [K, m, n], [K, m]
-    # initial responsibilities: the samples nearest to each centre
+    # initial responsibilities: each centre takes the samples nearest to it
     nearest = v.square().sum(-1).masked_fill(volumes.isinf(), math.inf)
     shares = (nearest <= nearest.kthvalue(len(samples) // num_components, -1, keepdim=True).values).double()
     for _ in range(_NUM_EM_ROUNDS):
@@ -93,7 +93,7 @@ def _fit_mixture(group: LieGroup, samples: Tensor, widen: float, num_components:
         factors = _factor((shares.unsqueeze(-1) * away).mT @ away / counts.unsqueeze(-1))
         weights = counts.squeeze(-1) / counts.sum()
         each = normal_log_density(v, means.unsqueeze(-2), factors) - volumes + weights.log().unsqueeze(-1)
-        shares = each.softmax(0).nan_to_num(0.0)  # samples without a logarithm about any centre
+        shares = each.softmax(0).nan_to_num(0.0)  # zero for samples without a logarithm about any centre
     parameters = zip(centres, means.to(samples), (widen * factors).to(samples), strict=True)
     fitted = [NormalDistribution(group, *values) for values in parameters]
     return MixtureDistribution(fitted, weights.to(samples))

@@ -1,4 +1,4 @@
-"""Distributions on groups: what models draw from, what they are, and the priors of inverse problems."""
+"""Distributions on groups: base distributions and results of models, and priors of inverse problems."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ __all__ = [
 
 DistributionT = TypeVar("DistributionT", bound="GroupDistribution")
 
-_NUM_MASS_DRAWS = 20_000
+_NUM_MASS_DRAWS = 20_000  # draws that estimate the probability of vectors that are logarithms
 _NUM_QUADRATURE_NODES = 128
-_MAX_REJECTION_ROUNDS = 10_000  # the acceptance probability is above a tenth
+_MAX_REJECTION_ROUNDS = 10_000  # rounds of draws, each accepted with a probability above a tenth
 _MAX_ASYMMETRY = 1e-4  # relative difference of mirrored entries of a matrix that is taken for symmetric
 _MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of a value from those of the nearest element
 
@@ -54,7 +54,7 @@ class _Elements(constraints.Constraint):
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether values are near the group, ``[*batch]``."""
+        """Mask of values near the group, ``[*batch]``."""
         return _is_near(self.group, value, self.group.project(value))
 
 
@@ -65,13 +65,14 @@ class GroupDistribution(nn.Module, Distribution, ABC):
     It is also a module, whose parameters are buffers: ``.to(device)`` moves them, and a file of a model holds them.
     A new distribution is a subclass with `_draw` and `_log_prob`.
 
-    Densities are for left Haar measure: of total mass one on compact groups, else the one that is Lebesgue measure of
-    the algebra, in the basis of the group, at the identity; factor by factor of a `DirectProduct` that is not compact,
-    unless its scale mixes the factors. On a torus :math:`n \log 2 \pi` less is the log-density for the angles.
+    Densities are for left Haar measure, of total mass one on compact groups. On other groups it is the one that is
+    Lebesgue measure of the algebra, in the basis of the group, at the identity. Factors of a `DirectProduct` that is
+    not compact have each their own measure, unless the scale mixes them. On a torus, subtract :math:`n \log 2 \pi` for
+    the density of the angles.
 
     Args:
-        group: where the values are.
-        batch_shape: of the parameters.
+        group: the group of the values.
+        batch_shape: batch shape of the parameters.
         parameters: tensors by name, each ``[*batch_shape, ...]``.
     """
 
@@ -133,7 +134,7 @@ class GroupDistribution(nn.Module, Distribution, ABC):
         return new
 
     def _shape(self, sample_shape: int | Sequence[int]) -> torch.Size:
-        """Batch shape of draws, or `ConfigurationError`."""
+        """Check the batch shape of draws, and append that of the parameters."""
         sizes = sample_shape if isinstance(sample_shape, Sequence) else [sample_shape]
         return torch.Size([check_count("sample_shape", size, 0) for size in sizes]) + self.batch_shape
 
@@ -152,7 +153,7 @@ class HaarDistribution(GroupDistribution):
 
     Args:
         group: a compact group.
-        batch_shape: of independent copies.
+        batch_shape: batch shape of independent copies.
 
     Raises:
         ConfigurationError: the group is not known to be compact.
@@ -162,7 +163,7 @@ class HaarDistribution(GroupDistribution):
         torch.Size([5, 3, 3])
     """
 
-    has_rsample = True  # without parameters
+    has_rsample = True  # there are no parameters to differentiate by
     reference: Tensor
 
     def __init__(self, group: LieGroup, batch_shape: Sequence[int] = ()) -> None:
@@ -260,7 +261,7 @@ class NormalDistribution(GroupDistribution):
         return logs - self.log_mass - volume + self._log_volume
 
     def _vectors(self, num_draws: int, generator: torch.Generator | None) -> tuple[Tensor, Bool[Tensor, "m *batch"]]:
-        """Draw normal vectors ``[m, *batch, dim]``, and say which are logarithms of their exponentials."""
+        """Draw normal vectors ``[m, *batch, dim]``, with a mask of those that are logarithms of their exponentials."""
         z = normal((num_draws, *self.batch_shape, self.group.dim), self.loc, generator)
         v = self.loc + matmul(z.unsqueeze(-2), self.scale_tril.mT).squeeze(-2)
         return v, is_principal(v, self.group.log(self.group.exp(v)))
@@ -338,8 +339,8 @@ class MatrixFisher(GroupDistribution):
         parameter: F, matrices ``[*batch, 3, 3]``.
 
     Raises:
-        ShapeError: no matrices 3 x 3.
-        NonFiniteError: they hold NaN or infinity.
+        ShapeError: ``parameter`` holds no 3 x 3 matrices.
+        NonFiniteError: ``parameter`` holds NaN or infinity.
 
     Example:
         >>> MatrixFisher(5.0 * torch.eye(3)).mode
@@ -379,17 +380,17 @@ class Bingham(GroupDistribution):
     r"""The Bingham distribution of rotations: of unit quaternions q with log-density :math:`q^T A q - \log c(A)`.
 
     Quaternions are (w, x, y, z), scalar first, and q and -q are one rotation. The constant for Haar measure of mass one
-    is :math:`{}_1F_1(\tfrac12; 2; A)` of a matrix argument. Each one is a `MatrixFisher` distribution (Prentice 1986),
-    by whose constant it is computed. Samples are drawn by rejection from angular central Gaussian ones (Kent,
+    is :math:`{}_1F_1(\tfrac12; 2; A)` of a matrix argument. Every Bingham distribution is a `MatrixFisher` distribution
+    (Prentice 1986), whose constant it takes. Samples are drawn by rejection from angular central Gaussian ones (Kent,
     Ganeiber and Mardia 2013).
 
     Args:
-        parameter: A, symmetric matrices ``[*batch, 4, 4]``; a multiple of the identity more makes no difference.
+        parameter: A, symmetric matrices ``[*batch, 4, 4]``; adding a multiple of the identity makes no difference.
 
     Raises:
-        ShapeError: no matrices 4 x 4.
-        NonFiniteError: they hold NaN or infinity.
-        DomainError: they are not symmetric.
+        ShapeError: ``parameter`` holds no 4 x 4 matrices.
+        NonFiniteError: ``parameter`` holds NaN or infinity.
+        DomainError: the matrices are not symmetric.
 
     Example:
         >>> Bingham(torch.diag(torch.tensor([0.0, -9.0, -9.0, -9.0]))).mode.diagonal()
@@ -402,7 +403,7 @@ class Bingham(GroupDistribution):
         parameter = _checked_matrices("parameter", parameter, 4)
         skew = (parameter - parameter.mT).abs().amax((-2, -1))
         if not is_abstract(skew) and bool((skew > _MAX_ASYMMETRY * parameter.abs().amax((-2, -1))).any()):
-            raise DomainError("parameter: expected symmetric matrices, got others")
+            raise DomainError("parameter: expected symmetric matrices, got unequal mirrored entries")
         super().__init__(SO(3), parameter.shape[:-2], parameter=parameter)
 
     @property
@@ -419,7 +420,7 @@ class Bingham(GroupDistribution):
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         values, vectors = torch.linalg.eigh(self.parameter.double())
-        loss = values[..., -1:] - values  # of log-density, along each axis
+        loss = values[..., -1:] - values  # loss of log-density along each axis
         width = _envelope_width(loss)
         stds = (1.0 + 2.0 * loss / width.unsqueeze(-1)).rsqrt().expand(*shape, 4).reshape(-1, 4)
         loss, width = loss.expand(*shape, 4).reshape(-1, 4), width.expand(shape).flatten()
@@ -429,7 +430,7 @@ class Bingham(GroupDistribution):
             x = normal((len(left), 4), loss, generator) * stds[left]
             x = x / x.norm(dim=-1, keepdim=True)
             square = (loss[left] * x.square()).sum(-1)
-            # the ratio of the densities of the Bingham and the envelope, at most one
+            # the ratio of the density of the Bingham distribution to the envelope, at most one
             log_ratio = -square + 2.0 * (1.0 + 2.0 * square / width[left]).log() - bound[left]
             taken = uniform((len(left),), loss, generator).log() < log_ratio
             found[left[taken]] = x[taken]
@@ -453,8 +454,8 @@ class MixtureDistribution(GroupDistribution):
         weights: the probabilities w_k, positive, of sum one, ``[*batch, K]``.
 
     Raises:
-        ShapeError: there are not as many weights as components, or none.
-        DomainError: the weights are no probabilities.
+        ShapeError: there are not as many weights as components, or there are none.
+        DomainError: the weights are not probabilities.
     """
 
     weights: Tensor
@@ -474,7 +475,7 @@ class MixtureDistribution(GroupDistribution):
         weights = self.weights.reshape(-1, len(self.components))  # [b, K]
         label = choice(weights, num_samples, generator).sort(-1).values
         counts = nn.functional.one_hot(label, len(self.components)).sum(1)
-        most = counts.amax(0)  # draws of each component, as many as a member of the batch needs
+        most = counts.amax(0)  # draws of each component, the largest number that a member of the batch needs
         drawn = [x.sample(n, generator) for x, n in zip(_members(self.components), most.tolist(), strict=True)]
         g = torch.cat(drawn).reshape(-1, len(weights), *event)
         # draws of a component come one after the other, and members of the batch take the first ones of each
@@ -498,7 +499,7 @@ class ProductDistribution(GroupDistribution):
         factors: the distributions, all of one batch shape.
 
     Raises:
-        ShapeError: there are not as many as the product has factors.
+        ShapeError: the number of distributions is not the number of factors.
     """
 
     group: DirectProduct
@@ -544,7 +545,7 @@ class EmpiricalDistribution(GroupDistribution):
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> EmpiricalDistribution:
         new = copy.copy(self)
-        GroupDistribution.__init__(new, self.group, batch_shape, elements=self.elements)  # all draw from one sample
+        GroupDistribution.__init__(new, self.group, batch_shape, elements=self.elements)  # all copies share the sample
         return new
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
@@ -557,7 +558,7 @@ class EmpiricalDistribution(GroupDistribution):
 
 
 def _members(modules: nn.ModuleList) -> list[GroupDistribution]:
-    """The distributions of a module list, with their type."""
+    """The distributions of a module list, typed."""
     return cast("list[GroupDistribution]", list(modules))
 
 
@@ -581,7 +582,7 @@ def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
 
 
 def _is_near(group: LieGroup, g: Tensor, near: Tensor) -> Bool[Tensor, "*batch"]:
-    """Whether entries of g are those of elements ``near``, but for rounding and turns of angles."""
+    """Whether entries of g equal those of elements ``near``, up to rounding and turns of angles."""
     periods = group._periods().reshape(group.element_shape).to(g)
     error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
     return (error < _MAX_ENTRY_ERROR).flatten(-len(group.element_shape)).all(-1)
@@ -621,7 +622,7 @@ def _broadcast_shapes(**shapes: torch.Size) -> torch.Size:
 
 
 def _checked_matrices(name: str, x: Any, n: int) -> Tensor:
-    """Matrices ``[*batch, n, n]``, or an error that calls them ``name``."""
+    """Check matrices ``[*batch, n, n]``; errors call them ``name``."""
     x = check_tensor(name, x)
     if x.shape[-2:] != (n, n):
         raise ShapeError(f"{name}: expected matrices [..., {n}, {n}], got {list(x.shape)}")
@@ -631,7 +632,7 @@ def _checked_matrices(name: str, x: Any, n: int) -> Tensor:
 
 
 def _proper_svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Singular value decomposition of matrices 3 x 3, and the sign that its orthogonal factors need for a rotation."""
+    """Singular value decomposition of 3 x 3 matrices, and the sign that makes the orthogonal factors rotations."""
     u, values, vh = torch.linalg.svd(x)
     sign = (_triple(u.detach()) * _triple(vh.detach())).sign()
     return u, values, vh, sign
@@ -652,14 +653,14 @@ def _log_fisher_constant(proper: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*b
     slope = depth * torch.exp(depth * nodes) / torch.expm1(depth)
     first, second = (s1 - s2) * x, (s1 + s2) * (1.0 - x)
     total = proper.detach().sum(-1, keepdim=True)  # the largest exponent
-    # absolute values have the derivative zero at zero, as i0e has, which s1 = s2 needs
+    # absolute values and i0e have the derivative zero at zero, which s1 = s2 needs
     exponent = first.abs() + second.abs() + s3 * (1.0 - 2.0 * x) - total
     terms = weights * slope * torch.special.i0e(first) * torch.special.i0e(second) * exponent.exp()
     return terms.sum(-1).log() + total.squeeze(-1)
 
 
 def _legendre(reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of Gauss and Legendre on [0, 1]."""
+    """Gauss-Legendre nodes and weights on [0, 1]."""
     order = torch.arange(1, _NUM_QUADRATURE_NODES, dtype=torch.float64)
     off = 0.5 / (1.0 - (2.0 * order) ** -2).sqrt()
     nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
@@ -667,7 +668,7 @@ def _legendre(reference: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _quaternion_form(f: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4 4"]:
-    """The matrices A of which :math:`q^T A q` is the trace of F^T R(q)."""
+    """The matrices A for which :math:`q^T A q` is the trace of F^T R(q)."""
     (a, b, c), (d, e, g), (h, i, k) = (row.unbind(-1) for row in f.unbind(-2))
     entries = (
         *(a + e + k, i - g, c - h, d - b),

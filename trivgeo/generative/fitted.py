@@ -1,4 +1,4 @@
-"""What a fit of a model finds, and files of fitted models."""
+"""Results of a fit of a model, and files of fitted models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.networks import NetworkFile, read_file, write_file
 
-_HEADER = "trivgeo.GroupDiffusion"  # entry of the header of its files
+_FILE_KIND = "trivgeo.GroupDiffusion"  # entry of the header of a file
 _NO_CONDITION: dict[str, Any] = {
     **{"vector_dim": None, "own_condition": False, "own_network": False, "dropout": 0.0},
     **{"ndims": [], "feature_shape": []},
@@ -26,18 +26,16 @@ _NO_CONDITION: dict[str, Any] = {
 
 
 class FittedPath(nn.Module):
-    """Result of `GroupDiffusion.fit` beside the weights of the networks.
+    """Result of `GroupDiffusion.fit`, except the weights of the networks.
 
     Attributes:
-        path: the probability path.
-        base: its base distribution.
-        settings: numbers that the path was built from.
+        settings: plain settings that rebuild the path.
         condition_ndims: number of dimensions of one condition, for each tensor in it; empty without conditions.
         feature_shape: shape of the features of one condition, if they are a tensor.
-        flow_map: of `GroupDiffusion.distil`; ``None`` before.
-        num_skipped_rows: rows of the training that were skipped, for want of a logarithm; zero for a loaded model.
-        num_steps: steps of the optimiser that were made; zero for a loaded model.
-        ended_by_time: whether the training ended by its time, before all steps were made.
+        flow_map: flow map of `GroupDiffusion.distil`; ``None`` before.
+        num_skipped_rows: rows of the training that were skipped since they had no logarithm; zero for a loaded model.
+        num_steps: steps of the optimiser; zero for a loaded model.
+        ended_by_time: whether the time ended the training before all steps were made.
     """
 
     def __init__(
@@ -58,13 +56,11 @@ class FittedPath(nn.Module):
 def write_model(
     path: str | Path, group: LieGroup, networks: ConditionalNetwork, fitted: FittedPath, model: dict[str, Any]
 ) -> None:
-    """Write a fitted model.
+    """Write a fitted model to the file ``path``.
 
     Args:
-        path: the file.
-        group: its group.
         networks: its network and the encoder of its conditions.
-        fitted: what the fit found.
+        fitted: results of the fit.
         model: further entries: ``kind``, ``seed`` and ``shape``.
     """
     header: dict[str, Any] = {
@@ -85,28 +81,24 @@ def write_model(
             "feature_shape": list(fitted.feature_shape),
             "own_network": not isinstance(networks.network, GroupNetwork),
         }
-    write_file(_modules(networks, fitted.base, fitted.flow_map), path, {_HEADER: header})
+    write_file(_modules(networks, fitted.base, fitted.flow_map), path, {_FILE_KIND: header})
 
 
 class SavedModel:
     """A file that `write_model` wrote.
-
-    Args:
-        path: the file.
-        group: the group of the elements.
 
     Attributes:
         kind: the name of the kind.
         is_masked: whether particles of a power may be absent.
 
     Raises:
-        CheckpointError: the file is none of these, or its model is on another group.
+        CheckpointError: the file was not written by `write_model`, or its model is on another group.
     """
 
     def __init__(self, path: str | Path, group: LieGroup) -> None:
         self.file: NetworkFile = read_file(path, has_checksum=True)
         self.path, self.group = path, group
-        header = self.file.entry(_HEADER)
+        header = self.file.entry(_FILE_KIND)
         try:
             fits = group.matches(header["group"]) and group.scale.tolist() == header["scale"]
             self.kind, self._settings, self._versions = header["kind"], dict(header["settings"]), header["version"]
@@ -123,14 +115,14 @@ class SavedModel:
             raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
 
     def arguments(self, condition: nn.Module | None, network: nn.Module | None) -> dict[str, Any]:
-        """Return the arguments that construct a model of the saved shape.
+        """The arguments that construct a model of the saved shape.
 
         Args:
             condition: the user's module for conditions, ``None`` if the saved model has none.
-            network: likewise, the user's network.
+            network: the user's network, ``None`` if the saved model has none.
 
         Raises:
-            CheckpointError: a module is missing, or the model has none.
+            CheckpointError: a module is missing, or the saved model has none.
         """
         for name, given in (("condition", condition), ("network", network)):
             expected = self._is_own[name]
@@ -144,7 +136,7 @@ class SavedModel:
         return {**shape, "condition": vector, "network": network, "condition_dropout": self._dropout}
 
     def _left_out(self, name: str) -> str:
-        """Say why an argument of `load` is to be left out."""
+        """A phrase that asks to leave out an argument of `load`."""
         if name == "network":
             return "no network=, since the file describes this network: leave it out"
         if self._vector_dim is None:
@@ -154,16 +146,12 @@ class SavedModel:
     def fill(self, networks: ConditionalNetwork, path_class: type[ProbabilityPath]) -> FittedPath:
         """Load the saved weights into networks, and return the fitted probability path with its settings.
 
-        Args:
-            networks: networks of the saved shape.
-            path_class: kind of the path.
-
         Raises:
-            CheckpointError: weights or settings are none of such a model, or of another version.
+            CheckpointError: weights or settings are not those of such a model, or of another version.
         """
         group = self.group
         reference = group.random(32, std=0.1, generator=torch.Generator().manual_seed(0))
-        # for the shapes of the base distribution; its numbers are read
+        # the shapes of the base distribution, whose numbers are read below
         base: GroupDistribution
         if self._num_source_elements:
             with self.file.bounded():
@@ -190,7 +178,7 @@ class SavedModel:
 
 
 def _modules(networks: ConditionalNetwork, base: GroupDistribution, flow_map: FlowMap | None) -> nn.ModuleDict:
-    """Modules of a file, by the names of the file format."""
+    """Modules of a file, by their names in the file format."""
     found: dict[str, nn.Module] = {"network": networks.network, "base": base}
     if networks.encoder is not None:
         found["encoder"] = networks.encoder

@@ -34,9 +34,9 @@ class FlowMapBatch(NamedTuple):
     Attributes:
         elements: g_t, ``[b, *element_shape]``.
         level: position of t on the path, 0 at the data and 1 at the base distribution, ``[b]``.
-        end_level: position of r.
+        end_level: position of r on the path, ``[b]``.
         displacement: the logarithm of g_t^-1 g_r, ``[b, dim]``; not finite where it does not exist.
-        features: of the conditions, ``[b, d]``, or ``None``.
+        features: features of the conditions, ``[b, d]``, or ``None``.
     """
 
     elements: Tensor
@@ -69,9 +69,7 @@ class FlowMap(nn.Module):
         self.speed: Tensor
 
     def adopt(self, network: nn.Module) -> None:
-        """Copy the weights of ``network``, a velocity network of the same shape: it predicts the average over no
-        time.
-        """
+        """Copy the weights of a velocity ``network`` of the same shape, which predicts the average over no time."""
         inner, outer = _condition_layers(self.network)
         nn.init.zeros_(outer.weight)
         nn.init.zeros_(outer.bias)
@@ -95,8 +93,8 @@ class FlowMap(nn.Module):
 
         Args:
             g: elements ``[b, *element_shape]``.
-            level: where on the path they are, ``[b]``.
-            end_level: where on the path the jump ends, ``[b]``.
+            level: position of the elements on the path, ``[b]``.
+            end_level: position on the path where the jump ends, ``[b]``.
             features: features of the conditions ``[b, d]``, or ``None``.
         """
         order = math.pi * torch.arange(1, _NUM_TIME_WAVES + 1, dtype=g.dtype, device=g.device)
@@ -115,8 +113,8 @@ class FlowMap(nn.Module):
         """Carry elements of the base distribution ``[b, *element_shape]`` to data, in steps of equal length.
 
         Args:
-            start: the elements.
-            steps: one evaluation of the velocity each.
+            start: elements of the base distribution.
+            steps: number of steps, with one evaluation of the velocity each.
             velocity: (elements, levels, end levels) to average velocities, such as `forward` with features.
         """
         g = start
@@ -130,10 +128,10 @@ class FlowTrajectories:
     """Solutions of the flow of a fitted model, from which pairs of times are drawn.
 
     Args:
-        flow: from features of conditions to the equation of the flow, on the group of the elements.
-        base: (num_rows, generator) to elements of the base distribution.
-        features: (num_rows, generator) to features of random conditions ``[num_rows, d]``, or ``None``.
-        times: of the flow at the data and at the base distribution.
+        flow: function from features of conditions to the equation of the flow, on the group of the elements.
+        base: function (num_rows, generator) to elements of the base distribution.
+        features: function (num_rows, generator) to features of random conditions ``[num_rows, d]``, or ``None``.
+        times: times of the flow at the data and at the base distribution.
     """
 
     def __init__(

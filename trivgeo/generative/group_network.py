@@ -35,7 +35,7 @@ class GroupNetwork(nn.Module):
 
     Args:
         group: the group of the elements.
-        uses_momentum: whether momenta are given.
+        uses_momentum: whether the network receives momenta.
         width: width of the layers.
         depth: number of residual blocks.
         condition_dim: dimension of the features of a condition, ``None`` for none.
@@ -131,12 +131,12 @@ class GroupNetwork(nn.Module):
 
         Args:
             g: elements ``[*batch, *element_shape]``.
-            level: position on the path, in [0, 1].
+            level: position on the path, in [0, 1], ``[*batch]``.
             momentum: momenta ``[*batch, dim]``, where they are used.
             condition: features of the conditions ``[*batch, condition_dim]``, or one for all, where they are used.
 
         Raises:
-            ShapeError: levels or features of another shape.
+            ShapeError: levels or features have another shape.
             ConfigurationError: momenta or features are missing, or not used.
         """
         self.group.check_elements(g)
@@ -193,11 +193,7 @@ def _waves(x: Tensor, frequencies: Sequence[float]) -> Tensor:
 
 
 class ResidualBlock(nn.Module):
-    """A residual block with an additive embedding; before training it is the identity.
-
-    Args:
-        width: of its input, its output and the embedding.
-    """
+    """A residual block with an additive embedding; before training it is the identity."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -207,10 +203,5 @@ class ResidualBlock(nn.Module):
         nn.init.zeros_(self.outer.bias)
 
     def forward(self, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """Output of the block.
-
-        Args:
-            hidden: its input ``[*batch, width]``.
-            embedded: of the level, ``[*batch, width]``.
-        """
+        """Output of the block for its input, given the embedding of the level, both ``[*batch, width]``."""
         return hidden + self.outer(nn.functional.silu(self.inner(self.norm(hidden)) + self.level(embedded)))

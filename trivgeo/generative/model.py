@@ -35,8 +35,8 @@ from trivgeo.sde.solvers.runge_kutta import solve_adaptive
 __all__ = ["GroupDiffusion", "ModelDistribution"]
 
 _TOLERANCE = 1e-4  # largest error of one step of a flow
-_NUM_FIT_ROWS = 16_384  # base distribution, levels of noise and input scales are fitted to them
-_MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # large elements get fewer rows
+_NUM_FIT_ROWS = 16_384  # rows to which base distribution, levels of noise and input scales are fitted
+_MIN_FIT_ROWS, _MAX_FIT_ENTRIES = 1024, 2**21  # rows at least, and entries of their elements, for large elements
 
 
 @checked
@@ -174,7 +174,7 @@ class GroupDiffusion(nn.Module):
             batch_size: rows of a step, drawn with repetition; a loader has its own.
             learning_rate: largest step of the optimiser.
             coupling: "optimal" couples data and base distribution of each batch by optimal transport, see
-                `FlowMatchingPath`; for kind "flow" without conditions, of which it would make a bias. A `Bridge` puts a
+                `FlowMatchingPath`; for kind "flow" without conditions, since it would bias them. A `Bridge` puts a
                 sample in place of the base distribution, also for kind "flow": `carry` takes its elements to the data,
                 and there is no `log_prob`.
             folder: for checkpoints; a training that was killed goes on from there when called again.
@@ -186,8 +186,8 @@ class GroupDiffusion(nn.Module):
         Raises:
             ShapeError: the data are no batch of two elements or more, there are not as many conditions, or the source
                 of a bridge is no batch.
-            NonFiniteError: they hold NaN or infinity, or the network or its weights do, after a training that diverged.
-            DomainError: they are no elements of the group, or all the same one, of a group that is not compact.
+            NonFiniteError: the data hold NaN or infinity, or the network or its weights do, after a diverged training.
+            DomainError: the data are no elements of the group, or all equal, on a group that is not compact.
             ConfigurationError: a number is out of range, the data are in half precision, conditions are missing or not
                 expected, or the axes of a compact group are of lengths so unequal that its noise cannot be simulated.
             CheckpointError: the folder holds the checkpoint of another training.
@@ -237,7 +237,7 @@ class GroupDiffusion(nn.Module):
             ConfigurationError: the model is not fitted, or follows no flow on the group by steps; a number is out of
                 range; conditions are missing or not expected, or their features are no vectors.
             ShapeError: the conditions have another shape than those of the training.
-            NonFiniteError: its flow is finite nowhere, or the training diverged.
+            NonFiniteError: the flow of the model is finite nowhere, or the training diverged.
         """
         from trivgeo.generative import diffusion_training as training
 
@@ -344,9 +344,9 @@ class GroupDiffusion(nn.Module):
         Raises:
             ConfigurationError: the model is not fitted, its flow has momenta, or a condition is missing or not
                 expected.
-            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
-            NonFiniteError: they hold NaN or infinity.
-            DomainError: they are no elements of the group.
+            ShapeError: the elements or the condition have another shape than in the training.
+            NonFiniteError: the elements hold NaN or infinity.
+            DomainError: the elements are not in the group.
         """
         fitted = self._fitted()
         g = self.group.check_elements(g, "g")
@@ -378,26 +378,27 @@ class GroupDiffusion(nn.Module):
     ) -> Float[Tensor, "*batch"]:
         """Log-density of elements, in nats; see `GroupDiffusion` for the measure.
 
-        Of kinds "diffusion" and "flow" that of samples along the flow, up to the tolerance. Of kind "momentum" an
-        estimate by random momenta whose expectation is a lower bound; more ``num_draws`` raise and steady it.
+        For kinds "diffusion" and "flow" it is the density of samples along the flow, up to the tolerance. For kind
+        "momentum" it is an estimate by random momenta whose expectation is a lower bound; more ``num_draws`` raise and
+        steady it.
 
-        Where elements or conditions require gradients, so does the result: a gradient along the group, such as
-        `trivialized_grad`, is right, one that leaves it is that of no extension in particular. Memory then grows with
-        the steps of the flow.
+        Where elements or conditions require gradients, the result has gradients. A gradient along the group, such as
+        `trivialized_grad`, is right; other components depend on an arbitrary extension of the density off the group.
+        Memory then grows with the steps of the flow.
 
         Args:
-            g: ``[*batch, *element_shape]``, brought to the device of the model.
-            condition: of all elements, or one for each of them, see `sample`.
-            mask: which particles are present, see `sample`; the density is that of these alone.
+            g: ``[*batch, *element_shape]``, moved to the device of the model.
+            condition: one condition for all elements, or one for each of them, see `sample`.
+            mask: which particles are present, see `sample`; the density is for present particles alone.
             num_draws: momenta over which kind "momentum" averages the density; each takes a solution of the flow.
             tolerance: largest error of one step of the flow, see `solve_adaptive`.
             divergence: method for the divergence of the flow; default `ExactDivergence`.
-            generator: of random numbers that kind "momentum" or the divergence asks for; default one with a fixed seed.
+            generator: random numbers for kind "momentum" or the divergence; default a fixed seed.
 
         Raises:
-            ShapeError: the elements are none of the group's, or the condition has another shape than in the training.
-            NonFiniteError: they hold NaN or infinity.
-            DomainError: they are no elements of the group.
+            ShapeError: the elements or the condition have another shape than in the training.
+            NonFiniteError: the elements hold NaN or infinity.
+            DomainError: the elements are not in the group.
             ConfigurationError: the model is not fitted, or a condition is missing or not expected.
         """
         fitted = self._fitted()
@@ -412,7 +413,7 @@ class GroupDiffusion(nn.Module):
             features = self._features(condition, batch, mask=mask)
             flat = networks.hidden(flat, features)
             near = check_samples(self.group, flat, "g").to(self._like())
-            if is_tracked:  # projected, with the derivative of the identity
+            if is_tracked:  # projected elements, with the derivative of the identity
                 near = flat.to(near) + (near - flat.to(near)).detach()
                 near = near if near.requires_grad else near.requires_grad_()
             network, particles = networks.given(features), networks.particles
@@ -433,10 +434,10 @@ class GroupDiffusion(nn.Module):
         ```
 
         Args:
-            condition: of all elements, see `sample`, like ``mask``; ``None`` for that of all data.
+            condition: one condition of all elements, see `sample`, like ``mask``; ``None`` for all data.
             mask: which particles are present, ``[N]``.
             num_draws: see `log_prob`, like ``tolerance``.
-            tolerance: of densities; a larger one takes less time.
+            tolerance: error of densities; a larger one takes less time.
 
         Raises:
             ConfigurationError: the model is not fitted, a number is out of range, or a condition is missing or not
@@ -451,7 +452,7 @@ class GroupDiffusion(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write weights, base distribution and settings to a safetensors file, with the fingerprint of the group.
 
-        Weights of modules of your own are in it, their code is not: `load` is given such modules again.
+        The weights of your own modules are in the file, but not their code: `load` needs such modules again.
 
         Args:
             path: the file.
@@ -479,12 +480,12 @@ class GroupDiffusion(nn.Module):
             path: the file.
             group: the group of the model, with its scale.
             kind: the class of the path, for models of a kind of your own.
-            condition: a module like that of the conditions, whose weights are replaced, for models that have one.
+            condition: a module like the one for conditions, whose weights are replaced, for models that have one.
             network: a module like the network, whose weights are replaced, for models with a network of your own.
 
         Raises:
-            CheckpointError: the file is none of these, or its model is on another group or of another kind, has other
-                modules, its weights are not finite, or they were trained on another version of the regression target.
+            CheckpointError: the file was not written by `save`; its model is on another group, of another kind or of
+                another version of the regression target, or has other modules; or its weights are not finite.
         """
         saved = SavedModel(path, group)
         arguments = saved.arguments(condition, network)
@@ -507,7 +508,7 @@ class GroupDiffusion(nn.Module):
         return self.fitted
 
     def _like(self) -> Tensor:
-        """A tensor of the dtype and the device of the model."""
+        """A tensor of the dtype and on the device of the model."""
         return next((x for x in self.networks.parameters() if x.is_floating_point()), torch.empty(0))
 
     def _features(self, condition: Any, batch: torch.Size, guidance: float = 1.0, mask: Any = None) -> Any:
@@ -531,18 +532,18 @@ class GroupDiffusion(nn.Module):
         return MaskedCondition(found, particles.check(mask, batch, self._like()))
 
     def _base_log_prob(self, features: Any) -> Callable[[Tensor], Tensor]:
-        """The log-density of the base distribution, of the particles that are present."""
+        """The log-density of the base distribution, for the particles that are present."""
         base, particles = self._fitted().base, self.networks.particles
         return base.log_prob if particles is None else lambda g: particles.log_prob(base, g, features.mask)
 
     def _set_up(
         self, rows: Tensor, conditions: Any, source: Any, generator: torch.Generator
     ) -> tuple[ConditionalNetwork, FittedPath]:
-        """Return networks for training rows and their conditions, and what is fitted to rows and source."""
+        """Networks for training rows and their conditions, and the path fitted to rows and source."""
         particles, own = None, conditions
         if isinstance(conditions, MaskedCondition):
             particles, (own, mask) = Particles(self.group), conditions
-            mask = mask.repeat(-(-len(rows) // len(mask)), 1)[: len(rows)]  # as the rows are repeated
+            mask = mask.repeat(-(-len(rows) // len(mask)), 1)[: len(rows)]  # repeated like the rows
             rows = particles.fill(rows, mask, generator)
         base: GroupDistribution
         if source is None:
@@ -573,10 +574,10 @@ class ModelDistribution(GroupDistribution):
 
     Args:
         model: a fitted model.
-        condition: of all elements, or ``None``.
+        condition: one condition of all elements, or ``None``.
         mask: which particles are present, or ``None``.
         num_draws: see `GroupDiffusion.log_prob`, like ``tolerance``.
-        tolerance: of densities.
+        tolerance: error of densities.
     """
 
     def __init__(
@@ -588,7 +589,7 @@ class ModelDistribution(GroupDistribution):
 
     @property
     def has_all_particles(self) -> bool:
-        """False if a mask leaves out particles, of whose elements there is no density."""
+        """False if a mask leaves out particles, whose elements have no density."""
         return self.mask is None or bool(torch.as_tensor(self.mask).all())
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Powers of a group with a number of particles that varies: masks of those that are present."""
+"""Powers of a group with a varying number of particles, and masks of the particles that are present."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class MaskedCondition(NamedTuple):
     """A condition, or features, with the mask of the particles that are present.
 
     Attributes:
-        condition: of the elements; ``None`` for none.
         mask: present particles, ``[b, N]``.
     """
 
@@ -36,9 +35,6 @@ class Particles:
     """The factors of a power ``G ** N``, of which some may be absent in a row of a batch.
 
     Absent particles are kept at the identity, where networks see them; their velocities are zero.
-
-    Args:
-        group: the power.
 
     Attributes:
         num_particles: N.
@@ -66,8 +62,6 @@ class Particles:
 
         Args:
             mask: present particles, ``[N]`` for all elements or ``[*batch, N]``: truth values, or zeros and ones.
-            batch: batch shape of the elements.
-            reference: a tensor of the model.
 
         Raises:
             ConfigurationError: the mask is no tensor, or holds other numbers than zero and one.
@@ -103,9 +97,9 @@ class Particles:
         return mask.repeat_interleave(self.dim, -1)
 
     def fill(self, rows: Tensor, mask: Tensor, generator: torch.Generator) -> Tensor:
-        """Return rows ``[m, *element_shape]`` whose absent particles are those of other rows, drawn by ``generator``.
+        """Return rows ``[m, *element_shape]`` in which other rows, drawn by ``generator``, fill in absent particles.
 
-        A particle is taken at the same place of the ``mask`` ``[m, N]`` where there is one, else at any place.
+        A particle is taken from the same place of the ``mask`` ``[m, N]`` where one is present, else from any place.
         """
         particles = rows.unflatten(-1, (self.num_particles, self.numel))
         known, found = particles[mask], particles.clone()

@@ -1,4 +1,4 @@
-"""Posteriors of a distribution and an energy of elements, by weighted draws of the distribution."""
+"""Weighted draws from the posterior of a prior distribution and an energy of elements."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class PosteriorDraws(NamedTuple):
 
     Attributes:
         elements: ``[m, *element_shape]``.
-        weights: of sum one, ``[m]``, in the dtype of the elements.
+        weights: weights of sum one, ``[m]``, in the dtype of the elements.
         log_evidence: logarithm of the mean of :math:`e^{-E}` under the prior.
-        num_lost: draws that the prior lost, NaN or infinite, beside the m that are here.
+        num_lost: draws of the prior that were NaN or infinite, beside the m elements.
     """
 
     elements: Tensor
@@ -37,7 +37,7 @@ class PosteriorDraws(NamedTuple):
 
     @property
     def effective_sample_size(self) -> float:
-        """Number of independent elements of equal weight that say as much: one over the sum of squares of weights."""
+        """Effective sample size of Kish: one over the sum of squared weights."""
         return float(effective_sample_size(self.weights))
 
     def resample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
@@ -61,9 +61,9 @@ def draw_posterior(
 ) -> PosteriorDraws:
     r"""Draw from the posterior :math:`p(g) e^{-E(g)} / Z` of a prior p, with weights.
 
-    The draws are those of the prior, with weights proportional to :math:`e^{-E}` (self-normalised importance sampling).
-    Averages converge to those of the posterior with their number, whatever the energy. The effective sample size says
-    how many draws the posterior leaves: for a narrow posterior take more draws, or
+    The draws come from the prior, with weights proportional to :math:`e^{-E}` (self-normalised importance sampling).
+    As their number grows, averages converge to those of the posterior, whatever the energy. The effective sample size
+    tells how many draws the posterior leaves: for a narrow posterior take more draws, or
     `trivgeo.inversion.PosteriorSampler`, which searches and needs a density of the prior.
 
     ```python
@@ -113,7 +113,7 @@ def draw_posterior(
 
 
 def _checked(prior: Any, drawn: Any, count: int) -> Tensor:
-    """So many elements of a prior, ``[count, *element_shape]``; a prior may name its group."""
+    """Check ``count`` elements of a prior, ``[count, *element_shape]``; a prior may name its group."""
     drawn, group = check_tensor("prior.sample", drawn), getattr(prior, "group", None)
     shape = [count, *(group.element_shape if isinstance(group, LieGroup) else drawn.shape[1:])]
     if list(drawn.shape) != shape or drawn.ndim < 2:

@@ -40,8 +40,7 @@ class ContentGuard(ABC):
 
     @abstractmethod
     def departure(self, g: Tensor, content: Any) -> Float[Tensor, "*out"]:
-        """Return a smooth cost of the content of x that ``g.x`` does not show, ``[*batch]``; zero if all of it is
-        shown.
+        """Return a smooth cost of hidden content, ``[*batch]``; zero if ``g.x`` shows all content of x.
 
         Args:
             g: elements ``[*batch, *element_shape]``.
@@ -128,7 +127,7 @@ class Action(ABC):
         return other
 
 
-# elements, vectors and points are checked where they are made tensors of one dtype and device
+# `checked` skips operations: elements, vectors and points are checked where they become tensors of one dtype and device
 _OPERATIONS = (*("__call__", "is_valid", "jacobian", "log_abs_det_jacobian", "batch_shape"),)
 
 
@@ -159,7 +158,7 @@ class PointAction(Action):
     """Whether every element moves points by an affine map, of which it holds the matrix and the shift."""
 
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        """What must not vanish for ``g.x`` to be defined, ``[*batch, p]``; ``None`` for a global action."""
+        """The denominator of ``g.x``, ``[*batch, p]``, zero where it is undefined; ``None`` for a global action."""
         return None
 
     def homogeneous(self, g: Tensor) -> Float[Tensor, "*batch k k"]:
@@ -171,8 +170,7 @@ class PointAction(Action):
         raise ConfigurationError(f"group: expected one of homographies, got {self.group!r}")
 
     def from_homogeneous(self, matrix: Float[Tensor, "*batch k k"]) -> Tensor:
-        """Return the element ``[*batch, *element_shape]`` whose matrix on (x, 1) is given, the inverse of
-        `homogeneous`.
+        """Return the element ``[*batch, *element_shape]`` with a given matrix on (x, 1), see `homogeneous`.
 
         For a matrix that is not in the group, the result is some element near it, or NaN.
 
@@ -220,8 +218,7 @@ class PointAction(Action):
 
     @final
     def jacobian(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p n n"]:
-        """Return the derivatives of ``g.x`` by x at each point, ``[*batch, p, n, n]``; NaN where ``g.x`` is not
-        defined.
+        """Return the derivatives of ``g.x`` by x at each point, ``[*batch, p, n, n]``; NaN where ``g.x`` is undefined.
 
         Args:
             g: elements ``[*batch, *element_shape]``.
@@ -251,7 +248,7 @@ class PointAction(Action):
 
     @final
     def _points(self, x: Any, name: str = "x") -> Tensor:
-        """Points that `check_data` accepts, as a tensor."""
+        """The points x as a tensor, if `check_data` accepts them."""
         x = check_tensor(name, x)
         if x.ndim < 2 or x.shape[-1] not in self.point_dims:
             wanted = " or ".join(map(str, self.point_dims))
@@ -260,7 +257,7 @@ class PointAction(Action):
 
     @final
     def _lift(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Check both and give g the dimension of the points."""
+        """Elements and points, checked, with a dimension for the points in g."""
         points = self._points(x)
         g, x = promoted(g=self.group.check_elements(g), x=points)
         lifted = g.unsqueeze(g.ndim - len(self.group.element_shape))
@@ -300,7 +297,7 @@ class JetAction(PointAction):
     def fibre_order(self, g: Tensor, jets: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
         """Numbers that order jets at one time by their last coordinate after g has acted.
 
-        Equal to that coordinate up to an increasing map common to the points of a datum; subclasses may leave
+        Values equal that coordinate up to an increasing map common to the points of a datum; subclasses may leave
         out common factors.
         """
         return self(g, jets)[..., -1]

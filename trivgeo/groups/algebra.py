@@ -41,12 +41,12 @@ class LieAlgebra:
 
     Raises:
         ShapeError: the constants are not a cube.
-        AlgebraError: they are not finite, not antisymmetric, or break the Jacobi identity; the message names
+        AlgebraError: the constants are not finite, not antisymmetric, or break the Jacobi identity; the message names
             the worst pair or triple.
     """
 
     _summands: tuple[LieAlgebra, ...] = ()  # the parts of a direct sum
-    _runs: Sequence[tuple[LieAlgebra, int]] = ()  # its equal summands that are neighbours, and how many they are
+    _runs: Sequence[tuple[LieAlgebra, int]] = ()  # runs of equal neighbouring summands, and their lengths
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class LieAlgebra:
         self._ad = Constant(c.transpose(1, 2).contiguous())  # ad[i], the matrix of ad(e_i): ad(e_i)^k_j = c_ij^k
         trace_ad = torch.einsum("ijj->i", c)
         largest = float(c.abs().max()) if self.dim else 0.0
-        # tr ad vanishes up to the cancellation in its own sum, or up to rounding of what e_i moves to and fro, whatever
-        # the lengths of the basis
+        # tr ad vanishes up to the cancellation in its own sum, or up to rounding of the terms of e_i, whatever the
+        # lengths of the basis
         cancelled = torch.einsum("ijj->i", c.abs())
         root = c.abs().sqrt()
         moved = (root * root.transpose(1, 2)).flatten(1).amax(-1) if self.dim else cancelled
@@ -86,7 +86,7 @@ class LieAlgebra:
 
     @cached_property
     def _assembled(self) -> Tensor:
-        """Structure constants of a direct sum, whose summands are enough for all else; made when first asked for."""
+        """Structure constants of a direct sum, made on first use; all other operations use its summands."""
         c = torch.zeros(self.dim, self.dim, self.dim, dtype=torch.float64)
         start = 0
         for summand in self._summands:
@@ -119,7 +119,7 @@ class LieAlgebra:
             )
 
     def __repr__(self) -> str:
-        """Dimension and basis."""
+        """The dimension and the names of the basis."""
         return f"LieAlgebra(dim={self.dim}, basis=({', '.join(self.names)}))"
 
     @property
@@ -156,7 +156,7 @@ class LieAlgebra:
 
     @cached_property
     def noise_corrections(self) -> tuple[Constant, Constant]:
-        r"""What Brownian motion in the algebra asks of a scheme of weak order 2, see `GeometricHeun`.
+        r"""Second-order corrections of Brownian motion in the algebra for schemes of weak order 2, see `GeometricHeun`.
 
         .. math:: M = \tfrac1{12} \sum_j \mathrm{ad}(e_j)^2, \quad S S^T = \tfrac18 \sum_{ij} [e_i, e_j] [e_i, e_j]^T
         """
@@ -207,7 +207,7 @@ class LieAlgebra:
         return block_diagonal([spread_blocks(algebra.ad(x)) for (algebra, _), x in pairs])
 
     def _split(self, v: Tensor) -> tuple[Tensor, ...]:
-        """The parts of a vector of a direct sum, ``[*batch, count, dim]`` for each run of equal summands."""
+        """Parts of a vector of a direct sum, ``[*batch, count, dim]`` for each run of equal summands."""
         parts = v.split([count * algebra.dim for algebra, count in self._runs], -1)
         pairs = zip(self._runs, parts, strict=True)
         return tuple(part.unflatten(-1, (count, algebra.dim)) for (algebra, count), part in pairs)
@@ -241,7 +241,7 @@ class LieAlgebra:
         s = scale.to(torch.float64)
         if s.ndim == 1 and self._summands:
             parts = s.split([summand.dim for summand in self._summands])
-            made: dict[tuple[int, tuple[float, ...]], LieAlgebra] = {}  # equal ones stay one object
+            made: dict[tuple[int, tuple[float, ...]], LieAlgebra] = {}  # equal summands stay one object
             keys = [(id(summand), tuple(part.tolist())) for summand, part in zip(self._summands, parts, strict=True)]
             for key, summand, part in zip(keys, self._summands, parts, strict=True):
                 if key not in made:
@@ -254,7 +254,7 @@ class LieAlgebra:
 
     @staticmethod
     def _unchecked(structure_constants: Tensor, names: Sequence[str]) -> LieAlgebra:
-        """Of constants that are known to be right: the checks cost the fourth power of the dimension in memory."""
+        """The algebra of constants known to be right: checks take the fourth power of the dimension in memory."""
         algebra = LieAlgebra.__new__(LieAlgebra)
         algebra.dim, algebra.names = len(names), tuple(names)
         algebra._keep(structure_constants, 1e-9)
@@ -282,7 +282,7 @@ class LieAlgebra:
 
         Args:
             basis: linearly independent matrices ``[n, k, k]``.
-            names: of the basis vectors; default e1, e2, ...
+            names: names of the basis vectors; default e1, e2, ...
 
         Raises:
             AlgebraError: a commutator leaves the span (the message names it), or the matrices are dependent.
@@ -316,7 +316,7 @@ class LieAlgebra:
 
         Raises:
             ShapeError: the derivations have the wrong shape.
-            AlgebraError: they are not a homomorphism into the derivations of the ideal (Jacobi identity).
+            AlgebraError: the derivations are not a homomorphism into those of the ideal (Jacobi identity).
         """
         h, n = complement.dim, ideal.dim
         if tuple(derivations.shape) != (h, n, n):
@@ -333,9 +333,7 @@ class LieAlgebra:
 def balanced(algebra: LieAlgebra, dust: float = 1e-12) -> tuple[LieAlgebra, Tensor]:
     """The algebra in a basis d_i e_i in which structure constants are near one, and the lengths d, powers of two.
 
-    Args:
-        algebra: the algebra.
-        dust: constants that do not count, relative to the largest.
+    Constants below ``dust``, relative to the largest, do not count.
     """
     c = algebra.structure_constants
     size = c.abs()

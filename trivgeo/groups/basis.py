@@ -21,7 +21,7 @@ Scale = float | Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 """The basis in units of the natural one: numbers or a matrix, see `LieGroup`."""
 
 
-# elements, vectors and points are checked where they are made tensors of one dtype and device
+# `checked` skips operations: elements, vectors and points are checked where they become tensors of one dtype and device
 _OPERATIONS = (
     *("to_natural", "from_natural", "covector_to_natural", "covector_from_natural", "operator_from_natural"),
 )
@@ -43,7 +43,7 @@ class Basis(Described):
     def __init__(self, scale: Scale, dim: int) -> None:
         values = _checked(scale, check_count("dim", dim, 0))
         self.scale: Tensor = values
-        """As given, ``[n]`` or ``[n, n]``; float64 on the CPU."""
+        """The scale as given, ``[n]`` or ``[n, n]``; float64 on the CPU."""
         self._diagonal = values.ndim == 1
         self.is_natural = self._diagonal and bool((values == 1).all())
         self._forward = Constant(values)
@@ -71,7 +71,7 @@ class Basis(Described):
         return self._times(y, self._forward, transposed=True)
 
     def _times(self, x: Tensor, matrix: Constant, transposed: bool = False) -> Tensor:
-        """Rows ``[*batch, n]`` times a matrix, which is diagonal or not."""
+        """Rows ``[*batch, n]`` times a diagonal or full matrix, or its transpose."""
         if self.is_natural:
             return x
         factor = matrix.matching(x)

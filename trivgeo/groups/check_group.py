@@ -20,8 +20,8 @@ __all__ = ["GroupCheck"]
 
 DIFFERENCE_TOLERANCE = 1e-5
 """Relative error of laws that hold for difference quotients."""
-_STEP = 1e-3  # step of central differences of order four, in units of the basis
-_NUM_POINTS = 5  # points on which an action is checked
+_DIFFERENCE_STEP = 1e-3  # step of central differences of order four, in units of the basis
+_NUM_POINTS = 5  # points at which an action is checked
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,7 +29,7 @@ class GroupCheck:
     """Result of `check_group`.
 
     Attributes:
-        errors: the largest relative error of each law, by what it says.
+        errors: the largest relative error of each law, by the statement of the law.
         num_without_logarithm: sampled elements without a logarithm, on which laws of the logarithm were not checked.
     """
 
@@ -63,7 +63,7 @@ def check_group(
         group: the group, such as a subclass of `LieGroup` of your own.
         std: spread of the elements, exponentials of normal vectors, in units of the basis.
         num_samples: number of elements.
-        tolerance: largest relative error of an entry that is taken for rounding.
+        tolerance: largest relative error of an entry that counts as rounding.
         generator: source of the elements, on the CPU; default one with a fixed seed.
 
     Returns:
@@ -103,7 +103,7 @@ def _check_hooks(group: LieGroup) -> None:
     """Check that the required operations return tensors of their shapes.
 
     Raises:
-        AlgebraError: one of them does not; the message names it.
+        AlgebraError: an operation does not; the message names it.
     """
     element, dim = group.element_shape, group.dim
 
@@ -132,12 +132,12 @@ def _check_hooks(group: LieGroup) -> None:
 def _check_dtype(group: LieGroup, name: str, found: Tensor) -> None:
     if found.dtype != torch.float64:
         raise AlgebraError(
-            f"{group!r}: expected {torch.float64} of {name}, the dtype of what it is given, got {found.dtype}"
+            f"{group!r}: expected {torch.float64} of {name}, the dtype of its arguments, got {found.dtype}"
         )
 
 
 def _called(group: LieGroup, name: str, hook: Callable[..., object], arguments: Sequence[Tensor]) -> object:
-    """Call a hook of the group on two elements; whatever it raises is an `AlgebraError` that names it."""
+    """Call a hook of the group on two elements; any error becomes an `AlgebraError` that names the hook."""
     try:
         return hook(*arguments)
     except Exception as error:
@@ -148,9 +148,9 @@ class Law(NamedTuple):
     """An equation that a group must satisfy, at some elements.
 
     Attributes:
-        statement: what it says.
-        left: one side, ``[*batch, ...]``.
-        right: the other side.
+        statement: the equation in words.
+        left: its left side, ``[*batch, ...]``.
+        right: its right side, ``[*batch, ...]``.
         by_differences: whether a side is a difference quotient, which has few digits.
     """
 
@@ -161,10 +161,9 @@ class Law(NamedTuple):
 
 
 class GroupLaws:
-    """The laws of a group at given elements: the one list, of `check_group` and of the tests of all groups.
+    """The laws of a group at given elements: one list for `check_group` and for the tests of all groups.
 
     Args:
-        group: the group.
         vectors: vectors u and v, ``[*batch, dim]``.
         elements: elements f, g and h, ``[*batch, *element_shape]``, of the dtype of the vectors.
     """
@@ -178,7 +177,7 @@ class GroupLaws:
         self.periods = group._periods()
 
     def error(self, law: Law) -> float:
-        """The largest relative error of entries, up to periods; infinite for other shapes and numbers not finite."""
+        """The largest relative error of entries, up to periods; infinite for other shapes and nonfinite numbers."""
         left, right = law.left, law.right
         if left.shape != right.shape:
             return torch.inf
@@ -190,7 +189,7 @@ class GroupLaws:
         return float(relative.max()) if bool(torch.isfinite(relative).all()) else torch.inf
 
     def of_operations(self) -> Iterator[Law]:
-        """All laws but those of the action."""
+        """All laws except those of the action."""
         yield from self.of_products()
         yield from self.of_exponentials()
         yield from self.of_adjoints()
@@ -265,7 +264,7 @@ class GroupLaws:
         yield Law("rows of Ad do not mix", group.Ad(self.g), self._by_rows(group.Ad, self.g))
 
     def _by_rows(self, f: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-        """The values of ``f``, one row of the batch after the other."""
+        """Values of ``f`` computed one row of the batch at a time."""
         rows = [x.reshape(-1, *x.shape[len(self.batch) :]) for x in arguments]
         values = torch.stack([f(*row) for row in zip(*rows, strict=True)])
         return values.reshape(*self.batch, *values.shape[1:])
@@ -291,4 +290,6 @@ class GroupLaws:
 
 def _difference(f: Callable[[float], Tensor]) -> Tensor:
     """The derivative at zero, by central differences of order four."""
-    return (8.0 * (f(_STEP) - f(-_STEP)) - (f(2.0 * _STEP) - f(-2.0 * _STEP))) / (12.0 * _STEP)
+    return (
+        8.0 * (f(_DIFFERENCE_STEP) - f(-_DIFFERENCE_STEP)) - (f(2.0 * _DIFFERENCE_STEP) - f(-2.0 * _DIFFERENCE_STEP))
+    ) / (12.0 * _DIFFERENCE_STEP)

@@ -30,7 +30,7 @@ Operation = Callable[..., Tensor]
 
 _MIN_BATCH = 1000  # number of elements below which a call of compiled code, 0.1 ms, costs about what it saves
 _MAX_OPERATORS = 2500  # number of torch operators of an operation above which compiling takes minutes
-_PRECISIONS = (torch.float64, torch.float32)
+_COMPILED_DTYPES = (torch.float64, torch.float32)
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 
@@ -44,15 +44,15 @@ def compile_group(group: GroupT, threshold: int | None = None) -> GroupT:
     `torch.compile` (``TORCHINDUCTOR_CACHE_DIR``) for the next process.
 
     Evaluated eagerly are batches below the threshold, calls inside the transforms of ``torch.func``, in forward mode,
-    inside another `torch.compile`, half precision, second derivatives, and operations of
-    which ``group.compiler`` says why: those that compute nothing, and those too long to compile (logarithms by
+    or inside another `torch.compile`, half precision, second derivatives, and operations for
+    which ``group.compiler`` gives a reason: those that compute nothing, and those too long to compile (logarithms by
     iteration, of general matrices of four or more rows). The first compiled result is compared with the eager one; a
     warning says where compilation fails or the results differ, and the operation stays eager. In a process that was
     forked code of the parent is used and nothing is compiled, since torch's compiler may hang there. Where a file of
     the cache is broken, code is compiled anew in a folder below it, and a warning names both.
 
     Compiled code looks at no values: exponentials of matrices of four to six rows are NaN beyond a norm of two thousand
-    (but for SO(4)), and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6),
+    (except SO(4)), and logarithms of 3 x 3 matrices are as exact as their closed form (NaN if it is off by 1e-6),
     where eager code takes more steps. A result never shares memory with an argument.
 
     Args:
@@ -60,7 +60,7 @@ def compile_group(group: GroupT, threshold: int | None = None) -> GroupT:
         threshold: the smallest batch that is compiled; by default 1000.
 
     Raises:
-        ConfigurationError: no group, or a threshold below two.
+        ConfigurationError: ``group`` is no group, or the threshold is below two.
 
     Example:
         ```python
@@ -90,7 +90,7 @@ class Compiler(Evaluator):
         self._report: list[Compilation] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Code is compiled again, or found in torch's cache, by the process that loads this."""
+        """Pickle without code, which the process that loads this compiles again, or finds in torch's cache."""
         return Compiler, (self.threshold,)
 
     def __copy__(self) -> Compiler:
@@ -99,7 +99,7 @@ class Compiler(Evaluator):
 
     @property
     def report(self) -> tuple[Compilation, ...]:
-        """The operations called so far, with what became of each."""
+        """Operations called so far, with the outcome of their compilation."""
         return tuple(self._report)
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Compiler(Evaluator):
 
     def __call__(self, f: Operation, ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
         """Evaluate ``f`` by compiled code where there is some; see `Evaluator`."""
-        # hot path: of a small batch each check is visible in the time
+        # hot path: for a small batch the time of each check matters
         if is_traced() or not _is_plain(*arguments):
             return EAGER(f, ranks, arguments)
         batch = arguments[0].shape[: arguments[0].ndim - ranks[0]]
@@ -127,7 +127,7 @@ class Compiler(Evaluator):
         return value if len(batch) == 1 else value.unflatten(0, batch)
 
     def _function(self, f: Operation, columns: tuple[Tensor, ...]) -> Operation | None:
-        """The compiled ``f``, of arguments with the batch as their last dimension; none if it stays eager."""
+        """The compiled ``f``, of arguments with the batch as their last dimension; ``None`` if it stays eager."""
         key = (f.__name__, False, *_setting(columns))
         if key not in self._functions:
             with torch.no_grad():
@@ -149,11 +149,7 @@ class Compiler(Evaluator):
     ) -> tuple[Tensor, ...]:
         """Pull a cotangent of ``f`` back to the arguments that need it, by compiled code where there is some.
 
-        Args:
-            f: the operation.
-            columns: arguments with the batch as their last dimension.
-            cotangent: of the result, of the same layout.
-            needed: for each argument, whether its gradient is asked for.
+        The batch is the last dimension of the columns, the arguments of ``f``, and of the cotangent.
         """
         function = _gradient(f, needed)
         key = (f.__name__, tuple(needed), *_setting(columns))
@@ -181,7 +177,7 @@ class Compiler(Evaluator):
 
 
 class _Differentiable(torch.autograd.Function):
-    """A compiled operation; the backward evaluates the forward again, which costs less than keeping what it needs."""
+    """A compiled operation; the backward evaluates the forward again, which costs less than keeping its values."""
 
     @staticmethod
     def forward(ctx: Any, compiler: Compiler, f: Operation, function: Operation, *columns: Tensor) -> Tensor:
@@ -192,7 +188,7 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        """Evaluate compiled derivatives, or eager ones where these are to be differentiated in turn."""
+        """Evaluate compiled derivatives, or eager ones where they are differentiated in turn."""
         columns, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
             gradients = _gradient(ctx.f, needed)(cotangent, *columns)
@@ -204,13 +200,13 @@ class _Differentiable(torch.autograd.Function):
 
 
 def _constant_call(function: Operation, columns: Sequence[Tensor]) -> Tensor:
-    """Evaluate compiled code without derivatives, always in one state of autograd: for another it is compiled again."""
+    """Evaluate compiled code without derivatives, always in one state of autograd: another would compile it again."""
     with torch.no_grad():
         return function(*(x.detach() for x in columns))
 
 
 def _forward(f: Operation) -> Operation:
-    """``f`` of arguments, and with a result, whose last dimension is the batch."""
+    """``f`` as a function of arguments, and with a result, whose last dimension is the batch."""
 
     def forward(*columns: Tensor) -> Tensor:
         return _on_columns(f, *map(_component_first, columns))
@@ -225,7 +221,7 @@ def _on_columns(f: Operation, *columns: Tensor) -> Tensor:
 def _component_first(column: Tensor) -> Tensor:
     """A column in component-first memory on the CPU, which computes strided numbers one by one, not in vectors.
 
-    A GPU reads strided numbers that are neighbours of one another at no cost.
+    A GPU reads neighbouring strided numbers at no cost.
     """
     if column.is_contiguous() or column.device.type != "cpu":
         return column
@@ -265,16 +261,16 @@ def _columns(x: Tensor, rank: int, batch: Sequence[int]) -> Tensor:
 
 
 def _setting(columns: Sequence[Tensor]) -> Key:
-    """All that compiled code depends on but the operation and the size of the batch."""
+    """Everything but the operation and the size of the batch on which compiled code depends."""
     return *environment(columns[0]), *(x.is_contiguous() for x in columns)
 
 
 class _OperatorLimitError(Exception):
-    """More operators than are compiled."""
+    """An operation has more operators than `_MAX_OPERATORS`."""
 
 
 class _OperatorCount(TorchFunctionMode):
-    """Counts the tensors that torch computes, and raises where there are too many."""
+    """Counts the tensors that torch computes, and raises `_OperatorLimitError` for too many."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -291,7 +287,7 @@ class _OperatorCount(TorchFunctionMode):
 
 
 def _is_long(f: Operation, columns: Sequence[Tensor]) -> bool:
-    """Whether the graph of an operation has too many operators, found in the time of evaluating these."""
+    """Whether the graph of an operation has too many operators, found by evaluating it once."""
     try:
         with torch.no_grad(), graph_form(), _OperatorCount():
             f(*(x[..., :2].movedim(-1, 0) for x in columns))
@@ -305,28 +301,25 @@ def _name(f: Operation) -> str:
 
 
 def _is_plain(*arguments: Tensor) -> bool:
-    """Whether these are ordinary tensors of one dtype and device, outside all transforms and autocast."""
+    """Whether the arguments are ordinary tensors of one dtype and device, outside all transforms and autocast."""
     first = arguments[0]
     for x in arguments:
         if x.dtype is not first.dtype or x.device != first.device or type(x) not in _PLAIN_TENSORS:
             return False
         if is_transformed(x) or forward_ad.unpack_dual(x).tangent is not None:
             return False
-    return first.dtype in _PRECISIONS and not torch.is_autocast_enabled(first.device.type)
+    return first.dtype in _COMPILED_DTYPES and not torch.is_autocast_enabled(first.device.type)
 
 
 def _finite_columns(columns: Sequence[Tensor]) -> Tensor:
-    """Mask of the elements all of whose arguments are finite: of others a result is some NaN or infinity."""
+    """Mask of the elements all of whose arguments are finite: results for others are NaN or infinite in any way."""
     return torch.stack([torch.isfinite(x).reshape(-1, x.shape[-1]).all(0) for x in columns]).all(0)
 
 
 def _agree(result: Any, eager: Any, known: Tensor) -> bool:
     """Whether results are equal up to rounding, relative to the size of each element, and NaN at the same places.
 
-    Args:
-        result: of the compiled operation, or several.
-        eager: of the eager one.
-        known: mask of the elements that are compared.
+    Elements are compared where ``known`` is true.
     """
     if isinstance(eager, tuple):
         return all(_agree(a, b, known) for a, b in zip(result, eager, strict=True))

@@ -10,7 +10,7 @@ from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups.action import PointAction
 
-_NUM_EXAMPLES = 3  # elements and points of the traced call: any number but one, which is traced apart
+_NUM_EXAMPLES = 3  # elements and points of the traced call: any number except one, which torch specializes
 
 
 class _Moved(torch.nn.Module):

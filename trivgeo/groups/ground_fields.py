@@ -1,7 +1,7 @@
 """Linear algebra over the fields that Lie algebras and their equations are given over.
 
-`Rationals`, `PrimeField` and `RationalFunctions` are exact; `Reals` are floating-point numbers with a tolerance. What
-is written over a `GroundField`, such as the structure theory of `trivgeo.groups.structure`, holds for each of them.
+`Rationals`, `PrimeField` and `RationalFunctions` are exact; `Reals` are floating-point numbers with a tolerance. Code
+written over a `GroundField`, such as the structure theory of `trivgeo.groups.structure`, holds for each of them.
 
 A subspace is a matrix whose rows span it, ``[k, n]``: an array for exact numbers, a float64 tensor for `Reals`. It is
 row-reduced, so that subspaces spanned by basis vectors come out as basis vectors. Exact ranks are certain; they need
@@ -31,10 +31,10 @@ Array = NDArray[Any]
 Rows = TypeVar("Rows", Tensor, Array)
 
 _RANK_TOLERANCE = 1e-9  # singular values below this share of the largest are zero
-_ZERO_TOLERANCE = 1e-11  # entries of reduced rows that near to an integer are rounded to it
-_MIN_NEW_PART = 1e-6  # a unit vector that far off a subspace is independent of it
-_MAX_RESIDUAL = 1e-7  # a linear system with a larger one, relative to its right side, has no solution
-_MAX_SPARSE_ROW = 6  # up to that many nonzero entries a row, on average, sparse elimination is faster
+_ZERO_TOLERANCE = 1e-11  # distance of an entry of reduced rows from an integer, below which it is rounded
+_MIN_NEW_PART = 1e-6  # distance of a unit vector from a subspace, above which it is independent of it
+_MAX_RESIDUAL = 1e-7  # residual over the right side, above which a linear system has no solution
+_MAX_SPARSE_ROW = 6  # average number of nonzero entries of a row, up to which sparse elimination is faster
 
 
 def has_flint() -> bool:
@@ -56,8 +56,7 @@ def _flint() -> ModuleType:
 class GroundField(ABC, Generic[Rows]):
     """A field of numbers, and linear algebra over it.
 
-    ``size`` is what numbers that are not zero are expected to measure, so that nothing but rounding counts as zero;
-    exact fields need none.
+    ``size`` is the expected size of nonzero numbers, relative to which rounding counts as zero; exact fields ignore it.
     """
 
     @abstractmethod
@@ -89,7 +88,7 @@ class GroundField(ABC, Generic[Rows]):
         """Return the coordinates ``[..., k]`` of vectors ``[..., n]`` in a basis ``[k, n]``.
 
         Raises:
-            AlgebraError: a vector is off the span, which over `Reals` is not looked at: they take the nearest.
+            AlgebraError: a vector is off the span; `Reals` do not check, and take the nearest vector of the span.
         """
 
     @abstractmethod
@@ -102,11 +101,11 @@ class GroundField(ABC, Generic[Rows]):
 
     @abstractmethod
     def size_of(self, values: Rows) -> float:
-        """Return what numbers like ``values`` measure where they are not zero; 0 for exact ones."""
+        """Return the typical size of nonzero numbers like ``values``; 0 for exact ones."""
 
     @abstractmethod
     def scaled(self, rows: Rows) -> Rows:
-        """Return the matrix ``rows``, or a multiple of it of norm one at most."""
+        """Return ``rows``, or a multiple with a norm of at most one."""
 
     @abstractmethod
     def frame(self, rows: Rows) -> Rows:
@@ -208,7 +207,7 @@ class Reals(GroundField[Tensor]):
 
 
 class ExactField(GroundField[Array]):
-    """Numbers without rounding: all is said by the reduced row echelon form."""
+    """Numbers without rounding: everything follows from the reduced row echelon form."""
 
     zero: Any = 0
     one: Any = 1
@@ -239,7 +238,7 @@ class ExactField(GroundField[Array]):
         return self.row_space(self.kernel(*self.row_echelon(matrix)))
 
     def kernel(self, reduced: Array, pivots: Sequence[int]) -> Array:
-        """Return what a matrix with rows ``reduced`` and ``pivots`` annuls: a row for each column without a pivot."""
+        """Return the null space of a matrix with rows ``reduced``: a row for each column that is not in ``pivots``."""
         width, taken = reduced.shape[1], set(pivots)
         free = [j for j in range(width) if j not in taken]
         basis = self.zeros(len(free), width)
@@ -255,14 +254,14 @@ class ExactField(GroundField[Array]):
         size, flat = len(basis), vectors.reshape(-1, vectors.shape[-1])
         reduced, pivots = self.row_echelon(self.join(basis, flat).T)
         if pivots != list(range(size)):
-            raise AlgebraError("expected vectors of a subspace, and a basis of it, got others")
+            raise AlgebraError("expected vectors in the span of the basis, got a vector off the span")
         return reduced[:, size:].T.reshape(*vectors.shape[:-1], size)
 
     def solve(self, matrix: Array, right: Array) -> Array:
         reduced, pivots = self.row_echelon(np.concatenate([matrix, right[:, None]], axis=1))
         width = matrix.shape[1]
         if pivots and pivots[-1] == width:
-            raise AlgebraError("expected linear equations with a solution, got some that contradict each other")
+            raise AlgebraError("expected linear equations with a solution, got contradictory ones")
         solution = self.zeros(width)
         solution[pivots] = reduced[:, width]
         return solution
@@ -328,9 +327,6 @@ class PrimeField(ExactField):
     """Remainders modulo a prime below 2^31: arrays of 64-bit integers.
 
     Dense matrices are reduced by FLINT, sparse ones by SymPy.
-
-    Args:
-        prime: the modulus.
     """
 
     def __init__(self, prime: int) -> None:
@@ -362,7 +358,7 @@ class PrimeField(ExactField):
         return result, pivots
 
     def _sparse_row_echelon(self, matrix: Array) -> tuple[Array, list[int]]:
-        """The same for a matrix with few nonzero entries."""
+        """The row echelon form of a matrix with few nonzero entries."""
         sp = require_sympy()
         field = sp.GF(self.prime, symmetric=False)
         rows, columns = np.nonzero(matrix)
@@ -387,11 +383,11 @@ class PrimeField(ExactField):
 class RationalFunctions(ExactField):
     """Fractions of polynomials in parameters: arrays of SymPy expressions.
 
-    Reduction is by hand, as neither SymPy nor FLINT says what it divides by: numbers are preferred as pivots, and the
-    others are taken not to vanish.
+    Reduction is done here, since neither SymPy nor FLINT reports divisors: numbers are preferred as pivots, and other
+    pivots are assumed not to vanish.
 
     Attributes:
-        assumed: expressions of the parameters that were taken not to vanish.
+        assumed: expressions of the parameters that were assumed not to vanish.
     """
 
     def __init__(self) -> None:
@@ -435,7 +431,7 @@ class RationalFunctions(ExactField):
         return self.array(done, matrix.shape[1]), pivots
 
     def null_space(self, matrix: Array, size: float = 1.0) -> Array:
-        # not reduced further: that would divide by what may vanish
+        # rows are not reduced further: that would divide by expressions that may vanish
         return self.kernel(*self.row_echelon(matrix))
 
 

@@ -23,10 +23,10 @@ from trivgeo.groups.basis import Basis, Scale
 from trivgeo.groups.linalg import phi1_ad
 
 _FULL_PRECISION = (torch.float64, torch.float32)
-_VECTOR_LENGTH = 0.5  # norm of the vectors whose exponentials are the fingerprint
+_FINGERPRINT_NORM = 0.5  # norm of the vectors whose exponentials are the fingerprint
 _MAX_RELATIVE_ERROR = 1e-6  # difference of entries of equal fingerprints, over the entry
-_MAX_ABSOLUTE_ERROR = 1e-9  # the same, over the largest entry of the element
-_PARTS = ("dim", "element_shape", "exp", "products")  # entries that every fingerprint has
+_MAX_ABSOLUTE_ERROR = 1e-9  # difference of entries of equal fingerprints, over the largest entry of the element
+_FINGERPRINT_ENTRIES = ("dim", "element_shape", "exp", "products")  # keys that every fingerprint has
 
 
 class Evaluator(ABC):
@@ -44,7 +44,7 @@ class Evaluator(ABC):
 
 
 class EagerEvaluator(Evaluator):
-    """Calls the operation."""
+    """Calls the operation directly."""
 
     def __call__(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
         """Evaluate ``f``; the result shares no memory with an argument.
@@ -79,7 +79,7 @@ def _share_memory(a: Tensor, b: Tensor) -> bool:
 GroupT = TypeVar("GroupT", bound="LieGroup")
 
 
-# elements, vectors and points are checked where they are made tensors of one dtype and device
+# `checked` skips operations: elements, vectors and points are checked where they become tensors of one dtype and device
 _OPERATIONS = (
     *("identity", "compose", "inverse", "exp", "log", "has_log"),
     *("Ad", "coadjoint", "log_modular", "left_jacobian", "right_jacobian", "exp_with_score"),
@@ -120,14 +120,14 @@ class LieGroup(ABC):
         scale: Scale = None,
     ) -> None:
         self._element_shape = tuple(element_shape)
-        self._one = (len(self._element_shape),)  # trailing dimensions of an element, of two
+        self._one = (len(self._element_shape),)  # number of dimensions of one element
         self._two = self._one * 2
         self._natural_algebra = natural_algebra
         self._fingerprint: dict[str, Any] | None = None
         self._evaluator: Evaluator = EAGER
         self._set_scale(scale)
 
-    # Required: what a group implements, in the natural basis and without checks of arguments -------------------------
+    # Required: operations of a group, in the natural basis and without checks of arguments ---------------------------
 
     @abstractmethod
     def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor: ...
@@ -176,7 +176,7 @@ class LieGroup(ABC):
         return self._exp(v), (inverse.mT @ (gradient - weight * slope).unsqueeze(-1)).squeeze(-1)
 
     def _project(self, g: Tensor) -> Tensor:
-        """The element that ``g`` is meant to be; subclasses whose coordinates obey equations restore them."""
+        """The exact element near ``g``; subclasses whose coordinates obey equations restore them."""
         return g
 
     @property
@@ -186,7 +186,7 @@ class LieGroup(ABC):
 
     @property
     def num_components(self) -> int:
-        """Number of connected components: one, if a group does not say another; exponentials are in that of e."""
+        """Number of connected components, one by default; exponentials are in the component of the identity."""
         return 1
 
     def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -194,7 +194,7 @@ class LieGroup(ABC):
         raise ConfigurationError(f"{self!r}: expected a compact group: on others Haar measure cannot be sampled")
 
     def _periods(self) -> Tensor:
-        """What can be added to an entry of an element without changing it, zero if nothing; float64 on the CPU."""
+        """Periods of the entries of an element, zero for entries without; float64 on the CPU."""
         return torch.zeros(self._element_shape, dtype=torch.float64)
 
     def action(self) -> PointAction:
@@ -231,7 +231,7 @@ class LieGroup(ABC):
     @property
     @final
     def basis(self) -> Basis:
-        """The basis itself: its rows, and coordinates in it."""
+        """The basis of the algebra: its rows, and coordinates in it."""
         return self._basis
 
     @property
@@ -265,8 +265,8 @@ class LieGroup(ABC):
 
         Args:
             batch: the batch shape.
-            dtype: of the element; default torch's.
-            device: of the element; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
         """
         check_batch(batch, dtype, device)
         return self._identity(dtype, device).expand(*batch, *self._element_shape).clone()
@@ -275,7 +275,7 @@ class LieGroup(ABC):
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         """Return the products ``g h`` of elements, ``[*batch, *element_shape]``; batches of g and h broadcast."""
         g = self.check_elements(g)
-        # most are alike; of small batches each check is a part of the time that is seen
+        # the common case, first: for small batches the time of each check matters
         if not (isinstance(h, Tensor) and g.shape == h.shape and g.dtype is h.dtype and g.device == h.device):
             g, h = promoted(g=g, h=self.check_elements(h, "h"))
             check_broadcast(self.batch_shape(g), self.batch_shape(h))
@@ -297,13 +297,12 @@ class LieGroup(ABC):
 
     @final
     def log(self, g: Tensor) -> Float[Tensor, "*batch n"]:
-        """Return the principal logarithms ``[*batch, dim]`` of elements g, ``[*batch, *element_shape]``:
-        ``exp(log(g)) = g``.
+        """Return the principal logarithms of elements g, ``[*batch, dim]``, with ``exp(log(g)) = g``.
 
         NaN for elements that have no logarithm, see `has_log`.
         """
         g = self.check_elements(g)
-        # rounded to half precision, elements are off the group by more than a logarithm can bear
+        # elements rounded to half precision are too far off the group for a logarithm
         log = self._scaled_log if torch.finfo(g.dtype).bits > 16 else self._scaled_log_of_nearest
         return self._on_elements(log, g)
 
@@ -314,17 +313,15 @@ class LieGroup(ABC):
 
     @final
     def Ad(self, g: Tensor) -> Float[Tensor, "*batch n n"]:
-        r"""Return the adjoint matrices ``[*batch, dim, dim]`` of elements g:
-        :math:`g \exp(v) g^{-1} = \exp(\mathrm{Ad}_g v)`.
-        """
+        r"""Return the adjoint matrices ``[*batch, dim, dim]`` of g: :math:`g e^v g^{-1} = e^{\mathrm{Ad}_g v}`."""
         return self._on_elements(self._scaled_adjoint, self.check_elements(g))
 
     @final
     def coadjoint(self, g: Tensor, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        r"""Return :math:`\mathrm{Ad}_g^T y`: the gradient of :math:`f(g \exp v)` by v at 0, if y is the gradient of
-        :math:`f(\exp(v)\,g)`.
+        r"""Return :math:`\mathrm{Ad}_g^T y`, which turns gradients for steps on the left into gradients on the right.
 
-        :math:`(\mathrm{Ad}_g^T y) \cdot \eta = y \cdot \mathrm{Ad}_g \eta`, without the matrix on compact groups.
+        If y is the gradient of :math:`f(\exp(v)\,g)` by v at 0, the result is that of :math:`f(g \exp v)`:
+        :math:`(\mathrm{Ad}_g^T y) \cdot \eta = y \cdot \mathrm{Ad}_g \eta`. Compact groups need no matrix for it.
 
         Args:
             g: elements ``[*batch, *element_shape]``.
@@ -336,9 +333,7 @@ class LieGroup(ABC):
 
     @final
     def log_modular(self, g: Tensor) -> Float[Tensor, "*batch"]:
-        r"""Return :math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})` of elements g, ``[*batch]``; 0 on
-        unimodular groups.
-        """
+        r"""Return :math:`\log \lambda(g) = \log \det \mathrm{Ad}(g^{-1})`, ``[*batch]``; 0 on unimodular groups."""
         g = self.check_elements(g)
         return self._on_elements(self._log_character, g)
 
@@ -373,8 +368,8 @@ class LieGroup(ABC):
 
         Args:
             v: algebra vectors.
-            gradient: of :math:`w \log p` at v.
-            weight: w, one number or ``[*batch, 1]``; the score comes with it.
+            gradient: gradient of :math:`w \log p` at v.
+            weight: w, one number or ``[*batch, 1]``, by which the returned score is multiplied.
 
         Returns:
             Elements ``[*batch, *element_shape]`` and :math:`w s`.
@@ -419,7 +414,7 @@ class LieGroup(ABC):
     def perturb(self, g: Tensor, v: Float[Tensor, "*batch n"]) -> Tensor:
         r"""``g`` moved by v to first order: equal to `retract` in value and first derivative at v = 0 only.
 
-        Cheaper than `retract` where nothing but a derivative at zero is wanted, since no exponential is taken.
+        Cheaper than `retract`, since no exponential is taken, where only a derivative at zero is wanted.
         """
         g, v = promoted(g=self.check_elements(g), v=self.check_vectors(v))
         check_broadcast(self.batch_shape(g), v.shape[:-1])
@@ -431,8 +426,8 @@ class LieGroup(ABC):
     def distance(self, g: Tensor, h: Tensor) -> Float[Tensor, "*batch"]:
         r"""The length :math:`|\log(g^{-1} h)|` of the segment :math:`g \exp(t v)` from g to h; batches broadcast.
 
-        Invariant under multiplication from the left. The Riemannian distance where the metric is invariant on both
-        sides, as in the natural bases of the compact groups, and on abelian ones; an upper bound of it elsewhere. NaN
+        It is invariant under multiplication from the left. It is the Riemannian distance where the metric is invariant
+        on both sides, as in the natural bases of the compact groups, and on abelian ones; elsewhere an upper bound. NaN
         where the logarithm does not exist.
         """
         return self.log(self.compose(self.inverse(g), h)).norm(dim=-1)
@@ -464,7 +459,7 @@ class LieGroup(ABC):
 
         Args:
             g: the elements.
-            weights: of any positive sum, NaN for others; default all equal.
+            weights: weights of any positive sum (other sums give NaN); default all equal.
             max_iterations: the largest number of iterations.
 
         Raises:
@@ -503,14 +498,14 @@ class LieGroup(ABC):
     ) -> Tensor:
         """Elements ``exp(v)`` with v normal of standard deviation ``std`` in every basis direction.
 
-        Not Haar-uniform: see `random_haar`. All are in the component of the identity, also on groups of several.
+        Not Haar-uniform: see `random_haar`. All are in the component of the identity.
 
         Args:
             batch: the batch shape.
             std: standard deviation, in units of the basis.
             generator: random numbers; ``None`` is torch's.
-            dtype: of the elements; default torch's.
-            device: of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
         """
         check_batch(batch, dtype, device)
         v = normal((*batch, self.dim), torch.empty(0, dtype=dtype, device=device), generator)
@@ -529,11 +524,11 @@ class LieGroup(ABC):
         Args:
             batch: the batch shape.
             generator: random numbers; ``None`` is torch's.
-            dtype: of the elements; default torch's.
-            device: of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
 
         Raises:
-            ConfigurationError: the group is not compact (or not known to be, see `is_compact`), so that it has none.
+            ConfigurationError: the group is not known to be compact, see `is_compact`.
         """
         check_batch(batch, dtype, device)
         return in_single(
@@ -542,7 +537,7 @@ class LieGroup(ABC):
 
     # Powers, and comparison by numbers -------------------------------------------------------------------------------
 
-    _direct_power: ClassVar[Callable[[LieGroup, int], LieGroup]]  # by `trivgeo.groups.product`, which needs this module
+    _direct_power: ClassVar[Callable[[LieGroup, int], LieGroup]]  # set by `trivgeo.groups.product`, which imports this
 
     def __pow__(self, n: int) -> LieGroup:
         """The `DirectProduct` of n copies, whose operations run on all copies at once."""
@@ -566,15 +561,15 @@ class LieGroup(ABC):
         """Return True if a `fingerprint` is that of this group, up to a relative error of 1e-6.
 
         Raises:
-            ConfigurationError: a part of it is missing.
+            ConfigurationError: an entry of the fingerprint is missing.
         """
         return _equal(self.fingerprint(), fingerprint)
 
     @final
     def is_same_group(self, other: LieGroup) -> bool:
-        """Return True if elements of one group are those of the ``other``, with the same product; scales may differ.
+        """Return True if both groups have the same elements with the same product; scales may differ.
 
-        Equal brackets are not enough: the same tensor may be another element.
+        Equal brackets do not suffice: the same tensor may be different elements of the ``other``.
         """
         return self is other or self.matches(other.fingerprint())
 
@@ -590,8 +585,8 @@ class LieGroup(ABC):
         """Return ``g`` as a tensor ``[*batch, *element_shape]``; the message of an error calls it ``name``.
 
         Raises:
-            ConfigurationError: no floating-point numbers.
-            ShapeError: another shape.
+            ConfigurationError: ``g`` holds no floating-point numbers.
+            ShapeError: ``g`` has another shape.
         """
         g, shape = check_tensor(name, g), self._element_shape
         if g.ndim < len(shape) or g.shape[g.ndim - len(shape) :] != shape:
@@ -603,8 +598,8 @@ class LieGroup(ABC):
         """Return ``v`` as a tensor ``[*batch, dim]``; the message of an error calls it ``name``.
 
         Raises:
-            ConfigurationError: no floating-point numbers.
-            ShapeError: another shape.
+            ConfigurationError: ``v`` holds no floating-point numbers.
+            ShapeError: ``v`` has another shape.
         """
         v = check_tensor(name, v)
         if v.ndim < 1 or v.shape[-1] != self.dim:
@@ -630,7 +625,7 @@ class LieGroup(ABC):
     @final
     @full_precision
     def _evaluate(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
-        """Evaluate ``f`` of one or two arguments with trailing dimensions of these ranks, see `Evaluator`."""
+        """Evaluate ``f`` on arguments whose elements have these numbers of dimensions, see `Evaluator`."""
         return self._evaluator(f, ranks, arguments)
 
     @final
@@ -679,7 +674,7 @@ def check_batch(batch: Sequence[int], dtype: torch.dtype | None, device: torch.d
 
 
 def as_numbers(name: str, value: Any, reference: Tensor) -> Tensor:
-    """Numbers in the dtype and on the device of a tensor."""
+    """The value as a tensor in the dtype and on the device of ``reference``."""
     try:
         return torch.as_tensor(value, dtype=reference.dtype, device=reference.device)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -687,7 +682,7 @@ def as_numbers(name: str, value: Any, reference: Tensor) -> Tensor:
 
 
 def check_broadcast(first: torch.Size, second: torch.Size) -> None:
-    """Check that two batch shapes broadcast, with an error of the library."""
+    """Check that two batch shapes broadcast."""
     try:
         broadcast_shapes(first, second)
     except RuntimeError as error:
@@ -695,14 +690,7 @@ def check_broadcast(first: torch.Size, second: torch.Size) -> None:
 
 
 def exponential_mean(group: LieGroup, g: Tensor, weights: Tensor, max_iterations: int) -> Tensor:
-    """The mean m of ``g`` along the last batch dimension, NaN where not found; see `LieGroup.mean`.
-
-    Args:
-        group: where.
-        g: ``[*batch, m, *element_shape]``.
-        weights: ``[*batch, m]``, of sum one.
-        max_iterations: after which a row is given up.
-    """
+    """The mean of ``g [*batch, m, *element_shape]`` with weights of sum one, NaN if not found; see `LieGroup.mean`."""
     places = len(group.element_shape)
     start = weights.argmax(-1)
     index = start[..., None, *[None] * places].expand(*start.shape, 1, *group.element_shape)
@@ -715,14 +703,14 @@ def exponential_mean(group: LieGroup, g: Tensor, weights: Tensor, max_iterations
         step = (weights.unsqueeze(-1) * logs).sum(-2)
         size = step.detach().abs().amax(-1)
         mean = group._compose(mean, group._exp(step))
-        # the steps of spread elements shrink by a factor only: go on until they are rounding, or shrink no more
+        # for spread elements the steps shrink by a factor only: iterate until they are rounding, or stop shrinking
         scale = 1.0 + logs.detach().abs().amax((-2, -1))
         found = size <= eps**0.75 * scale
         settled = (size <= eps * scale) | (found & (size > 0.9 * last))
         last = size
         if not is_abstract(g) and not bool((~settled & torch.isfinite(size)).any()):
             break
-    # NaN, of an element without a logarithm, stays
+    # NaN stays for an element without a logarithm
     return torch.where(found[..., *[None] * places], mean, torch.nan)
 
 
@@ -730,10 +718,10 @@ def exponential_mean(group: LieGroup, g: Tensor, weights: Tensor, max_iterations
 def _numbers_of(group: LieGroup) -> dict[str, Any]:
     """The fingerprint of a group; see `LieGroup.fingerprint`."""
     dim, shape = group.dim, group.element_shape
-    units = _VECTOR_LENGTH * torch.eye(dim, dtype=torch.float64)
+    units = _FINGERPRINT_NORM * torch.eye(dim, dtype=torch.float64)
     sines = [[math.sin((k + 1.0) * (i + 1.0) + k) for i in range(dim)] for k in range(3)]
     mixed = torch.tensor(sines, dtype=torch.float32).double()  # as in files, whatever the default dtype
-    mixed = _VECTOR_LENGTH * mixed / mixed.norm(dim=-1, keepdim=True)
+    mixed = _FINGERPRINT_NORM * mixed / mixed.norm(dim=-1, keepdim=True)
     with torch.no_grad():
         elements = group._exp(torch.cat([units, mixed]))
         products = group._compose(elements[-3:], elements[-3:].roll(-1, 0))
@@ -749,15 +737,17 @@ def _numbers_of(group: LieGroup) -> dict[str, Any]:
 
 @on_cpu
 def _equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two fingerprints are the same up to rounding; NaN is like NaN at the same place only."""
-    missing = [part for part in _PARTS if part not in b]
+    """Whether two fingerprints are the same up to rounding, with NaN at the same places."""
+    missing = [part for part in _FINGERPRINT_ENTRIES if part not in b]
     if missing:
-        raise ConfigurationError(f"fingerprint: expected {', '.join(_PARTS)}, got none of {', '.join(missing)}")
+        raise ConfigurationError(
+            f"fingerprint: expected the keys {', '.join(_FINGERPRINT_ENTRIES)}, got none of {', '.join(missing)}"
+        )
     if a["dim"] != b["dim"] or list(a["element_shape"]) != list(b["element_shape"]):
         return False
     if a.get("components", 1) != b.get("components", 1):
         return False
-    none = [0.0] * math.prod(a["element_shape"])  # older files, of groups without periods, do not name them
+    none = [0.0] * math.prod(a["element_shape"])  # for older files without the key
     parts = [[x[part] for x in (a, b)] for part in ("exp", "products")]
     parts.append([x.get("periods", none) for x in (a, b)])
     return all(_close(*(torch.tensor(x, dtype=torch.float64) for x in pair)) for pair in parts)
@@ -773,7 +763,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def check_natural(*factors: LieGroup) -> None:
-    """Check that ``factors`` of a product are in their natural bases: the product has the scale.
+    """Check that ``factors`` of a product are in their natural bases, since the product has its own scale.
 
     Raises:
         ConfigurationError: a factor carries a scale of its own.

@@ -18,11 +18,11 @@ from trivgeo.groups.group import LieGroup
 
 __all__ = ["HarmonicAnalysis", "HeatKernel", "heat_kernel", "log_haar_volume", "slowest_rate"]
 
-_SWITCH_VARIANCE = 3.0  # in squared radians: images and harmonics both need few terms there
+_SWITCH_VARIANCE = 3.0  # variance in squared radians at which both images and harmonics need few terms
 _NUM_IMAGES = 2  # images on each side of an angle
 _NUM_HARMONICS = 6
-_LAST_VARIANCE = 1e4  # in squared radians: noise is uniform long before
-_END_DISTANCE = 1e-4  # radians from an end of the range of the angle, within which quotients are expanded
+_MAX_VARIANCE = 1e4  # variance in squared radians, long before which noise is uniform
+_MIN_END_DISTANCE = 1e-4  # distance in radians of an angle from the ends of its range, within which series are used
 _NUM_GRID_ANGLES = 200  # angles at which the distribution function of the angle of a rotation is computed
 
 
@@ -35,8 +35,8 @@ class HeatKernel(Described, ABC):
     total mass one on compact factors, and on vector groups for Lebesgue measure of the coordinates in the basis.
 
     At variance zero all mass is at the identity: there the log-density is infinite, elsewhere minus infinite, and
-    scores are infinite but for components that vanish. Infinite variances are the limit: on compact groups the uniform
-    distribution. Negative variances give NaN.
+    scores are infinite in components that do not vanish. Infinite variances are the limit: on compact groups the
+    uniform distribution. Negative variances give NaN.
     """
 
     @abstractmethod
@@ -91,7 +91,7 @@ class NormalHeatKernel(HeatKernel):
 class WrappedNormalHeatKernel(NormalHeatKernel):
     r"""The wrapped normal distribution on a torus, angle by angle.
 
-    By images, :math:`\sum_k e^{-(\theta + 2 \pi k)^2 / 2 V}`, for small V, by harmonics for large V.
+    Images, :math:`\sum_k e^{-(\theta + 2 \pi k)^2 / 2 V}`, serve for small V, harmonics for large V.
 
     Args:
         group: the torus, whose scale gives the lengths of its axes.
@@ -99,7 +99,7 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
 
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
         shortest = float(self._group.basis.scale.square().min())
-        return super().sample(variance.clamp(max=_LAST_VARIANCE / shortest), generator)
+        return super().sample(variance.clamp(max=_MAX_VARIANCE / shortest), generator)
 
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
         found = self._parts(w, _positive(variance))[0].sum(-1)
@@ -116,12 +116,12 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
         near = torch.where(few, scaled, 1.0).unsqueeze(-1)
         turns = 2.0 * math.pi * torch.arange(-_NUM_IMAGES, _NUM_IMAGES + 1, dtype=w.dtype, device=w.device)
         image = angle.unsqueeze(-1) + turns
-        # the nearest image apart from the others: both may overflow for the least variance
+        # the nearest image apart from the others: both may overflow for the smallest variance
         nearest = image.square().amin(-1, keepdim=True)
         exponent = -0.5 * (image.square() - nearest) / near
         images = exponent.logsumexp(-1) + (-0.5 * (nearest / near + near.log() - math.log(2.0 * math.pi))).squeeze(-1)
         pull = -((exponent.softmax(-1) * image).sum(-1, keepdim=True) / near).squeeze(-1)
-        far = torch.where(few, _SWITCH_VARIANCE, scaled).clamp(max=_LAST_VARIANCE).unsqueeze(-1)
+        far = torch.where(few, _SWITCH_VARIANCE, scaled).clamp(max=_MAX_VARIANCE).unsqueeze(-1)
         order = torch.arange(1, _NUM_HARMONICS, dtype=w.dtype, device=w.device)
         size = 2.0 * (-0.5 * order.square() * far).exp()
         wave = order * angle.unsqueeze(-1)
@@ -139,7 +139,7 @@ class RotationHeatKernel(HeatKernel):
             \sum_k (\pm 1)^k (\omega + k P) e^{-(\omega + k P)^2 / 2 V},
 
     l = 0, 1, ... with P = 2 pi, c = 1 and alternating signs on SO(3); l = 0, 1/2, ... with P = 4 pi, c = 2 on SU(2).
-    The second form (Poisson's) is for small V. In double precision throughout.
+    The second form (Poisson's) is for small V. All is computed in double precision.
 
     Args:
         group: SO(3) or SU(2), with equal axes.
@@ -151,7 +151,7 @@ class RotationHeatKernel(HeatKernel):
         self._group, self._unit, self._cover = group, unit * float(group.basis.scale[0]), cover
 
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """The angle by inversion of its distribution function on a grid, the axis uniformly."""
+        """Draw the angle by inversion of its distribution function on a grid, the axis uniformly."""
         v = _positive(variance.double() * self._unit**2)
         last = (7.0 * v.sqrt()).clamp(max=self._cover * math.pi)
         grid = last.unsqueeze(-1) * torch.linspace(0.0, 1.0, _NUM_GRID_ANGLES, dtype=v.dtype, device=v.device)
@@ -173,9 +173,11 @@ class RotationHeatKernel(HeatKernel):
         v = _positive(self._unit**2 * variance.double())
         found = self._log_radial(length, v)
         if self._cover == 2:  # an even function of the distance to the end
-            last, away = 2.0 * math.pi - _END_DISTANCE, self._end_distance(length)
-            change = 0.5 * (_END_DISTANCE - away.square() / _END_DISTANCE) * self._slope(length.clamp(max=last), v)
-            found = torch.where(away < _END_DISTANCE, found + change * last, found)
+            last, away = 2.0 * math.pi - _MIN_END_DISTANCE, self._end_distance(length)
+            change = (
+                0.5 * (_MIN_END_DISTANCE - away.square() / _MIN_END_DISTANCE) * self._slope(length.clamp(max=last), v)
+            )
+            found = torch.where(away < _MIN_END_DISTANCE, found + change * last, found)
         return _with_point_mass(found, variance, length == 0).to(w.dtype)
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
@@ -183,20 +185,20 @@ class RotationHeatKernel(HeatKernel):
         length = self._unit * v.norm(dim=-1)
         slope = self._slope(length, _positive(self._unit**2 * variance.double()))
         if self._cover == 2:  # odd in the distance to the end
-            slope = slope * self._end_distance(length) / _END_DISTANCE
+            slope = slope * self._end_distance(length) / _MIN_END_DISTANCE
         return _steep((self._unit**2 * slope.unsqueeze(-1) * v).to(w.dtype), variance)
 
     def _end_distance(self, angle: Tensor) -> Tensor:
         """Distance to the largest angle of SU(2), where formulas are quotients of small numbers; bounded."""
-        return (2.0 * math.pi - angle).clamp(max=_END_DISTANCE)
+        return (2.0 * math.pi - angle).clamp(max=_MIN_END_DISTANCE)
 
     def _log_radial(self, angle: Tensor, v: Tensor) -> Tensor:
-        """Log-density at an angle."""
+        """The log-density at an angle."""
         x, few, near, far = self._inside(angle, v)
         images = sum((weight * image for image, weight in self._images(x, near)), torch.zeros_like(x))
         harmonics = sum((size * (order * x).sin() for order, size in self._harmonics(far)), torch.zeros_like(x))
         log_near = near / 8.0 + math.log(self._cover) + 0.5 * math.log(2.0 * math.pi) - 1.5 * near.log()
-        # the angle itself below the bound of x, which far down is wide for the noise
+        # below the bound of x, which is wide for noise of small variance, the angle itself
         log_near = log_near - 0.5 * torch.minimum(angle, x).square() / near
         return torch.where(few, log_near, 0.0) + (torch.where(few, images, harmonics) / (0.5 * x).sin()).log()
 
@@ -213,10 +215,10 @@ class RotationHeatKernel(HeatKernel):
         return (torch.where(few, rise / total, cosines / sines) - 0.5 / (0.5 * x).tan()) / x
 
     def _inside(self, angle: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The angle away from the ends, whether images are taken, and the variances for these and for harmonics."""
+        """The angle away from the ends, whether images are used, and the variances for images and for harmonics."""
         few = v < _SWITCH_VARIANCE
-        x = angle.clamp(_END_DISTANCE, self._cover * math.pi - (_END_DISTANCE if self._cover == 2 else 0.0))
-        return x, few, torch.where(few, v, 1.0), torch.where(few, _SWITCH_VARIANCE, v).clamp(max=_LAST_VARIANCE)
+        x = angle.clamp(_MIN_END_DISTANCE, self._cover * math.pi - (_MIN_END_DISTANCE if self._cover == 2 else 0.0))
+        return x, few, torch.where(few, v, 1.0), torch.where(few, _SWITCH_VARIANCE, v).clamp(max=_MAX_VARIANCE)
 
     # term by term, since sums over a short last dimension are slow
 
@@ -240,8 +242,8 @@ class ProductHeatKernel(HeatKernel):
 
     Args:
         kernels: heat kernels of the factors.
-        split: an element to those of the factors.
-        join: elements of the factors to one of the product.
+        split: function from an element to elements of the factors.
+        join: function from elements of the factors to an element.
     """
 
     def __init__(
@@ -269,18 +271,18 @@ def has_equal_axes(group: LieGroup) -> bool:
 
 
 def _positive(variance: Tensor) -> Tensor:
-    """Variances, and one in place of those that are not positive."""
+    """Variances, with one in place of those that are not positive."""
     return torch.where(variance > 0, variance, 1.0)
 
 
 def _with_point_mass(log_density: Tensor, variance: Tensor, at_identity: Tensor) -> Tensor:
-    """Log-densities where variances are positive, those of the point mass at the identity where they are zero."""
+    """Log-densities for positive variances, and those of the point mass at the identity for zero variance."""
     point = torch.where(at_identity, math.inf, -math.inf).to(log_density.dtype)
     return torch.where(variance > 0, log_density, torch.where(variance == 0, point, math.nan))
 
 
 def _steep(score: Tensor, variance: Tensor) -> Tensor:
-    """Scores where variances are positive, infinite ones of the same signs where they are zero."""
+    """Scores for positive variances, infinite ones of the same signs for zero variance."""
     limit = torch.where(score == 0, 0.0, score.sign() * math.inf).to(score.dtype)
     some, none = (variance > 0).unsqueeze(-1), (variance == 0).unsqueeze(-1)
     return torch.where(some, score, torch.where(none, limit, math.nan))
@@ -355,7 +357,7 @@ def slowest_rate(group: LieGroup) -> float | None:
 
     .. math:: -\tfrac12 \sum_i d\rho(e_i)^2.
 
-    The result is the smallest one that does not belong to an invariant vector, for :math:`\rho` the natural
+    The result is the smallest one whose eigenvector is not invariant, for :math:`\rho` the natural
     representation, its determinant, and products of two, :math:`\rho \otimes \rho` and :math:`\rho \otimes \bar\rho`,
     which hold the adjoint representation. That is exact on SO(3) and SU(2); elsewhere there may be bases in which a
     higher product is slower.

@@ -33,7 +33,7 @@ __all__ = [
     "stiefel_to_rotation",
 ]
 
-_MAX_ENTRY_ERROR = 0.01  # largest error of an entry of a projector, or of a symmetric matrix over its largest entry
+_MAX_ENTRY_ERROR = 0.01  # largest error of an entry: absolute in a projector, else relative to the largest entry
 
 
 @checked
@@ -53,10 +53,10 @@ def sphere_to_rotation(x: Float[Tensor, "*batch k"], generator: torch.Generator 
 
     Args:
         x: points, of any length but zero.
-        generator: of the random rotation about the pole.
+        generator: random numbers of the rotation about the pole; ``None`` is torch's.
 
     Raises:
-        ShapeError: points of fewer than two coordinates.
+        ShapeError: points have fewer than two coordinates.
     """
     x = check_tensor("x", x)
     if x.ndim < 1 or x.shape[-1] < 2:
@@ -73,7 +73,7 @@ def stiefel_from_rotation(g: Float[Tensor, "*batch n n"], k: int) -> Float[Tenso
         k: number of vectors, less than n.
 
     Raises:
-        ShapeError: the elements are no square matrices.
+        ShapeError: ``g`` holds no square matrices.
         ConfigurationError: k is less than one, or not less than n.
     """
     return _check_square("g", g, k)[..., :k].clone()
@@ -97,7 +97,7 @@ def stiefel_to_rotation(x: Float[Tensor, "*batch n k"], generator: torch.Generat
         generator: random numbers of the other columns; ``None`` is torch's.
 
     Raises:
-        ShapeError: the frames are no matrices with more rows than columns.
+        ShapeError: ``x`` holds no matrices with more rows than columns.
     """
     x = _check_tall("x", x)
     return in_single(lambda x: complete_frame(x, generator), x)
@@ -115,7 +115,7 @@ def grassmann_from_rotation(g: Float[Tensor, "*batch n n"], k: int) -> Float[Ten
         Orthogonal projectors on the subspaces, ``[*batch, n, n]``.
 
     Raises:
-        ShapeError: the elements are no square matrices.
+        ShapeError: ``g`` holds no square matrices.
         ConfigurationError: k is less than one, or not less than n.
     """
     x = _check_square("g", g, k)[..., :k]
@@ -131,12 +131,12 @@ def grassmann_to_rotation(
     Rows are NaN where an entry is more than .01 away from the nearest orthogonal projector of rank k, or not finite.
 
     Args:
-        projector: orthogonal projectors on the subspaces. Of a basis x of orthonormal columns it is ``x @ x.mT``.
+        projector: orthogonal projectors on the subspaces, ``x @ x.mT`` for a basis x of orthonormal columns.
         k: see `grassmann_from_rotation`.
         generator: see `stiefel_to_rotation`.
 
     Raises:
-        ShapeError: the projectors are no square matrices.
+        ShapeError: ``projector`` holds no square matrices.
         ConfigurationError: k is less than one, or not less than n.
     """
     projector = _check_square("projector", projector, k)
@@ -160,7 +160,7 @@ def spd_from_linear(a: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n
         a: matrices of positive determinant, ``[*batch, n, n]``.
 
     Raises:
-        ShapeError: the elements are no square matrices.
+        ShapeError: ``a`` holds no square matrices.
     """
     a = _check_square("a", a)
     return a @ a.mT
@@ -177,7 +177,7 @@ def spd_to_linear(p: Float[Tensor, "*batch n n"], generator: torch.Generator | N
         generator: random numbers of the rotations that A is multiplied by; ``None`` is torch's.
 
     Raises:
-        ShapeError: the elements are no square matrices.
+        ShapeError: ``p`` holds no square matrices.
     """
     p = _check_square("p", p)
 
@@ -194,7 +194,7 @@ def spd_to_linear(p: Float[Tensor, "*batch n n"], generator: torch.Generator | N
 
 
 def complete_frame(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """The rotations that begin with the orthonormalised columns of x ``[*batch, n, k]``, by QR of random others."""
+    """Rotations that begin with the orthonormalised columns of x ``[*batch, n, k]``, completed at random by QR."""
     n, k = x.shape[-2:]
     size = x.detach().abs().amax(-2, keepdim=True)
     x = torch.where(torch.isfinite(size) & (size > 0), x / size, torch.nan)
@@ -208,7 +208,7 @@ def complete_frame(x: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def _check_square(name: str, x: Tensor, k: int | None = None) -> Tensor:
-    """Matrices ``[*batch, n, n]``, of which k columns are asked for."""
+    """Check matrices ``[*batch, n, n]``, and that k is less than n."""
     x = check_tensor(name, x)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2] or x.shape[-1] < 2:
         raise ShapeError(f"{name}: expected matrices [*batch, n, n] with n of at least 2, got {list(x.shape)}")
@@ -218,7 +218,7 @@ def _check_square(name: str, x: Tensor, k: int | None = None) -> Tensor:
 
 
 def _check_tall(name: str, x: Tensor) -> Tensor:
-    """Matrices ``[*batch, n, k]`` with k < n."""
+    """Check matrices ``[*batch, n, k]`` with k < n."""
     x = check_tensor(name, x)
     if x.ndim < 2 or not 0 < x.shape[-1] < x.shape[-2]:
         raise ShapeError(f"{name}: expected frames [*batch, n, k] with k less than n, got {list(x.shape)}")

@@ -57,7 +57,7 @@ class InhomogeneousGroup(LieGroup):
     r"""A linear group L of R^n together with the translations: maps x -> A x + b, elements ``[A | b]``, ``[n, n + 1]``.
 
     The product is :math:`(A_1 A_2,\; A_1 b_2 + b_1)`; the exponential of (Y, z) is
-    :math:`(e^Y,\; \varphi_1(Y) z)`. Basis: that of L, then the translations.
+    :math:`(e^Y,\; \varphi_1(Y) z)`. Basis: the basis of L, then the translations.
 
     Args:
         linear: the group L, in its natural basis.
@@ -100,16 +100,14 @@ class InhomogeneousGroup(LieGroup):
         return g[..., : self.size], g[..., self.size]
 
     def join(self, a: Tensor, b: Tensor) -> Tensor:
-        """The element ``x -> a x + b``; batches broadcast.
-
-        That a is in the linear group is not checked.
+        """The element ``x -> a x + b``, with a not checked to be in the linear group; batches broadcast.
 
         Args:
             a: matrices ``[*batch, n, n]``.
             b: translations ``[*batch, n]``.
 
         Raises:
-            ShapeError: other shapes, or batches that do not broadcast.
+            ShapeError: a or b has another shape, or batches do not broadcast.
         """
         try:
             batch = broadcast_shapes(a.shape[:-2], b.shape[:-1])
@@ -130,7 +128,7 @@ class InhomogeneousGroup(LieGroup):
     def from_homogeneous(self, matrix: Float[Tensor, "*batch k k"]) -> Tensor:
         """The element of a matrix ``[[A, b], [0, 1]]``, the inverse of `homogeneous`.
 
-        NaN where A is not in the linear group, as a reflection in that of SE(n), or the last row is not (0, ..., 0, 1).
+        NaN where A is not in the linear group, such as a reflection for SE(n), or the last row is not (0, ..., 0, 1).
         Small errors of A stay as they are, see `project`.
 
         Raises:
@@ -180,11 +178,11 @@ class InhomogeneousGroup(LieGroup):
         return concatenate([y, self._translation_log(y, a, b)])
 
     def _translation_log(self, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """z with phi_1(Y) z = b, for A = e^Y; NaN where rounding leaves nothing of it."""
+        """z with phi_1(Y) z = b, for A = e^Y; NaN where rounding leaves no correct digit."""
         return self._kernel.translation_log(self.linear._tangent(y), a, b)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """Ad_A and A on the diagonal; below, minus the linear part's images applied to b."""
+        """The matrix with Ad_A and A on the diagonal, and minus the images of b under the linear algebra below."""
         a, b = self._split(g)
         ad = self.linear._adjoint(a)
         return block_lower(ad, self._adjoint_corner(a, b, ad), a)
@@ -230,7 +228,7 @@ class SE(InhomogeneousGroup):
     linear: SO
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        self._closed = _CLOSED.get(n)
+        self._closed = _CLOSED_FORMS.get(n)
         super().__init__(SO(n), scale)
 
     def _inverse(self, g: Tensor) -> Tensor:
@@ -271,7 +269,7 @@ class _ClosedForms(ABC):
 
     @abstractmethod
     def exp(self, y: Sequence[Tensor], z: Sequence[Tensor]) -> Rows:
-        """``[R | b]`` of a rotation y and a translation z of the algebra."""
+        """``[R | b]`` for a rotation vector y and a translation vector z of the algebra."""
 
     @abstractmethod
     def translation_log(self, y: Sequence[Tensor], a: Rows, b: Sequence[Tensor]) -> list[Tensor]:
@@ -279,7 +277,7 @@ class _ClosedForms(ABC):
 
     @abstractmethod
     def adjoint(self, a: Rows, b: Sequence[Tensor]) -> Rows:
-        """Ad_A and A on the diagonal; below, in column j, minus the matrix of Ad_A e_j applied to b."""
+        """The matrix with Ad_A and A on the diagonal; column j below is minus the matrix of Ad_A e_j applied to b."""
 
 
 class _PlaneMotions(_ClosedForms):
@@ -312,7 +310,7 @@ class _SpaceMotions(_ClosedForms):
     def translation_log(self, y: Sequence[Tensor], a: Rows, b: Sequence[Tensor]) -> list[Tensor]:
         r"""phi_1(K)^-1 = I - K / 2 + f K^2 with f = 1 / x^2 - cot(x / 2) / (2 x), x the angle.
 
-        :math:`x \cot(x / 2) = x \sin x / (1 - \cos x)`, of which the rotation knows both.
+        :math:`x \cot(x / 2) = x \sin x / (1 - \cos x)`, whose sine and cosine the rotation gives.
         """
         square = dot(y, y)
         small = square < _COTANGENT_RADIUS
@@ -329,7 +327,7 @@ class _SpaceMotions(_ClosedForms):
         return block_lower_rows(a, list(zip(*columns, strict=True)), a)
 
 
-_CLOSED: dict[int, _ClosedForms] = {2: _PlaneMotions(), 3: _SpaceMotions()}
+_CLOSED_FORMS: dict[int, _ClosedForms] = {2: _PlaneMotions(), 3: _SpaceMotions()}
 
 
 def _left_jacobian_of_space(turn: Sequence[Tensor], shift: Sequence[Tensor]) -> Rows:

@@ -20,7 +20,7 @@ from trivgeo.groups.group import LieGroup
 from trivgeo.groups.linalg import matrix_functions, product, transform_points
 from trivgeo.groups.linalg.components import entry_rows, flatten_array, from_rows, is_small_batch
 
-_UNROLLED_CONJUGATION = 4  # rows, up to which products of entries are written out
+_MAX_UNROLLED_ROWS = 4  # rows of matrices up to which products of entries are written out in conjugations
 _MAX_MEMBER_ERROR = 2e-2  # largest distance to the nearest element, over the largest entry, far above round-off
 
 
@@ -33,9 +33,9 @@ class MatrixGroup(LieGroup):
 
     Args:
         basis: the natural basis of the algebra, ``[n, k, k]``.
-        names: names of basis elements.
+        names: names of the basis elements.
         scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
-        algebra: the algebra of the basis, where it is known; found from commutators otherwise.
+        algebra: the algebra of the basis, if known; by default found from commutators.
 
     Raises:
         AlgebraError: a commutator leaves the span of the basis, or the basis is dependent.
@@ -70,9 +70,7 @@ class MatrixGroup(LieGroup):
         return self._on_vectors(self._scaled_tangent, self.check_vectors(v))
 
     def vee(self, matrix: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch n"]:
-        """Return the algebra vectors ``[*batch, dim]`` of a ``matrix``, ``[*batch, k, k]``, or of its projection on
-        the algebra.
-        """
+        """Return the algebra vectors ``[*batch, dim]`` of a ``matrix`` ``[*batch, k, k]``, projected on the algebra."""
         return self._on_elements(self._scaled_coordinates, self.check_elements(matrix, "matrix"))
 
     @final
@@ -102,14 +100,14 @@ class MatrixGroup(LieGroup):
         return self._coordinates_of_log(self._kernel.log(g))
 
     def _coordinates_of_log(self, log: Tensor) -> Tensor:
-        """The coordinates of a matrix logarithm, NaN where that is not in the algebra."""
+        """The coordinates of a matrix logarithm, NaN where it is not in the algebra."""
         v = self._coordinates(log)
         defect = (self._tangent(v) - log).detach().abs().amax((-2, -1))
         bound = torch.finfo(log.dtype).eps ** (1 / 3)
         return torch.where((defect <= bound).unsqueeze(-1), v, torch.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """Column j: the coordinates of g e_j g^-1."""
+        """The matrix whose column j has the coordinates of g e_j g^-1."""
         k, n = self.size, self.dim
         batch = g.shape[:-2]
         left = (g @ self._side.matching(g)).reshape(*batch, k * n, k)
@@ -123,9 +121,9 @@ class MatrixGroup(LieGroup):
 
 
 def _dual(rows: Tensor) -> Tensor:
-    """The pseudo-inverse of independent rows, with zeros where it has rounding errors.
+    """The pseudo-inverse of independent rows, with zeros in place of rounding errors.
 
-    Rows are first of sizes between one and two, by powers of two, which are exact.
+    Rows are first scaled to sizes between one and two by powers of two, which are exact.
     """
     size = torch.linalg.vector_norm(rows, dim=1).log2().floor().exp2()
     dual = torch.linalg.pinv(rows / size[:, None])
@@ -133,11 +131,7 @@ def _dual(rows: Tensor) -> Tensor:
 
 
 class LinearAction(PointAction):
-    """Linear action of a matrix group on points of R^k, by matrix times vector.
-
-    Args:
-        group: group of k x k matrices.
-    """
+    """Linear action of a matrix group on points of R^k, by matrix times vector."""
 
     _is_affine = True
 
@@ -184,7 +178,7 @@ class GLPlus(MatrixGroup):
     def _project(self, g: Tensor) -> Tensor:
         """The matrix itself, NaN where the determinant is not positive."""
         size = g.detach().abs().amax((-2, -1), keepdim=True)
-        unit = g / torch.where(size > 0, size, 1.0)  # whose determinant is in range
+        unit = g / torch.where(size > 0, size, 1.0)  # scaled, its determinant is in range
         return torch.where((self._kernel.determinant(unit) > 0)[..., None, None], g, torch.nan)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
@@ -201,15 +195,12 @@ class GLPlus(MatrixGroup):
 def conjugation(g: Tensor, h: Tensor, traceless: bool = False) -> Tensor:
     """The matrix of X -> g X h on the entries of X row by row, ``[*batch, k^2, k^2]``.
 
-    Args:
-        g: ``[*batch, k, k]``.
-        h: ``[*batch, k, k]``.
-        traceless: in coordinates of matrices up to multiples of I instead, ``[*batch, k^2 - 1, k^2 - 1]``: all entries
-            but the last, which is subtracted from the diagonal ones.
+    If ``traceless``, in coordinates of matrices up to multiples of I, ``[*batch, k^2 - 1, k^2 - 1]``: all entries
+    except the last, which is subtracted from the diagonal ones.
     """
     k = g.shape[-1]
     places = [(i, j) for i in range(k) for j in range(k)]
-    if k <= _UNROLLED_CONJUGATION and not is_small_batch(g):
+    if k <= _MAX_UNROLLED_ROWS and not is_small_batch(g):
         left, right = entry_rows(g), entry_rows(h)
         rows = [[left[i][p] * right[q][j] for p, q in places] for i, j in places]
         if traceless:
@@ -237,7 +228,7 @@ def unit_determinant(matrix: Tensor) -> Tensor:
     """Return the multiple of ``matrix``, ``[*batch, k, k]``, with determinant one; NaN where none exists."""
     k = matrix.shape[-1]
     size = matrix.detach().abs().amax((-2, -1), keepdim=True)
-    matrix = matrix / torch.where(size > 0, size, 1.0)  # whose determinant is in range; the size cancels
+    matrix = matrix / torch.where(size > 0, size, 1.0)  # scaled, its determinant is in range; the size cancels
     det = matrix_functions(k).determinant(matrix)
     good = det != 0 if k % 2 else det > 0
     root = torch.where(good, det.abs(), torch.nan).pow(1.0 / k) * torch.where(det < 0, -1.0, 1.0).to(det.dtype)
@@ -245,13 +236,7 @@ def unit_determinant(matrix: Tensor) -> Tensor:
 
 
 def where_member(group: LieGroup, g: Tensor, value: Tensor) -> Tensor:
-    """Return values ``[*batch, ...]`` of elements, NaN where these are far from the group, see `LieGroup.project`.
-
-    Args:
-        group: the group.
-        g: matrices ``[*batch, *element_shape]`` that may be none of its elements.
-        value: the values, with any dimensions after those of the batch.
-    """
+    """Return values ``[*batch, ...]`` of matrices g, NaN where these are far from the group, see `LieGroup.project`."""
     g = g.detach()
     rank = len(group.element_shape)
     error = (group._project(g) - g).abs().flatten(-rank).amax(-1)
@@ -271,5 +256,5 @@ def restore_determinant(matrix: Tensor) -> Tensor:
     defect = (det.detach() - 1.0).abs()
     keep, near = defect <= noise, defect < 0.5
     root = torch.where(near, det, 1.0).pow(1.0 / k)
-    root = torch.where(keep, root - (root - 1.0).detach(), root)  # one for matrices that are kept, with its derivative
+    root = torch.where(keep, root - (root - 1.0).detach(), root)  # root one where kept, with its derivative
     return torch.where((keep | near)[..., None, None], matrix / root[..., None, None], torch.nan)

@@ -29,7 +29,7 @@ _ENTRY_SIGNS: _Signs = ((1, 1, 1, 1), (-1, 1, 1, -1), (-1, -1, 1, 1), (-1, 1, -1
 _PRODUCT_SIGNS: _Signs = ((1, -1, -1, -1), (1, 1, -1, 1), (1, 1, 1, -1), (1, -1, 1, 1))
 
 _HALF_TURN_ULPS = 64.0  # distance of an angle from a half turn, below which rounding chooses between two logarithms
-_MAX_NORM_DEFECT, _MAX_SHEAR_DEFECT = 1e-2, 1e-4  # see `are_isometries`, far above round-off
+_MAX_NORM_DEFECT, _MAX_SHEAR_DEFECT = 1e-2, 1e-4  # defects in `are_isometries`, far above round-off
 
 
 @checked
@@ -61,7 +61,7 @@ class SO(HarmonicAnalysis, MatrixGroup):
             basis[row, j, i], basis[row, i, j] = 1.0, -1.0
         self._first, self._second = [i for i, _ in pairs], [j for _, j in pairs]
         names = ("X", "Y", "Z") if n == 3 else [f"R{i + 1}{j + 1}" for i, j in pairs]
-        self._closed = _CLOSED.get(n)
+        self._closed = _CLOSED_FORMS.get(n)
         super().__init__(basis, names, scale, _rotation_algebra(n, pairs, names))
 
     def _project(self, g: Tensor) -> Tensor:
@@ -82,13 +82,13 @@ class SO(HarmonicAnalysis, MatrixGroup):
         return super()._exp(v) if self._closed is None else self._closed.exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
-        """NaN also for what is no rotation, such as 2 I, reflections and shears."""
+        """The logarithm, NaN also for matrices that are no rotations, such as 2 I, reflections and shears."""
         if self._closed is None:
             return where_rotation(g, super()._log(g), rank=1)
         return from_entries(self._log_entries(entry_rows(g), self._kernel.determinant(g.detach())))
 
     def _log_entries(self, rows: Rows, volume: Tensor) -> list[Tensor]:
-        """The entries of the logarithm of a matrix of up to four rows, given by its own and its determinant."""
+        """The entries of the logarithm of a matrix of up to four rows, from its entries and its determinant."""
         assert self._closed is not None
         numbers = [x.detach() for row in rows for x in row]
         good = are_isometries(dot(numbers, numbers), volume, self.size)
@@ -130,21 +130,21 @@ class SO(HarmonicAnalysis, MatrixGroup):
 
 
 def nearest_isometry(g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the orthogonal matrices nearest to g, ``[*batch, n, n]``, and which of them were found, ``[*batch]``."""
+    """The orthogonal matrices nearest to g, ``[*batch, n, n]``, and a mask of those found, ``[*batch]``."""
     q = polar(g)
     off = (q.mT @ q - identity_like(q)).detach().abs().amax((-2, -1))
     return q, off < 1e-3
 
 
 def random_isometry(n: int, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Orthogonal matrices distributed by Haar measure, of a normal matrix (Stewart 1980)."""
+    """Orthogonal matrices distributed by Haar measure, from normal matrices (Stewart 1980)."""
     return orthonormalized(normal((*batch, n, n), reference, generator))[0]
 
 
 def orthonormalized(x: Tensor) -> tuple[Tensor, Tensor]:
     """The columns of x ``[*batch, n, k]``, real or complex, made orthonormal in their order (Gram and Schmidt).
 
-    By QR, whose columns have arbitrary phases; the right ones make the diagonal of R positive.
+    QR gives columns up to phases; the right phases make the diagonal of R positive.
 
     Returns:
         The columns, and the distance of each column of x from the span of those before.
@@ -172,7 +172,7 @@ class _ClosedForms(ABC):
 
     @abstractmethod
     def log(self, rows: Rows) -> Sequence[Tensor]:
-        """The entries of the algebra vector of a rotation, given by its own."""
+        """The entries of the algebra vector of a rotation, from the entries of the rotation."""
 
     @abstractmethod
     def adjoint(self, g: Tensor) -> Tensor:
@@ -237,7 +237,7 @@ class _FourRotations(_ClosedForms):
         return from_rows(_between([[x * y for y in q] for x in p], _PRODUCT_SIGNS, _ENTRY_SIGNS))
 
     def log(self, rows: Rows) -> Sequence[Tensor]:
-        """The principal one: the two angles add up to the larger angle of the rotation, at most pi."""
+        """The principal logarithm: the two angles add up to the larger angle of the rotation, at most pi."""
         p, q = self._factors(rows)
         alpha, beta = (
             torch.atan2(dot(r[1:], r[1:]).sqrt(), r[0]) for r in ([x.detach() for x in p], [x.detach() for x in q])
@@ -252,7 +252,7 @@ class _FourRotations(_ClosedForms):
         return second_minors(g, [0, 0, 0, 1, 1, 2], [1, 2, 3, 2, 3, 3])
 
     def _factors(self, g: Rows) -> tuple[list[Tensor], list[Tensor]]:
-        """Multiples of the entries of p and q, of one sign: of q the longest row of the products."""
+        """Multiples of p and q, with the same sign: q is the longest row of the products."""
         rows = _between(g, _ENTRY_SIGNS, _PRODUCT_SIGNS)
         a, b, c, d = (dot(row, row) for row in ([x.detach() for x in row] for row in rows))
         choices = _Choice(a >= b, a.dtype), _Choice(c >= d, a.dtype)
@@ -261,11 +261,11 @@ class _FourRotations(_ClosedForms):
         return [dot(products, row) for products in rows], row
 
 
-_CLOSED: dict[int, _ClosedForms] = {2: _PlaneRotations(), 3: _SpaceRotations(), 4: _FourRotations()}
+_CLOSED_FORMS: dict[int, _ClosedForms] = {2: _PlaneRotations(), 3: _SpaceRotations(), 4: _FourRotations()}
 
 
 def second_minors(g: Tensor, first: list[int], second: list[int]) -> Tensor:
-    """The minors of order 2, of the rows and columns i, j of two lists: Ad of a rotation."""
+    """The minors of order 2 of the rows and columns i, j in two lists, which are Ad of a rotation."""
     top, bottom = g[..., first, :], g[..., second, :]
     return top[..., first] * bottom[..., second] - top[..., second] * bottom[..., first]
 
@@ -301,23 +301,17 @@ def _quaternion_log(w: Tensor, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor,
 
 
 def are_isometries(square: Tensor, volume: Tensor, n: int) -> Tensor:
-    r"""Which n x n matrices of these squared norms and determinants (complex: of their moduli) are isometries.
+    r"""Mask of isometries among n x n matrices of these squared norms and determinants (complex: their moduli).
 
-    With singular values s the mean of s^2 is at least :math:`(\prod s^2)^{1/n}`, and equal to it for multiples of
-    isometries alone: the second defect is a square, of differences of the s, as the first one is of their size.
+    With singular values s the mean of s^2 is at least :math:`(\prod s^2)^{1/n}`, with equality for multiples of
+    isometries alone: the second defect is quadratic in differences of the s, the first one in their size.
     """
     mean = square / n
     return ((mean - 1.0).abs() < _MAX_NORM_DEFECT) & (half_power(mean, n) - volume < _MAX_SHEAR_DEFECT)
 
 
 def where_rotation(g: Tensor, value: Tensor, rank: int = 2) -> Tensor:
-    """Return values ``[*batch, ...]`` of matrices ``[*batch, n, n]``, NaN where these are no rotations.
-
-    Args:
-        g: the matrices.
-        value: the values, with ``rank`` dimensions after those of the batch.
-        rank: their number.
-    """
+    """``value [*batch, ...]``, with ``rank`` more dimensions, for matrices ``[*batch, n, n]``; NaN for no rotation."""
     g = g.detach()
     n = g.shape[-1]
     good = are_isometries(g.square().sum((-2, -1)), matrix_functions(n).determinant(g), n)
@@ -353,7 +347,7 @@ def _rotation_algebra(n: int, pairs: list[tuple[int, int]], names: tuple[str, ..
 
 
 def cross_rows(v: Sequence[Tensor]) -> Rows:
-    """Return the entries of the matrix of ``x -> v x x``, of the entries of a vector of space."""
+    """Return the entries of the matrix of ``x -> v x x``, from the entries of v."""
     x, y, z = v
     o = torch.zeros_like(x)
     return [[o, -z, y], [z, o, -x], [-y, x, o]]
@@ -398,7 +392,7 @@ def quaternion_entries(m: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 class _Choice:
-    """`torch.where` of one mask: of eager tensors by lerp, exact at weights 0 and 1, which costs them a tenth."""
+    """`torch.where` of one mask; for eager tensors by lerp, exact at weights 0 and 1, in a tenth of the time."""
 
     def __init__(self, mask: Tensor, dtype: torch.dtype) -> None:
         self.mask = mask if is_traced() else mask.to(dtype)

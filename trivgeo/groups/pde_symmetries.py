@@ -21,13 +21,12 @@ from trivgeo.groups.nilpotent import Heisenberg, Translation
 from trivgeo.groups.semidirect import Automorphism, PlaneAutomorphism, SemidirectProduct
 from trivgeo.groups.special_linear import SL
 
-# KdV: weights of T, C, X under the scaling, and [T, C] = _CENTRAL X
-_WEIGHTS = (3.0, -2.0, 1.0)
-_CENTRAL = -1.0
+_KDV_WEIGHTS = (3.0, -2.0, 1.0)  # weights of T, C, X under the scaling
+_KDV_CENTRAL = -1.0  # [T, C] = _KDV_CENTRAL X
 _SERIES_RADIUS, _NUM_TERMS = 0.5, 24  # largest argument, and terms, of the power series of phi_1
-_PHI1 = tuple(1.0 / math.factorial(k + 1) for k in range(_NUM_TERMS))
+_PHI1_SERIES = tuple(1.0 / math.factorial(k + 1) for k in range(_NUM_TERMS))
 # (phi_1(s) - phi_1(-2 s)) / (3 s) - (phi_1(3 s) - phi_1(s)) / (2 s)
-_DIFFERENCE = tuple(
+_DIFFERENCE_SERIES = tuple(
     ((1.0 - (-2.0) ** k) / 3.0 - (3.0**k - 1.0) / 2.0) / math.factorial(k + 1) for k in range(1, _NUM_TERMS + 1)
 )
 
@@ -103,7 +102,7 @@ class BurgersSymmetry(SemidirectProduct):
 
 
 class _ProjectiveTimeAction(JetAction):
-    """What the symmetry groups with SL(2, R) on time share: the denominator and the motion of (x, t)."""
+    """The denominator and the motion of (x, t) of symmetry groups with SL(2, R) on time."""
 
     def __init__(self, group: SemidirectProduct) -> None:
         super().__init__(group, (2, 3))
@@ -137,7 +136,7 @@ class _HeatAction(_ProjectiveTimeAction):
         return torch.stack([x1 + shift, t1, x[..., 2] * d.abs().sqrt() * exponent.exp()], -1)
 
     def fibre_order(self, g: Tensor, jets: Tensor) -> Tensor:
-        """u exp of the quadratic in x that the exponent is at one time; common factors are left out."""
+        """u times exp of a quadratic function of x, the exponent at one time; common factors are left out."""
         self._lift(g, jets)
         d = g[..., 2] * jets[..., 0, 1] + g[..., 3]
         quarter = self._quarter / torch.where(d == 0, 1.0, d)
@@ -177,14 +176,14 @@ class KdVSymmetry(SemidirectProduct):
 
     def __init__(self, scale: Scale = None) -> None:
         super().__init__(
-            Translation(1), Heisenberg(1, _CENTRAL), _ScalingAutomorphism(), scale, names=("S", "T", "C", "X")
+            Translation(1), Heisenberg(1, _KDV_CENTRAL), _ScalingAutomorphism(), scale, names=("S", "T", "C", "X")
         )
 
     def __repr__(self) -> str:
         return "KdVSymmetry()"
 
     def _log_modular(self, g: Tensor) -> Tensor:
-        return -sum(_WEIGHTS) * g[..., 0]
+        return -sum(_KDV_WEIGHTS) * g[..., 0]
 
     def action(self) -> JetAction:
         """The action on jets (x, t, u) or points (x, t), defined everywhere."""
@@ -198,34 +197,34 @@ class _ScalingAutomorphism(Automorphism):
     """
 
     def apply(self, h: Tensor, n: Tensor) -> Tensor:
-        """Each coordinate times e^(weight s)."""
-        return from_entries([(w * h[..., 0]).exp() * x for w, x in zip(_WEIGHTS, last_entries(n), strict=True)])
+        """Multiply each coordinate by e^(weight s)."""
+        return from_entries([(w * h[..., 0]).exp() * x for w, x in zip(_KDV_WEIGHTS, last_entries(n), strict=True)])
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        """phi_1 of each weight; X gains kappa / 2 times a difference of divided differences."""
+        """Multiply by phi_1 of each weight; X gains kappa / 2 times a difference of divided differences."""
         factors, mixed = self._factors(y[..., 0])
         t, c, x = last_entries(z)
-        product = (0.5 * _CENTRAL) * t * c
+        product = (0.5 * _KDV_CENTRAL) * t * c
         return from_entries([factors[0] * t, factors[1] * c, factors[2] * x + mixed * product])
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """The inverse; phi_1 has no real zero."""
+        """Invert `exp`; phi_1 has no real zero."""
         factors, mixed = self._factors(y[..., 0])
         t, c, x = last_entries(n)
         t, c = t / factors[0], c / factors[1]
-        product = (0.5 * _CENTRAL) * t * c
+        product = (0.5 * _KDV_CENTRAL) * t * c
         return from_entries([t, c, (x - mixed * product) / factors[2]])
 
     def _factors(self, s: Tensor) -> tuple[list[Tensor], Tensor]:
         small = s.abs() < _SERIES_RADIUS
         near, far = torch.where(small, s, 0.0), torch.where(small, 1.0, s)
         values, fars = [], []
-        for w in _WEIGHTS:
+        for w in _KDV_WEIGHTS:
             fars.append(torch.expm1(w * far) / (w * far))
-            values.append(torch.where(small, polynomial(w * near, _PHI1), fars[-1]))
+            values.append(torch.where(small, polynomial(w * near, _PHI1_SERIES), fars[-1]))
         # phi_1[s, -2s] - phi_1[s, 3s]
         apart = (fars[2] - fars[1]) / (3.0 * far) - (fars[0] - fars[2]) / (2.0 * far)
-        return values, torch.where(small, polynomial(near, _DIFFERENCE), apart)
+        return values, torch.where(small, polynomial(near, _DIFFERENCE_SERIES), apart)
 
 
 class _KdVAction(JetAction):

@@ -34,7 +34,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
-        ConfigurationError: no factors, what is no group, or a factor carries a scale of its own.
+        ConfigurationError: there are no factors, a factor is no group, or carries a scale of its own.
     """
 
     def __init__(self, *factors: LieGroup | Sequence[LieGroup], scale: Scale = None) -> None:
@@ -72,7 +72,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         return math.prod(factor.num_components for factor in self.factors)
 
     def split(self, g: Tensor) -> tuple[Tensor, ...]:
-        """Split elements g into those of the factors, each ``[*batch, *element_shape]`` of its group."""
+        """Split elements g into elements of the factors, each ``[*batch, *element_shape]`` of its group."""
         g = self.check_elements(g)
         parts = zip(self._runs, self._split(g), strict=True)
         return tuple(x for (group, _), part in parts for x in part.unbind(part.ndim - len(group.element_shape) - 1))
@@ -90,7 +90,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         """The element with the given factors; batches broadcast.
 
         Raises:
-            ConfigurationError: the number of parts is not that of the factors.
+            ConfigurationError: the number of parts is not the number of factors.
             ShapeError: a part is not an element of its group.
         """
         if len(parts) != len(self.factors):
@@ -109,7 +109,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         return torch.cat([p.expand(*batch, -1) for p in flat], -1)
 
     def _each(self, f: Callable[..., Tensor], *parts: tuple[Tensor, ...]) -> list[Tensor]:
-        """``f`` of each run's group and parts."""
+        """``f`` evaluated for each run of equal factors on its parts."""
         return [f(group, *rest) for (group, _), *rest in zip(self._runs, *parts, strict=True)]
 
     def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
@@ -178,7 +178,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         return math.fsum(known) if len(known) == len(self.factors) else None
 
     def _natural_representation(self) -> Tensor | None:
-        """The direct sum of those of the factors."""
+        """The direct sum of the representations of the factors."""
         blocks = [f._natural_representation() if isinstance(f, HarmonicAnalysis) else None for f in self.factors]
         known = [block for block in blocks if block is not None]
         if len(known) < len(self.factors):
@@ -193,7 +193,7 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         return total
 
     def action(self) -> PointAction:
-        """Return the action of each factor on its own coordinates of a point, the coordinates one after the other."""
+        """Return the action in which each factor moves its own coordinates of a point, one factor after the other."""
         return _ProductAction(self, [(group.action(), count) for group, count in self._runs])
 
 
@@ -218,7 +218,7 @@ LieGroup._direct_power = _direct_power
 
 
 class _ProductAction(PointAction):
-    """The denominator is the product of the factors' denominators.
+    """The action of each factor on its own coordinates, with the product of the denominators as denominator.
 
     With several local factors it vanishes where the action is not defined, but pieces of the domain on which two
     denominators have flipped share its sign.
@@ -238,7 +238,7 @@ class _ProductAction(PointAction):
         super().__init__(group, (sum(self._sizes),))
 
     def _parts(self, g: Tensor, x: Tensor) -> Iterator[tuple[PointAction, Tensor, Tensor]]:
-        """Each run's action, elements ``[*batch, count, 1, *element_shape]`` and points ``[*batch, count, p, n]``."""
+        """Action, elements ``[*batch, count, 1, *element_shape]``, points ``[*batch, count, p, n]`` of each run."""
         runs = zip(self._actions, self._counts, self._product._split(g), x.split(self._sizes, -1), strict=True)
         for action, count, part, points in runs:
             copies = part.ndim - len(action.group.element_shape) - 1

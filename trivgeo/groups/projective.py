@@ -57,7 +57,7 @@ class Projective(MatrixGroup):
     def from_matrix(self, matrix: Tensor) -> Tensor:
         """The element of any homography matrix ``[*batch, n + 1, n + 1]``, scaled to determinant one.
 
-        NaN where that cannot be: determinant zero, or negative for odd n (the map reverses orientation).
+        NaN for determinant zero, and for a negative one if n is odd (the map reverses orientation).
 
         Raises:
             ShapeError: the matrices have the wrong size.
@@ -73,12 +73,12 @@ class Projective(MatrixGroup):
         return self._kernel.inverse(g, unimodular=True)
 
     def _coordinates(self, matrix: Tensor) -> Tensor:
-        """Off the diagonal the entries; on it their differences to the last."""
+        """The entries off the diagonal, and the differences of diagonal entries from the last one."""
         entries = flatten_array(matrix)
         return entries[..., :-1] - entries[..., -1:] * self._diagonal.matching(matrix)
 
     def _tangent(self, v: Tensor) -> Tensor:
-        """The coordinates as entries, the last one zero, and the trace taken off."""
+        """The matrix with the coordinates as entries and the last entry zero, made trace-free."""
         matrix = torch.nn.functional.pad(v, (0, 1)).unflatten(-1, self._element_shape)
         return add_to_diagonal(matrix, -matrix.diagonal(dim1=-2, dim2=-1).mean(-1))
 

@@ -24,7 +24,7 @@ class ReflectionGroup(LieGroup):
     """A group of isometries with two components: those that keep the orientation, and their products with a reflection.
 
     Attributes:
-        component: that of the identity, in its natural basis.
+        component: the component of the identity, in its natural basis.
         size: dimension n of the space.
     """
 
@@ -38,8 +38,8 @@ class ReflectionGroup(LieGroup):
 
         Args:
             batch: the batch shape.
-            dtype: of the elements; default torch's.
-            device: of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
         """
         identity = self.identity(*batch, dtype=dtype, device=device)
         signs = torch.ones(self.element_shape, dtype=identity.dtype, device=identity.device)
@@ -47,7 +47,7 @@ class ReflectionGroup(LieGroup):
         return identity * signs
 
     def is_proper(self, g: Tensor) -> Bool[Tensor, "*batch"]:
-        """Return whether elements g, ``[*batch, *element_shape]``, keep the orientation; false for NaN."""
+        """Return True for elements g, ``[*batch, *element_shape]``, that keep the orientation; false for NaN."""
         linear = self.check_elements(g)[..., : self.size]
         return is_proper(linear) & torch.isfinite(linear).all((-2, -1))
 
@@ -55,7 +55,7 @@ class ReflectionGroup(LieGroup):
         return self.component._exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
-        """NaN for what does not keep the orientation, as the logarithm of the component is."""
+        """The logarithm in the component, NaN for elements that do not keep the orientation."""
         return self.component._log(g)
 
 
@@ -75,7 +75,7 @@ class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
         scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Attributes:
-        component: that of the identity, `SO` (n) in its natural basis.
+        component: the component of the identity, `SO` (n) in its natural basis.
 
     Raises:
         ConfigurationError: n < 2.
@@ -117,7 +117,7 @@ class O(ReflectionGroup, HarmonicAnalysis, MatrixGroup):  # noqa: E742
         return g.mT
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """The minors of order 2: the determinant for n = 2, and that times g for n = 3."""
+        """The minors of order 2: the determinant for n = 2, the determinant times g for n = 3."""
         return second_minors(g, self.component._first, self.component._second)
 
     def _coadjoint(self, g: Tensor, y: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class E(ReflectionGroup, InhomogeneousGroup):
         scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Attributes:
-        component: that of the identity, `SE` (n) in its natural basis.
+        component: the component of the identity, `SE` (n) in its natural basis.
 
     Raises:
         ConfigurationError: n < 2.

@@ -39,7 +39,7 @@ def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*ba
         Rotation matrices ``[*batch, 3, 3]``.
 
     Raises:
-        ShapeError: no four numbers.
+        ShapeError: ``q`` has no four numbers in its last dimension.
 
     Example:
         >>> rotation_from_quaternion(torch.tensor([1.0, 0.0, 0.0, 1.0]))  # a quarter turn about z
@@ -48,7 +48,7 @@ def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*ba
                 [ 0.,  0.,  1.]])
     """
     q = _check_last("q", q, 4)
-    q = q / q.detach().abs().amax(-1, keepdim=True)  # whose squares are in range; the length cancels
+    q = q / q.detach().abs().amax(-1, keepdim=True)  # scaled, its squares are in range; the length cancels
     w, x, y, z = q.unbind(-1)
     double = 2.0 / (q * q).sum(-1)
     rows = [
@@ -63,7 +63,7 @@ def rotation_from_quaternion(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*ba
 def rotation_to_quaternion(r: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
     """Return the unit quaternions (w, x, y, z), scalar first, of rotations; of the two, the one with w >= 0.
 
-    Accurate at every angle; at a half turn, where w = 0, one of the two.
+    Accurate at every angle; at a half turn, where w = 0, either of the two.
 
     Args:
         r: rotation matrices ``[*batch, 3, 3]``.
@@ -72,7 +72,7 @@ def rotation_to_quaternion(r: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*ba
         Quaternions ``[*batch, 4]``; NaN for other matrices, such as a reflection, see `LieGroup.project`.
 
     Raises:
-        ShapeError: no matrices 3 x 3.
+        ShapeError: ``r`` holds no 3 x 3 matrices.
     """
     r = _check_rotations(r)
     q = torch.stack(quaternion(r), -1)
@@ -85,12 +85,12 @@ def rotation_from_euler(angles: Float[Tensor, "*batch 3"], axes: str = "xyz") ->
 
     Args:
         angles: one for each axis.
-        axes: three of ``x``, ``y``, ``z``, neighbours different: about the fixed axes of space. In capitals: about
-            the axes that turn with the body. The convention of ``scipy.spatial.transform.Rotation``.
+        axes: three of ``x``, ``y``, ``z``, neighbours different. Lower case: fixed axes of space; capitals:
+            axes that turn with the body. The convention of ``scipy.spatial.transform.Rotation``.
 
     Raises:
-        ConfigurationError: other axes.
-        ShapeError: no three angles.
+        ConfigurationError: ``axes`` are no such letters.
+        ShapeError: ``angles`` has no three numbers in its last dimension.
     """
     order, fixed = _check_axes(axes)
     angles = _check_last("angles", angles, 3)
@@ -104,17 +104,17 @@ def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Floa
     r"""Three angles in radians about three axes, the inverse of `rotation_from_euler`, whose conventions hold.
 
     The first and the third are in :math:`[-\pi, \pi]`, the second in :math:`[-\pi/2, \pi/2]` for three different axes
-    and in :math:`[0, \pi]` for others. Within rounding of an end of the range of the second (gimbal lock) the other
-    two are not determined one by one: the third is set to zero, and derivatives there mean nothing. NaN for what is no
-    rotation. By the quaternion (Bernardes and Viollet 2022).
+    and in :math:`[0, \pi]` for others. Within rounding of an end of the range of the second (gimbal lock) only the sum
+    or difference of the other two is determined: the third is set to zero, and derivatives there mean nothing. NaN for
+    matrices that are no rotations. Computed by the quaternion (Bernardes and Viollet 2022).
 
     Args:
         r: rotations.
         axes: three letters such as ``"xyz"``, see `rotation_from_euler`.
 
     Raises:
-        ConfigurationError: other axes.
-        ShapeError: no matrices 3 x 3.
+        ConfigurationError: ``axes`` are no three such letters.
+        ShapeError: ``r`` holds no 3 x 3 matrices.
     """
     order, fixed = _check_axes(axes)
     r = _check_rotations(r)
@@ -130,7 +130,7 @@ def rotation_to_euler(r: Float[Tensor, "*batch 3 3"], axes: str = "xyz") -> Floa
     half_sum, half_difference = torch.atan2(b, a), torch.atan2(d, c)
     lock = _GIMBAL_LOCK_ULPS * torch.finfo(r.dtype).eps
     low, high = middle <= lock, middle >= math.pi - lock
-    # locked: only the sum, or the difference, of the outer angles is known, and the third of the caller is zero
+    # locked: only the sum, or the difference, of the outer angles is known, and the third is set to zero
     first, last = half_sum - half_difference, half_sum + half_difference
     if fixed:
         first = torch.where(low, 2.0 * half_sum, torch.where(high, -2.0 * half_difference, first))
@@ -156,7 +156,7 @@ def _check_axes(axes: str) -> tuple[tuple[int, int, int], bool]:
 
 
 def _check_rotations(r: Tensor) -> Tensor:
-    """Matrices ``[*batch, 3, 3]``, NaN where they are no rotations."""
+    """Check matrices ``[*batch, 3, 3]``, and replace those that are no rotations by NaN."""
     r = check_tensor("r", r)
     if r.ndim < 2 or r.shape[-2:] != (3, 3):
         raise ShapeError(f"r: expected rotations [*batch, 3, 3], got {list(r.shape)}")

@@ -29,8 +29,8 @@ from trivgeo.groups.nilpotent import NilpotentGroup
 
 __all__ = ["Automorphism", "LinearAutomorphism", "PlaneAutomorphism", "SemidirectProduct"]
 
-_NUM_CHECKED = 3  # random elements at which a representation is checked
-_MAX_DEFECT = 1e-8  # relative error of a representation there
+_NUM_CHECKED_ELEMENTS = 3  # random elements at which a representation is checked
+_MAX_REPRESENTATION_DEFECT = 1e-8  # relative error of a representation at these elements
 
 
 @checked(
@@ -67,8 +67,7 @@ class Automorphism(Described, ABC):
 
     @abstractmethod
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """Return the vectors z with ``exp(y, z) = n``, ``[*batch, N.dim]``; NaN where rounding leaves no correct
-        digit.
+        """Return the vectors z with ``exp(y, z) = n``, ``[*batch, N.dim]``; NaN where no digit would be correct.
 
         Args:
             y: vectors ``[*batch, H.dim]`` of H.
@@ -93,7 +92,7 @@ class LinearAutomorphism(Automorphism):
     Raises:
         ConfigurationError: the ideal has more than two steps.
         ShapeError: the representation changes the number of coordinates.
-        AlgebraError: it is no representation: not linear, or not multiplicative.
+        AlgebraError: the representation is not linear, or not multiplicative.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class LinearAutomorphism(Automorphism):
         return phi1(self._generator(y, z), z)
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """The solution of a linear system; for an ideal of two steps with a correction, exact since it is central."""
+        """Solve a linear system; an ideal of two steps adds a correction, which is exact since it is central."""
         d = torch.einsum("...i,ikj->...kj", y, self._derivations.matching(y))
         eye = torch.eye(d.shape[-1], dtype=d.dtype, device=d.device)
         matrix = torch.stack([phi1(d, column) for column in eye], -1)
@@ -160,7 +159,7 @@ class PlaneAutomorphism(Automorphism):
         return y[0] * q - y[1] * p, -y[2] * q - y[0] * p
 
     def exp(self, y: Tensor, z: Tensor) -> Tensor:
-        """On (q, p) the map is c1 + c2 D; the centre gains kappa/2 c3 omega((q, p), D (q, p))."""
+        """Apply c1 + c2 D to (q, p); the centre gains kappa/2 c3 omega((q, p), D (q, p))."""
         entries = last_entries(y)
         _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
         q, p, *centre = last_entries(z)
@@ -171,7 +170,7 @@ class PlaneAutomorphism(Automorphism):
         return from_entries(new)
 
     def log(self, y: Tensor, n: Tensor) -> Tensor:
-        """On (q, p) the map is (c1 - c2 D) / (2 c2), since c1^2 - c2^2 D^2 = 2 c2."""
+        """Apply (c1 - c2 D) / (2 c2) to (q, p), since c1^2 - c2^2 D^2 = 2 c2."""
         entries = last_entries(y)
         _, c1, c2, c3 = stumpff(entries[0] * entries[0] + entries[1] * entries[2])
         nq, np, *centre = last_entries(n)
@@ -191,7 +190,7 @@ class SemidirectProduct(LieGroup):
     r"""The group of pairs with :math:`g = \exp_N(n)\, h` and :math:`h\, n\, h^{-1} = \rho(h) n`.
 
     An element is one flat vector: the entries of h, then the exponential coordinates n. The product is
-    :math:`(h_1 h_2,\; n_1 \cdot \rho(h_1) n_2)` and the basis is that of H followed by that of N.
+    :math:`(h_1 h_2,\; n_1 \cdot \rho(h_1) n_2)` and the basis is the basis of H followed by the basis of N.
 
     Args:
         complement: the group H.
@@ -203,8 +202,8 @@ class SemidirectProduct(LieGroup):
 
     Raises:
         ConfigurationError: a factor carries a scale of its own, or the ideal has too many steps.
-        AlgebraError: it is no representation, or does not act by automorphisms (its derivative breaks the Jacobi
-            identity).
+        AlgebraError: ``automorphism`` is no representation, or does not act by automorphisms (its derivative breaks the
+            Jacobi identity).
     """
 
     def __init__(
@@ -308,12 +307,12 @@ class SemidirectProduct(LieGroup):
         return torch.stack([self.automorphism.apply(h, column) for column in eye], -1)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """Ad of exp(n) h: the complement's Ad, rho, and below the diagonal exp(ad_n) of the complement's image."""
+        """The matrix with Ad_h and rho on the diagonal; below, exp(ad_n) of the complement's image."""
         h, n = self._split(g)
         ad_h = self.complement._adjoint(h)
         rho = self._rho(h)
         ad_n = self.ideal._natural_algebra.ad(n)
-        # [n, Y_j] = -D(e_j) n; then sum_k ad_n^k / (k + 1)! of it
+        # [n, Y_j] = -D(e_j) n, to which sum_k ad_n^k / (k + 1)! is applied
         term = -torch.einsum("jab,...b->...aj", self._derivations.matching(g), n)
         lower = term
         for k in range(1, self.ideal.step):
@@ -327,8 +326,10 @@ def _check_representation(
 ) -> None:
     """Check linearity and multiplicativity at random elements near the identity."""
     generator = torch.Generator().manual_seed(0)
-    g, h = (complement.random(_NUM_CHECKED, std=0.1, generator=generator, dtype=torch.float64) for _ in range(2))
-    n, m = normal((2, _NUM_CHECKED, ideal.dim), g, generator)
+    g, h = (
+        complement.random(_NUM_CHECKED_ELEMENTS, std=0.1, generator=generator, dtype=torch.float64) for _ in range(2)
+    )
+    n, m = normal((2, _NUM_CHECKED_ELEMENTS, ideal.dim), g, generator)
     image = representation(g, n)
     if image.shape != n.shape:
         raise ShapeError(f"representation: expected {[ideal.dim]} coordinates, got {list(image.shape[1:])}")
@@ -341,14 +342,14 @@ def _check_representation(
         ),
     ):
         defect = float((left - right).abs().max() / left.abs().max().clamp(min=1e-300))
-        if not defect < _MAX_DEFECT:
+        if not defect < _MAX_REPRESENTATION_DEFECT:
             raise AlgebraError(f"representation: expected {what}, got a relative defect of {defect:.2g}")
 
 
 def derivations_of(
     complement: LieGroup, ideal: NilpotentGroup, representation: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """``[H.dim, N.dim, N.dim]``: the derivative of the representation at the identity, by forward mode."""
+    """The derivative of the representation at the identity, ``[H.dim, N.dim, N.dim]``, by forward mode."""
     zero = torch.zeros(complement.dim, dtype=torch.float64)
     eye = torch.eye(ideal.dim, dtype=torch.float64)
 

@@ -34,15 +34,15 @@ from trivgeo.groups.matrix import MatrixGroup
 from trivgeo.groups.orthogonal import SO, where_rotation
 
 _BERNOULLI_RADIUS = 1.0  # largest |z|^2 of the series of z / (e^z - 1)
-_BERNOULLI = (1.0, *((-1.0) ** k * c for k, c in enumerate(COTANGENT_SERIES)))  # B_2k / (2k)!
+_BERNOULLI = (1.0, *((-1.0) ** k * c for k, c in enumerate(COTANGENT_SERIES)))  # numbers B_2k / (2k)!
 
 
 @final
 class ScaledRotations(MatrixGroup):
     r"""R+ x SO(n), matrices s R, ``[*batch, n, n]``.
 
-    Natural basis: that of `SO`, then the unit matrix, along which the coordinate is log s. Closed forms and logarithm
-    are those of `SO`.
+    Natural basis: the basis of `SO`, then the unit matrix, along which the coordinate is log s. Closed forms and
+    logarithms exist where `SO` has them.
 
     Args:
         n: the dimension of the space.
@@ -101,7 +101,7 @@ class ScaledRotations(MatrixGroup):
         return torch.nn.functional.pad(turned, (0, 1, 0, 1)) + _last_diagonal(self.dim, g)
 
     def _project(self, g: Tensor) -> Tensor:
-        """The nearest one; by the rotation of norm one, since Newton's iteration takes long to reach it from others."""
+        """The nearest element, by the rotation scaled to norm one, which Newton's iteration reaches fast from there."""
         r = self.rotations._project(self._split(g)[0])
         return r * ((r * g).sum((-2, -1)) / self.size)[..., None, None]
 
@@ -148,7 +148,7 @@ class Similarity(InhomogeneousGroup):
     ) -> Tensor:
         """The element x -> scale rotation x + translation; batches broadcast.
 
-        NaN where a scale is not positive, or a rotation is none, such as a reflection.
+        NaN where a scale is not positive, or ``rotation`` is no rotation (a reflection).
 
         Raises:
             ShapeError: a part has the wrong shape, or batches do not broadcast.
@@ -204,7 +204,7 @@ class Similarity(InhomogeneousGroup):
             return from_entries([u * p - w * q, w * p + u * q])
         *turn, growth = last_entries(y)
         p, q, r = phi = _phi1_of_space(turn, growth)
-        # on the plane that turns phi_1 is the complex number u + i x q, x the angle, and on the axis p
+        # on the plane that turns, phi_1 is the complex number u + i x q, x the angle, and on the axis p
         square = dot(turn, turn)
         u = p - square * r
         modulus = u * u + square * q * q
@@ -216,9 +216,9 @@ class Similarity(InhomogeneousGroup):
 
 
 def _exp_of_plane(y: Tensor, b: Tensor) -> Tensor:
-    r"""With complex numbers, z = growth + i turn: :math:`e^z`, and :math:`\varphi_1(z) = (e^z - 1) / z` times b.
+    r"""The complex numbers :math:`e^z`, and :math:`\varphi_1(z) = (e^z - 1) / z` times b, for z = growth + i turn.
 
-    Near zero the latter by its series, for the sake of derivatives.
+    Near zero :math:`\varphi_1` is a series, for the sake of derivatives.
     """
     turn, growth = last_entries(y)
     half = 0.5 * turn
@@ -272,8 +272,8 @@ def _applied(coefficients: Coefficients, turn: Sequence[Tensor], z: Sequence[Ten
 def _phi1_of_space(turn: Sequence[Tensor], growth: Tensor) -> Coefficients:
     r""":math:`\varphi_1(s I + K) = a I + b K + c K^2`, s the growth, K the cross matrix of a rotation vector.
 
-    From :math:`(s I + K)\, \varphi_1 = e^s (I + c_1 K + c_2 K^2) - I` and :math:`K^3 = -x^2 K`, x the angle; near zero,
-    where that divides by little, by the power series.
+    It solves :math:`(s I + K)\, \varphi_1 = e^s (I + c_1 K + c_2 K^2) - I` with :math:`K^3 = -x^2 K`, x the angle; near
+    zero, where that divides by little, it is a power series.
     """
     square = dot(turn, turn)
     size = growth * growth + square

@@ -15,7 +15,7 @@ from trivgeo.groups.linalg.components import Rows, dot, entry_rows, from_entries
 from trivgeo.groups.linalg.size_two import exp_entries
 from trivgeo.groups.matrix import MatrixGroup, matrix_units, restore_determinant
 
-_MAX_DETERMINANT_ERROR = 1e-2  # over the largest determinant of a matrix of this norm; far above round-off
+_MAX_DETERMINANT_ERROR = 1e-2  # error over the largest determinant of a matrix of this norm; far above round-off
 
 
 @checked
@@ -59,7 +59,7 @@ class SL(MatrixGroup):
         return self._closed.exp(v) if self._closed is not None else super()._exp(v)
 
     def _log(self, g: Tensor) -> Tensor:
-        """NaN also where the determinant is not one: 2 I has no logarithm here."""
+        """The logarithm, NaN also where the determinant is not one: 2 I has no logarithm here."""
         free = g.detach()
         off = (abs_det(free) - 1.0).abs()
         if self._closed is None:

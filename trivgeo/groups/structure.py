@@ -3,7 +3,7 @@ r"""Structure theory of real Lie algebras: series, centre, radical, nilradical, 
 The theory is written once, over a ground field, see `trivgeo.groups.ground_fields`: subspaces are matrices of rows,
 ``[k, n]``. Algebras whose constants look rational are decomposed exactly, where python-flint is installed; for others
 ranks are decided in floating point, in a basis in which constants are near one, and functions that need a
-decomposition to exist say so when it is not found.
+decomposition to exist raise an error if it is not found.
 
 Sources: W. A. de Graaf, Lie Algebras: Theory and Algorithms (2000), sections 2.2, 2.3, 3.2, 4.13; D. Rand,
 P. Winternitz and H. Zassenhaus, Linear Algebra Appl. 109 (1988); G. D. Mostow, Amer. J. Math. 78 (1956); for algebras
@@ -28,7 +28,7 @@ from trivgeo.errors import AlgebraError
 from trivgeo.groups.algebra import LieAlgebra, balanced
 from trivgeo.groups.ground_fields import RATIONALS, REALS, Array, GroundField, Rationals, Rows, has_flint
 
-_MAX_DENOMINATOR = 1000  # constants near a fraction with a smaller one are taken to be rational
+_MAX_DENOMINATOR = 1000  # denominator of fractions that constants near them are taken for
 _RATIONAL_TOLERANCE = 1e-12  # distance of such a constant from the fraction
 _MAX_TRIALS = 20  # random elements that are tried, each of which fails on a set of measure zero
 
@@ -37,9 +37,9 @@ _MAX_TRIALS = 20  # random elements that are tried, each of which fails on a set
 class LeviDecomposition:
     r"""A decomposition :math:`\mathfrak g = (\mathfrak s \oplus \mathfrak t) \ltimes \mathfrak n`.
 
-    Some solvable algebras do not split over their nilradical n, such as [x, a] = a, [y, b] = b, [x, y] = z. Their t
+    Some solvable algebras do not split over their nilradical n, such as [x, a] = a, [y, b] = b, [x, y] = z. Then t
     commutes with s but is no subalgebra, and ``derivations`` are the semisimple parts D of ad(x) for its rows x, which
-    commute with each other and with ad(s). With them added the algebra splits: the x - D and n span a nilpotent ideal
+    commute with each other and with ad(s). The algebra extended by them splits: the x - D and n span a nilpotent ideal
     (Malcev 1945).
 
     Attributes:
@@ -56,7 +56,7 @@ class LeviDecomposition:
 
     @property
     def complement(self) -> Tensor:
-        """Rows that span h = s + t."""
+        """Rows that span the complement h = s + t of the ideal."""
         return torch.cat([self.semisimple, self.torus])
 
 
@@ -65,8 +65,7 @@ class LieStructure(Generic[Rows]):
 
     Args:
         constants: ``[n, n, n]``, ``[e_i, e_j] = sum_k constants[i, j, k] e_k``.
-        field: the ground field.
-        size: what a bracket that is not zero measures; default the largest constant.
+        size: the expected size of a nonzero bracket; default the largest constant.
     """
 
     def __init__(self, constants: Rows, field: GroundField[Rows], size: float | None = None) -> None:
@@ -102,7 +101,7 @@ class LieStructure(Generic[Rows]):
         return LieStructure(self.field.coordinates(self.brackets(rows, rows), rows), self.field, self.size)
 
     def centralizer(self, of: Rows, inside: Rows) -> Rows:
-        """Return the elements of the subspace ``inside`` that commute with every row of another."""
+        """Return rows that span the elements of the subspace ``inside`` that commute with every row of ``of``."""
         if not len(of) or not len(inside):
             return inside
         brackets = self.brackets(inside, of).reshape(len(inside), -1)
@@ -134,7 +133,7 @@ class LieStructure(Generic[Rows]):
 
     @cached_property
     def radical(self) -> Rows:
-        """Rows that span the largest solvable ideal: what is orthogonal to [g, g] under the Killing form."""
+        """Rows that span the largest solvable ideal: the orthogonal space of [g, g] under the Killing form."""
         derived = self.bracket_span(self.everything, self.everything)
         return self.field.null_space(derived @ self.killing_form, self.size**2) if len(derived) else self.everything
 
@@ -162,7 +161,7 @@ class LieStructure(Generic[Rows]):
             found = field.row_space(field.null_space(traces, self.size) @ radical)
             if self.is_nilpotent(found):
                 return found
-        raise AlgebraError("expected a nilradical, found none")
+        raise AlgebraError(f"expected a nilradical, found none with {_MAX_TRIALS} random elements")
 
     def _random(self, rows: Rows) -> Iterator[Rows]:
         """Elements of a subspace in general position, with ever larger coordinates."""
@@ -189,7 +188,7 @@ class LieStructure(Generic[Rows]):
         pairs = list(itertools.combinations(range(r), 2))
         gamma = field.coordinates(self.brackets(x, x), field.join(x, radical))[..., :r]
         for larger, smaller in itertools.pairwise(series):
-            # y_i in a complement of the smaller ideal, with [x_i + y_i, x_j + y_j] = gamma (x + y) modulo it
+            # y_i is in a complement of the smaller ideal, with [x_i + y_i, x_j + y_j] = gamma (x + y) modulo the ideal
             layer = field.complement(smaller, larger)
             size, frame = len(layer), field.join(layer, smaller, x)
             act = field.coordinates(self.brackets(x, layer), frame)[..., :size]  # [i, b, k]
@@ -209,7 +208,7 @@ class LieStructure(Generic[Rows]):
         return field.row_space(x)
 
     def cartan_subalgebra(self) -> Rows:
-        """Return a Cartan subalgebra: where a regular element, with few coordinates if one has, is nilpotent.
+        """Return a Cartan subalgebra: the null space of powers of ad(x), for a regular x of few coordinates if any.
 
         Raises:
             AlgebraError: no element that was tried is regular.
@@ -222,14 +221,14 @@ class LieStructure(Generic[Rows]):
             found = self._fitting_null(x)
             if len(found) == regular and self.is_nilpotent(found):
                 return found
-        raise AlgebraError("expected a Cartan subalgebra, found none")
+        raise AlgebraError(f"expected a Cartan subalgebra, found none with {_MAX_TRIALS} random elements")
 
     def _fitting_null(self, x: Rows) -> Rows:
-        """The elements that powers of ad(x) annul."""
+        """The elements that powers of ad(x) map to zero."""
         ad = self.field.scaled(self.ad(x))
         space = self.field.null_space(ad)
         while True:
-            # what ad(x) maps into the space found so far: a power of it would blur its ranks
+            # elements that ad(x) maps into the space found so far: a power of ad(x) would blur its ranks
             inside = self.field.frame(space)
             relations = self.field.null_space(self.field.join(ad.T, -inside).T)
             grown = self.field.row_space(relations[:, : self.dim])
@@ -248,7 +247,7 @@ class LieStructure(Generic[Rows]):
         missing = self.dim - len(levi) - len(ideal)
         torus, derivations = self.everything[:0], None  # derivations need exact eigenvalues
         if missing:
-            # a Cartan subalgebra of what commutes with s in the radical holds a complement, in its centre if possible
+            # a Cartan subalgebra of the centralizer of s in the radical holds a complement, in its centre if possible
             inside = self.centralizer(levi, self.radical)
             cartan = self.subalgebra(inside).cartan_subalgebra() @ inside
             central = self.centralizer(cartan, cartan)
@@ -277,18 +276,18 @@ def rational_structure(constants: Any) -> LieStructure[Array]:
     """Return the structure theory of an algebra with rational constants, nested sequences ``[n][n][n]``.
 
     Raises:
-        AlgebraError: they are not antisymmetric, or fail the Jacobi identity.
+        AlgebraError: the constants are not antisymmetric, or fail the Jacobi identity.
     """
     n = len(constants)
     c = RATIONALS.array(constants).reshape(n, n, n)
     if (c + c.swapaxes(0, 1)).any():
-        raise AlgebraError("expected antisymmetric structure constants, got others")
+        raise AlgebraError("expected antisymmetric structure constants, got c_ij^k != -c_ji^k")
     found = LieStructure(c, RATIONALS)
     ad = found.ad(found.everything)
     for i, j in itertools.combinations(range(n), 2):
         # ad is a representation
         if (ad[i] @ ad[j] - ad[j] @ ad[i] - found.ad(c[i, j])).any():
-            raise AlgebraError("expected structure constants that satisfy the Jacobi identity, got others")
+            raise AlgebraError("expected structure constants that satisfy the Jacobi identity, got a nonzero sum")
     return found
 
 
@@ -302,7 +301,7 @@ def exact_structure(algebra: LieAlgebra) -> LieStructure[Array] | None:
         return None
     fractions = [Fraction(x).limit_denominator(_MAX_DENOMINATOR) for x in c.flatten().tolist()]
     near = torch.tensor([float(x) for x in fractions], dtype=torch.float64).reshape(c.shape)
-    # a small number is not zero
+    # a small nonzero number must not be rounded to zero
     size = torch.where(near == 0, 0.0, c.abs().clamp(min=1.0))
     if bool(((near - c).abs() > _RATIONAL_TOLERANCE * size).any()):
         return None
@@ -323,7 +322,7 @@ def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = 
     if not REALS.contains(rows, brackets):
         raise AlgebraError("expected a subalgebra, got rows whose brackets leave their span")
     c = REALS.coordinates(brackets, rows)
-    # dust against the constants of the whole algebra: the rows may commute
+    # constants are compared with those of the whole algebra: the rows may commute
     length = rows.norm(dim=-1)
     size = 1e-11 * algebra.structure_constants.abs().max() if len(rows) else 0.0
     c = torch.where(c.abs() * length <= size * length[:, None, None] * length[None, :, None], 0.0, c)
@@ -334,8 +333,7 @@ def find_split(algebra: LieAlgebra, exact: LieStructure[Array] | None = None) ->
     """The split with n the nilradical, s a Levi factor, and t a torus that commutes with it.
 
     Args:
-        algebra: the algebra.
-        exact: the same with exact constants, if they are known; constants that look rational are tried as such.
+        exact: the same algebra with exact constants, if known; constants that look rational are tried as such.
 
     Raises:
         AlgebraError: no reductive complement of the nilradical was found in floating point: there may be none, or, in
@@ -391,7 +389,7 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviD
             f"{len(derived)}. Move its nilpotent part into n"
         )
     semisimple, torus = derived @ complement, central @ complement
-    # h itself where it is all of one kind: the user's own vectors are the best basis
+    # h itself where it is semisimple or abelian: the user's own vectors are the best basis
     if not len(torus):
         semisimple = complement
     elif not len(semisimple):

@@ -58,7 +58,7 @@ _MAX_PHASE_ERROR = 1e-2  # phase of the determinant of an element of SU(n), in t
 _MIN_GAP = 1e-6  # gap between eigenvalues, in radians, below which a logarithm cannot be cut there
 _POLYNOMIAL_SIZE = 4  # rows of matrices whose compiled exponential is a polynomial
 _SMALL_BATCH_OF_EXP = 800  # complex 3 x 3 matrices, up to which torch's exponential is faster than a closed form
-_SMALL_BATCH_OF_LOG = 300  # the same, up to which a logarithm by eigenvectors is faster
+_SMALL_BATCH_OF_LOG = 300  # complex 3 x 3 matrices, up to which a logarithm by eigenvectors is faster
 
 
 def index_pairs(n: int) -> list[tuple[int, int]]:
@@ -84,8 +84,8 @@ def gell_mann(n: int) -> tuple[Tensor, list[str]]:
 class UnitaryGroup(HarmonicAnalysis, LieGroup):
     r"""A connected group of unitary n x n matrices, elements ``[*batch, n, n, 2]``: real and imaginary parts.
 
-    Elements are real tensors, like those of every group here: then they stand beside others in a `DirectProduct`,
-    noise, networks, gradients and files need to know nothing of complex numbers, and every transform of ``torch.func``
+    Elements are real tensors, like those of every group here, so that they stand beside others in a `DirectProduct`,
+    noise, networks, gradients and files need not handle complex numbers, and every transform of ``torch.func``
     applies. The layout is that of ``torch.view_as_real``; `to_complex` and `from_complex` convert.
 
     The basis is orthonormal for :math:`\langle X, Y \rangle = -\tfrac12 \mathrm{tr}\, X Y`, as that of `SO`, so that
@@ -93,7 +93,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
 
     Args:
         n: the size of the matrices.
-        has_phases: whether multiples of I by phases are in the group.
+        has_phases: whether phases times I are in the group.
         scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
     """
 
@@ -132,7 +132,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
     def from_complex(self, matrix: Complex[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n 2"]:
         """Return complex matrices as real arrays ``[*batch, n, n, 2]``, see `project` for the nearest elements.
 
-        Matrices of the algebra are taken, too; therefore unitarity is not checked.
+        Matrices of the algebra are allowed, too; therefore unitarity is not checked.
 
         Args:
             matrix: complex matrices ``[*batch, n, n]``.
@@ -157,7 +157,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return self._tangent(self.basis.to_natural(v))
 
     def vee(self, matrix: Float[Tensor, "*batch n n 2"]) -> Float[Tensor, "*batch d"]:
-        """The algebra vector of a matrix (of its projection on the algebra, in general)."""
+        """The algebra vector of a matrix, projected on the algebra."""
         matrix = self.check_elements(matrix, "matrix")
         return self.basis.from_natural(self._coordinates(matrix))
 
@@ -179,7 +179,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         real, imaginary = self._tangent(v).double().unbind(-1)
         if self.size == 3 and not is_small_batch(real, _SMALL_BATCH_OF_EXP):
             real, imaginary = hermitian_exp(imaginary, -real)
-        elif self.size == _POLYNOMIAL_SIZE and is_traced():  # eager, it takes as long as the other
+        elif self.size == _POLYNOMIAL_SIZE and is_traced():  # eager, it takes as long as torch's exponential
             real, imaginary = unitary_exp(imaginary, -real)
         else:
             matrix = dense_exp(torch.complex(real, imaginary))
@@ -208,12 +208,12 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.where(member.unsqueeze(-1), v, math.nan)
 
     def _log_of_three(self, g: Tensor) -> Tensor:
-        """In closed form, faster than the other two but for few matrices, and exact to the digits of small elements."""
+        """The closed form, exact to the digits of small elements, faster than the others except for few matrices."""
         matrix = g.double()
         det = determinant(matrix.detach())
         square, volume = matrix.detach().square().sum((-3, -2, -1)), torch.hypot(*det)
         member = are_isometries(square, volume, 3) & self._has_phase(torch.atan2(det[1], det[0]).unsqueeze(-1))
-        # others are replaced at once, so that their gradients are not NaN times zero
+        # matrices outside the group are replaced at once, so that their gradients are not NaN times zero
         eye = self._identity(matrix.dtype, matrix.device)
         matrix = torch.where(member[..., None, None, None], matrix, eye)
         det = torch.where(member, det[0], 1.0), torch.where(member, det[1], 0.0)
@@ -222,9 +222,9 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.where((member & (gap > _MIN_GAP)).unsqueeze(-1), v, math.nan)
 
     def _cut(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The middle of the gap of the spectrum in which the logarithm is cut, less pi, its width, ``[*batch]``.
+        """The middle, less pi, and width of the gap of the spectrum in which the logarithm is cut; a mask of elements.
 
-        And which matrices are in the group.
+        All are ``[*batch]``.
         """
         values = torch.linalg.eigvals(finite(g))
         angles = values.angle().sort(-1).values
@@ -237,14 +237,14 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
 
     @abstractmethod
     def _last(self, angles: Tensor) -> Tensor:
-        """Which of the sorted angles ``[*batch, n]`` is to be the largest, below 2 n - 1; others go round."""
+        """Index, below 2 n - 1, of the sorted angle ``[*batch, n]`` to be the largest; others go round by a turn."""
 
     def _has_phase(self, angles: Tensor) -> Tensor:
-        """Whether the determinant of unitary matrices of these angles ``[*batch, n]`` is one of the group."""
+        """Whether unitary matrices with angles ``[*batch, n]`` have a determinant that the group has."""
         return torch.ones_like(angles[..., 0], dtype=torch.bool)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """The entries of g e g^-1 above the diagonal, y + i x for the coordinates x and y, and those on it."""
+        """Ad by the entries of g e g^-1 above the diagonal, y + i x for the coordinates x and y, and those on it."""
         if self.size == 1:
             return g.square().sum(-1)
         pairs, z = self._pairs, self._diagonals.matching(g)
@@ -321,7 +321,7 @@ class U(UnitaryGroup):
         return super()._exp(v) if self.size != 2 else times_phase(_quaternion_exp(v[..., :3]), v[..., 3])
 
     def _log(self, g: Tensor) -> Tensor:
-        """For n = 2 of the phase and the quaternion, or of -1 times both: the one with angles within a half turn."""
+        """The logarithm; for n = 2 from phase and quaternion, or -1 times both, with angles within a half turn."""
         if self.size != 2:
             return super()._log(g)
         matrix = g.double()
@@ -340,7 +340,7 @@ class U(UnitaryGroup):
         return torch.where(good.unsqueeze(-1), v, math.nan).to(g.dtype)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """For n = 2 the rotation of the quaternion, in products of which the phase cancels; nothing moves I."""
+        """Ad; for n = 2 the rotation of the quaternion, in products of which the phase cancels, and I stays."""
         if self.size != 2:
             return super()._adjoint(g)
         (a, b), (c, d) = (row.unbind(-2) for row in (0.5 * g).unbind(-3))
@@ -355,7 +355,7 @@ class U(UnitaryGroup):
         return from_entries(rows, (4, 4))
 
     def _log_natural_volume(self) -> float:
-        """SU(n) times the multiples of I by phases, with n elements of the centre counted twice."""
+        """The volume of SU(n) times the volume of the phases, with n elements of the centre counted twice."""
         n = self.size
         return _log_special_volume(n) + math.log(2.0 * math.pi * math.sqrt(0.5 * n) / n)
 
@@ -397,13 +397,13 @@ class SU(UnitaryGroup):
         if self.size > 2:
             return super()._log(g)
         u, w = self._coordinates(g), 0.5 * real_trace(g)
-        # u and w do not tell a matrix that is no real multiple of a unitary one
+        # u and w alone do not reveal a matrix that is no real multiple of a unitary one
         volume = u.detach().square().sum(-1) + w.detach().square()
         member = are_isometries(g.detach().square().sum((-3, -2, -1)), volume, self.size)
         return torch.where(member.unsqueeze(-1), _quaternion_log(u, w), math.nan)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """For n = 2 the rotation of the quaternion (w, -u) of g = w I + u_1 X + u_2 Y + u_3 Z."""
+        """Ad; for n = 2 the rotation of the quaternion (w, -u) of g = w I + u_1 X + u_2 Y + u_3 Z."""
         if self.size > 2:
             return super()._adjoint(g)
         u, w = self._coordinates(g), 0.5 * real_trace(g)
@@ -416,7 +416,7 @@ class SU(UnitaryGroup):
         return _log_special_volume(self.size)
 
     def _last(self, angles: Tensor) -> Tensor:
-        """The angles add up to a multiple m of a turn; the m largest are turned back."""
+        """The index for angles that add up to m turns; the m largest are turned back."""
         return self.size - 1 - (angles.sum(-1) / (2.0 * math.pi)).round()
 
     def _has_phase(self, angles: Tensor) -> Tensor:
@@ -435,7 +435,7 @@ def _log_special_volume(n: int) -> float:
 
 
 def _eigenvector_log(g: Tensor, good: Tensor) -> Tensor:
-    """The principal logarithm of unitary matrices, NaN but where ``good``.
+    """The principal logarithm of unitary matrices; NaN except where ``good``.
 
     Eigenvectors are those of the Hermitian :math:`i (I - g) (I + g)^{-1}`, whose eigenvalues are the tangents of half
     the angles.

@@ -1,7 +1,7 @@
 """Trivialized stochastic differential equations: forward noise, scores, reverse diffusion, Langevin dynamics.
 
-The names below are those that the guides use. The rest is public by room: `trivgeo.sde.noise`, `trivgeo.sde.scores`,
-`trivgeo.sde.processes`, `trivgeo.sde.solvers`, `trivgeo.sde.likelihood`, `trivgeo.sde.resampling`. Models that are
+The guides use the names below. All other public names are in `trivgeo.sde.noise`, `trivgeo.sde.scores`,
+`trivgeo.sde.processes`, `trivgeo.sde.solvers`, `trivgeo.sde.likelihood` and `trivgeo.sde.resampling`. Models that are
 fitted to samples are in `trivgeo.generative`.
 """
 

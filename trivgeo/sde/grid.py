@@ -31,10 +31,9 @@ def check_grid(times: Any, horizon: float = 1.0) -> list[float]:
 
     Args:
         times: at least two numbers in [0, horizon], strictly monotone; a sequence, an array or a tensor.
-        horizon: last time that is allowed.
 
     Raises:
-        DomainError: no numbers, fewer than two, not monotone, or outside of the interval.
+        DomainError: ``times`` holds no numbers, or fewer than two, is not monotone, or leaves the interval.
     """
     if isinstance(times, np.ndarray) or (isinstance(times, Tensor) and not (times.requires_grad or times.is_meta)):
         times = times.tolist()
@@ -52,13 +51,10 @@ def check_row_grids(times: Tensor, horizon: float, batch: Sequence[int], referen
 
     Args:
         times: at least two times of each chain in [0, horizon], none of which goes back, ``[k, *batch]``.
-        horizon: last time that is allowed.
-        batch: batch shape of the chains.
-        reference: a tensor of the state.
 
     Raises:
         ShapeError: there are not as many grids as chains.
-        DomainError: fewer than two times, not monotone, outside of the interval, or with a gradient that would be lost.
+        DomainError: a grid has fewer than two times, is not monotone, leaves the interval, or has gradients.
     """
     times = check_tensor("times", times)
     if times.requires_grad or times.is_meta:
@@ -71,5 +67,5 @@ def check_row_grids(times: Tensor, horizon: float, batch: Sequence[int], referen
     monotone = bool(((change >= 0).all(0) | (change <= 0).all(0)).all())
     inside = bool((torch.isfinite(times) & (times >= 0.0) & (times <= horizon)).all())
     if len(times) < 2 or not monotone or not inside:
-        raise DomainError(f"times: expected monotone grids in [0, {horizon:g}], got others")
+        raise DomainError(f"times: expected monotone grids in [0, {horizon:g}], got times that go back or lie outside")
     return times.to(reference)

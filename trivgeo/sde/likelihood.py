@@ -30,7 +30,7 @@ __all__ = ["Divergence", "ExactDivergence", "FlowLikelihood", "HutchinsonDiverge
 VectorField = Callable[[Tensor], Tensor]
 
 _MAX_COUPLING = 1e-4
-"""Change of the velocity of another element of the batch, relative to that of the element that is moved."""
+"""Relative change of the velocity of one element by moving another element of the batch, above which they depend."""
 
 
 @checked
@@ -63,7 +63,7 @@ class Divergence(ABC):
 
     @abstractmethod
     def within(self, directions: Sequence[int]) -> Divergence:
-        """Return the method for fields f with X_i f_i = 0 in all directions i but the given, distinct indices."""
+        """Return the method for fields f with X_i f_i = 0 in all directions i except the distinct indices given."""
 
     @abstractmethod
     def trace(self, group: LieGroup, field: VectorField, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,10 +83,7 @@ class Divergence(ABC):
     ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch"]]:
         """Return the field and its divergence at elements ``[*batch, *element_shape]``.
 
-        Args:
-            group: the group of the elements.
-            field: f, elements to algebra vectors.
-            g: the elements.
+        The ``field`` f is a function from elements g to algebra vectors.
         """
         value, trace = self.trace(group, field, g)
         if group.algebra.is_unimodular:
@@ -116,9 +113,9 @@ class _AlongDirections(Divergence):
 @checked
 @dataclass(frozen=True)
 class ExactDivergence(_AlongDirections):
-    """The exact divergence, by one forward derivative for each direction; by reverse ones where gradients may follow.
+    """The exact divergence, by a forward derivative for each direction, or by reverse ones where gradients may follow.
 
-    Of fields of several bodies it takes a derivative for each direction of each body.
+    For fields of several bodies it takes a derivative for each direction of each body.
 
     Attributes:
         directions: the distinct indices i in which X_i f_i does not vanish; default all.
@@ -151,13 +148,13 @@ class ExactDivergence(_AlongDirections):
 @checked
 @dataclass(frozen=True)
 class HutchinsonDivergence(_AlongDirections):
-    """An unbiased estimate by random signs (Hutchinson 1989), the same ones all along a run (Grathwohl et al. 2019).
+    """An unbiased estimate by random signs (Hutchinson 1989), which stay the same during a run (Grathwohl et al. 2019).
 
-    Signs of different bodies are independent. In directions that are left out the signs are zero, so that their
-    coupling to others adds no variance.
+    Signs of different bodies are independent. In omitted directions the signs are zero, so that their coupling to
+    others adds no variance.
 
     Attributes:
-        probes: vectors of signs; each costs a forward derivative.
+        probes: number of vectors of signs; each costs a forward derivative.
         directions: distinct indices of directions with random signs; default all.
         event_ndim: number of last batch dimensions that depend on each other.
 
@@ -197,11 +194,11 @@ class FlowLikelihood(Described):
     """Result of `flow_likelihood`.
 
     Attributes:
-        log_density: for left Haar measure, at the start, ``[*batch]``, of all bodies of an event together; NaN where
-            the flow could not be followed.
+        log_density: log-density for left Haar measure at the start, ``[*batch]``, of all bodies of an event together;
+            NaN where the flow could not be followed.
         final: elements at the end of the flow, ``[*batch, *element_shape]``.
         failures: one for each chain that could not be followed, else zero, ``[*batch]``.
-        evaluations: of the field with its divergence.
+        evaluations: number of evaluations of the field with its divergence.
     """
 
     log_density: Float[Tensor, "*batch"]
@@ -227,27 +224,28 @@ def flow_likelihood(
 
     .. math:: \log p_0(g_0) = \log p_1(g_1) + \int_0^1 \sum_i (X_i - a_i) f_i(g_t, t)\,dt
 
-    for :math:`dg = d(L_g)_e[f]\,dt` (Chen et al. 2018 on vector spaces), see `Divergence`. Integrated with the element
-    as one more coordinate of the group, so that the one tolerance holds for both.
+    for :math:`dg = d(L_g)_e[f]\,dt` (Chen et al. 2018 on vector spaces), see `Divergence`. The integral is one more
+    coordinate of the element, so that one tolerance holds for both.
 
-    Where elements require gradients, so does the result, through all steps; else nothing is kept for a backward pass.
+    Where elements require gradients, the result has gradients, through all steps; else nothing is kept for a backward
+    pass.
 
     Args:
         flow: the equation, such as a `probability_flow`.
         g: elements ``[*batch, *element_shape]`` at the start.
-        end_log_density: elements to ``[*batch]``, for left Haar measure; nothing is broadcast.
+        end_log_density: function from elements to ``[*batch]``, for left Haar measure; nothing is broadcast.
         start: the time of the elements.
         end: the time at which the density is known.
         divergence: default `ExactDivergence`.
         tolerance: largest error of one step of the flow, see `solve_adaptive`.
-        generator: of `HutchinsonDivergence`.
-        event_ndim: how many of the last batch dimensions are those of bodies that the field moves together:
+        generator: random numbers of `HutchinsonDivergence`.
+        event_ndim: number of last batch dimensions that count the bodies that the field moves together:
             with 1, elements are ``[*batch, bodies, *element_shape]`` and densities ``[*batch]``.
 
     Raises:
         ConfigurationError: see `solve_adaptive`, also for `DomainError`; or the density is no floating-point tensor, or
             the field moves an element according to others of the batch, which ``event_ndim`` does not name.
-        ShapeError: elements or densities of another shape.
+        ShapeError: elements or densities have another shape.
     """
     check_noiseless(flow, "a likelihood")
     group = flow.group
@@ -259,7 +257,7 @@ def flow_likelihood(
     method = ExactDivergence() if divergence is None else divergence
     method = method.of_bodies(event_ndim) if event_ndim else method
     chosen = method.prepare(g.new_zeros(*whole, group.dim), generator)
-    # the bodies of an event are one element of a power of the group, in which the accuracy of all is one
+    # the bodies of an event are one element of a power of the group, so that one accuracy holds for all
     space = with_vectors(group ** bodies.numel() if bodies else group, 1)
     shape = (*bodies, *group.element_shape)
     size = g[(0,) * len(batch)].numel() if math.prod(whole) else g.new_zeros(shape).numel()
@@ -273,7 +271,7 @@ def flow_likelihood(
     equation = TrivializedSDE(space, ConstantSchedule(0.0), drift, noisy=False)
     is_tracked = torch.is_grad_enabled() and g.requires_grad
     with torch.no_grad():
-        if isinstance(method, ExactDivergence | HutchinsonDivergence):  # for which the field has forward derivatives
+        if isinstance(method, ExactDivergence | HutchinsonDivergence):  # these need forward derivatives of the field
             _check_rows(flow, g, start, event_ndim)
     with torch.set_grad_enabled(is_tracked):
         solution = solve_adaptive(equation, state, start, end, tolerance=tolerance)
@@ -283,7 +281,7 @@ def flow_likelihood(
 
 
 def _check_rows(flow: TrivializedSDE, g: Tensor, t: float, event_ndim: int) -> None:
-    """Raise `ConfigurationError` if moving the first element of a batch changes the velocity of another."""
+    """Check that moving the first element of a batch does not change the velocity of another."""
     whole = flow.group.batch_shape(g)
     rows = whole[: len(whole) - event_ndim].numel()
     if rows < 2:
@@ -305,16 +303,13 @@ def _check_rows(flow: TrivializedSDE, g: Tensor, t: float, event_ndim: int) -> N
 def _field_along(
     group: LieGroup, field: VectorField, g: Tensor, directions: Tensor, event_ndim: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the field, and its derivative along each of the directions v, projected on v: ``[m, *batch]``.
+    """The field, and its derivative along each of the directions v, projected on v: ``[m, *batch]``.
 
     The field is evaluated once, as the value that each forward derivative carries. Where gradients may follow,
     derivatives are reverse ones, whose transpose has the same projections: torch differentiates forward derivatives of
     ``layer_norm`` wrongly (pytorch/pytorch#196700, up to 2.13 at least).
 
     Args:
-        group: the group of the elements.
-        field: vector field, elements to vectors.
-        g: elements ``[*batch, *element_shape]``.
         directions: ``[m, *batch, dim]``.
         event_ndim: number of last batch dimensions that depend on each other, which are summed.
     """
@@ -336,12 +331,12 @@ def _field_along(
 
 
 def _summed(terms: Tensor, event_ndim: int) -> Tensor:
-    """The sum over the last dimension, and over those of bodies before it."""
+    """The sum over the last dimension, and over the dimensions of bodies before it."""
     return terms.flatten(terms.ndim - 1 - event_ndim).sum(-1)
 
 
 def _check_directions(directions: Any, number: int | None = None) -> Any:
-    """Return ``directions`` if it is ``None`` or distinct indices, below ``number`` where that is given."""
+    """Check that ``directions`` is ``None`` or distinct indices, below ``number`` if that is given."""
     if directions is None:
         return None
     below, which = (math.inf, "distinct indices") if number is None else (number, f"distinct indices below {number}")

@@ -23,12 +23,12 @@ __all__ = [
     "thinned_indices",
 ]
 
-_BISECTIONS = 30
+_NUM_BISECTIONS = 30
 """Number of halvings of the interval of inverse temperatures, which leave 1e-9 of it."""
-_LARGEST_LOSS = 0.3
+_MAX_SIZE_LOSS = 0.3
 """Share of the present effective sample size that a step of tempering may cost where the size is low already."""
-_TOTAL_OF_ADDED_WEIGHTS = 1e-12
-"""Sum of equal weights that make all weights of a row positive."""
+_TOTAL_ADDED_WEIGHT = 1e-12
+"""Sum of equal weights that are added to make all weights of a row positive."""
 
 
 @checked
@@ -37,8 +37,8 @@ def effective_sample_size(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "
 
     It is zero where all weights are zero, and NaN where one is not finite.
     """
-    largest = nn.functional.pad(weights.abs(), (0, 1)).amax(-1, keepdim=True)  # with a zero: there may be none
-    weights = weights / torch.where(largest > 0, largest, 1.0)  # whose squares neither vanish nor overflow
+    largest = nn.functional.pad(weights.abs(), (0, 1)).amax(-1, keepdim=True)  # padded by zero for an empty row
+    weights = weights / torch.where(largest > 0, largest, 1.0)  # scaled, their squares neither vanish nor overflow
     square = (weights**2).sum(-1)
     return weights.sum(-1) ** 2 / torch.where(square == 0, 1.0, square)
 
@@ -61,8 +61,8 @@ def systematic_indices(
 ) -> Int[Tensor, "*batch k"]:
     """Draw k of n indices, with repetition, by systematic resampling (Kitagawa 1996).
 
-    Index i is drawn as often as k times its normalised weight says, rounded down or up, and right on average. A row
-    without a positive weight counts as one of equal weights.
+    Index i is drawn k times its normalised weight, rounded down or up, and exactly on average. A row without a positive
+    weight counts as one of equal weights.
 
     Args:
         log_weights: logarithms of the weights.
@@ -90,16 +90,16 @@ def resample(
     *,
     power: float = 1.0,
 ) -> tuple[Int[Tensor, "*batch k"], Float[Tensor, "*batch k"]]:
-    """Draw indices by a power of their weights, and return the logarithms of the weights that are left to them.
+    """Draw indices by a power of their weights, and return the logarithms of the remaining weights.
 
-    With power 1 equal weights are left. A lower power keeps samples of low weight, which the rest of the weights, to
-    the power of 1 - ``power``, makes up for.
+    With power 1 the remaining weights are equal. A lower power keeps samples of low weight; the weights to the power of
+    1 - ``power`` remain.
 
     Args:
         log_weights: logarithms of the weights.
         num_samples: k, number of indices.
         generator: random numbers; ``None`` is torch's.
-        power: of the weights, in (0, 1].
+        power: power of the weights by which indices are drawn, in (0, 1].
 
     Returns:
         Indices by `systematic_indices`, and the logarithms of their weights, unnormalised.
@@ -117,10 +117,10 @@ def thinned_indices(
     *,
     labels: Int[Tensor, "*batch n"] | None = None,
 ) -> tuple[Int[Tensor, "*batch k"], Float[Tensor, "*batch k"]]:
-    """Draw k of n indices without repetition, and weights that are those of all on average (Fearnhead, Clifford 2003).
+    """Draw k of n indices without repetition, with weights unbiased for all weights (Fearnhead, Clifford 2003).
 
-    Indices whose weight is above a bound c stay with it. One of weight w below c is drawn with probability w / c, and
-    has the weight c from then on. No other such choice has less variance.
+    Indices with a weight above a bound c keep it. An index of weight w below c is drawn with probability w / c, and has
+    the weight c from then on. This choice has the least variance.
 
     Args:
         log_weights: logarithms of the weights.
@@ -135,7 +135,7 @@ def thinned_indices(
     weights = normalized_weights(log_weights.double())
     order = (torch.zeros_like(weights) if labels is None else labels).argsort(dim=-1, stable=True)
     weights = weights.gather(-1, order)
-    raised = weights + _TOTAL_OF_ADDED_WEIGHTS / weights.shape[-1]
+    raised = weights + _TOTAL_ADDED_WEIGHT / weights.shape[-1]
     probability = (raised / _thinning_bound(raised, number)).clamp(max=1.0)
     cumulative = probability.cumsum(-1)
     cumulative = cumulative * (number / cumulative[..., -1:])
@@ -154,14 +154,14 @@ def next_inverse_temperature(
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch n"]]:
     r"""Return the largest inverse temperature up to 1 that leaves an effective sample size, by bisection, and weights.
 
-    Samples of :math:`q^{1 - \beta} p^\beta` with weights w get :math:`w (p / q)^{\beta' - \beta}` for the next
+    Samples of :math:`q^{1 - \beta} p^\beta` with weights w have weights :math:`w (p / q)^{\beta' - \beta}` for the next
     inverse temperature :math:`\beta'` (Del Moral, Doucet and Jasra 2006).
 
     Args:
         log_ratios: :math:`\log p / q` of the samples; where it is not finite, they get the weight zero.
         log_weights: logarithms of the weights w.
         inverse_temperature: :math:`\beta`.
-        effective_size: `effective_sample_size` that is left; seven tenths of the present one if that is less.
+        effective_size: `effective_sample_size` to keep; seven tenths of the present one if that is less.
 
     Returns:
         The next inverse temperature, and the logarithms of the weights there, unnormalised.
@@ -174,10 +174,10 @@ def next_inverse_temperature(
     def size_at(beta: Tensor) -> Tensor:
         return effective_sample_size(normalized_weights(weights_at(beta)))
 
-    enough = ((1.0 - _LARGEST_LOSS) * size_at(inverse_temperature)).clamp(max=effective_size)
+    enough = ((1.0 - _MAX_SIZE_LOSS) * size_at(inverse_temperature)).clamp(max=effective_size)
     low, high = inverse_temperature, torch.ones_like(inverse_temperature)
     last = torch.ones_like(inverse_temperature)
-    for _ in range(_BISECTIONS):
+    for _ in range(_NUM_BISECTIONS):
         middle = 0.5 * (low + high)
         good = size_at(middle) >= enough
         low, high = torch.where(good, middle, low), torch.where(good, high, middle)
@@ -187,19 +187,19 @@ def next_inverse_temperature(
 
 @checked
 def take_rows(x: Shaped[Tensor, "*rows"], index: Int[Tensor, "*batch k"]) -> Shaped[Tensor, "*taken"]:
-    """Return the rows ``[*batch, k, ...]`` of x ``[*batch, n, ...]`` whose numbers are ``index``."""
+    """Return the rows ``[*batch, k, ...]`` with numbers ``index`` of x ``[*batch, n, ...]``."""
     return torch.take_along_dim(x, index.reshape(*index.shape, *[1] * (x.ndim - index.ndim)), index.ndim - 1)
 
 
 def _uniform_where_zero(log_weights: Tensor) -> Tensor:
-    """Return the logarithms of the weights, zero in rows without a positive weight."""
+    """Logarithms of the weights, zero in rows without a positive weight."""
     return torch.where(torch.isfinite(log_weights).any(-1, keepdim=True), log_weights, 0.0)
 
 
 def _thinning_bound(weights: Tensor, number: int) -> Tensor:
-    """Return the c for which the weights, each over c but one at most, sum to ``number``, ``[*batch, 1]``."""
+    """The c for which the sum of the weights over c, each at most one, is ``number``, ``[*batch, 1]``."""
     falling = weights.sort(-1, descending=True).values
-    rest = falling.flip(-1).cumsum(-1).flip(-1)  # of each and all smaller ones
+    rest = falling.flip(-1).cumsum(-1).flip(-1)  # sums of each weight and all smaller ones
     kept = torch.arange(weights.shape[-1], dtype=weights.dtype, device=weights.device)
     c = rest / (number - kept).clamp(min=1.0)
     possible = (falling <= c) & (kept < number)

@@ -1,4 +1,4 @@
-"""Samples in one call: elements with noise, and elements from noise."""
+"""Samples in one call: noise for given elements, and elements from noise."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def reverse_diffusion(
         generator: random numbers; ``None`` is torch's. New samples are on the device of a score that is a module, else
             on that of the generator.
         initial: elements at t = 1, ``[*batch, *element_shape]``; default: drawn from k_1.
-        dtype: of the samples; default torch's, or that of ``initial``.
+        dtype: sample dtype; default torch's, or the dtype of ``initial``.
 
     Returns:
         Samples ``[*batch, *element_shape]``; NaN in chains whose score or element was not finite. A ``RuntimeWarning``
@@ -165,13 +165,13 @@ def probability_flow_sample(
 
 
 def _samples(solution: Solution[Tensor]) -> Tensor:
-    """Return the final elements, NaN in chains that are lost, and say how many these are."""
+    """The final elements, NaN in chains that failed, with a warning that counts these."""
     lost = solution.num_masked_steps > 0
     if not is_abstract(lost) and bool(lost.any()):
         warnings.warn(
             f"{int(lost.sum())} of {lost.numel()} samples are NaN, since their score or element was not finite: take "
             "more steps, or bound the score by `reverse_process(..., max_score_norm=)`",
             RuntimeWarning,
-            stacklevel=4,  # of the caller of a public function, whose calls are checked
+            stacklevel=4,  # the caller of a public function, which `checked` wraps
         )
     return solution.final_or_nan

@@ -1,4 +1,4 @@
-"""Probability paths from data to a base distribution: what a network learns, and how samples follow from it."""
+"""Probability paths from data to a base distribution: targets of a network, and samples by it."""
 
 from __future__ import annotations
 
@@ -108,13 +108,15 @@ class ProbabilityPath(ABC):
         Args:
             group: the group of the elements.
             data: training elements ``[m, *element_shape]``.
-            source: where the path ends.
+            source: distribution at the end of the path.
             generator: random numbers.
 
         Raises:
-            ConfigurationError: the path ends where its noise does.
+            ConfigurationError: the path ends at a distribution that its noise fixes.
         """
-        raise ConfigurationError(f"coupling: expected no Bridge for {cls.__name__}, whose end is not one's own")
+        raise ConfigurationError(
+            f"coupling: expected no Bridge for {cls.__name__}, which ends at the distribution of its noise, got one"
+        )
 
     @classmethod
     @abstractmethod
@@ -203,7 +205,7 @@ class ProbabilityPath(ABC):
 
         Args:
             network: the trained network.
-            g: where the density is evaluated.
+            g: elements at which the density is evaluated.
             base_log_prob: log-density of the base distribution, a function of elements to ``[b]``.
             generator: random numbers; ``None`` is torch's.
             tolerance: largest error of one step of the flow, see `solve_adaptive`.

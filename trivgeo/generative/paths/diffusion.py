@@ -43,8 +43,8 @@ class DiffusionPath(NoisingPath):
     r"""Noise of growing variance, and its score: the network predicts the noise at g_t, divided by its size.
 
     The score is minus the prediction divided by :math:`\sigma`. With a geometric schedule and uniform times the loss
-    :math:`\sigma^2 |s - T|^2` has the weights of the likelihood (Song et al. 2021b). Noise whose `heat_kernel` is not
-    known is simulated to weak order 2, see `noise_with_target`.
+    :math:`\sigma^2 |s - T|^2` has the weights of the likelihood (Song et al. 2021b). Noise without a known
+    `heat_kernel` is simulated to weak order 2, see `noise_with_target`.
 
     Attributes:
         group: the group of the elements.
@@ -64,9 +64,7 @@ class DiffusionPath(NoisingPath):
         return cls(group, GeometricSchedule(MIN_STD_RATIO * top, top))
 
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
-        """Draw increasing times, one from each of b equal intervals of [0, 1], and noise of the variances at those
-        times.
-        """
+        """Draw increasing times, one from each of b equal intervals of [0, 1], and noise of their variances."""
         t = self.start_time + (1.0 - self.start_time) * stratified(len(data), data, generator)
         variance = self.schedule.variance(0.0, t)
         simulated = heat_kernel(self.group) is None
@@ -88,8 +86,8 @@ class DiffusionPath(NoisingPath):
     def _noise(self, variance: Tensor, num_factors: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Noise elements and their denoising targets.
 
-        Beyond `_MAX_TARGET_FACTORS` exponentials the first ones are simulated coarsely and count as part of the data:
-        the target stays unbiased, and is as noisy as that of noise so much smaller.
+        Above `_MAX_TARGET_FACTORS` exponentials, the first ones are simulated coarsely and count as part of the data:
+        the target stays unbiased, and has the variance of a target for the smaller rest of the noise.
         """
         share = min(1.0, _MAX_TARGET_FACTORS / num_factors)
         draw = functools.partial(noise_with_target, self.group, order=2, generator=generator)
@@ -105,8 +103,7 @@ class DiffusionPath(NoisingPath):
     def score(self, network: Network) -> Callable[[Tensor, float], Tensor]:
         """Return the score of p_t as a function of element and time, for any process of this library.
 
-        Args:
-            network: a function (g, level, momentum) that was trained on the targets of `training_batch`.
+        The function ``network`` (g, level, momentum) was trained on the targets of `training_batch`.
         """
 
         def score(g: Tensor, t: float) -> Tensor:
@@ -116,9 +113,7 @@ class DiffusionPath(NoisingPath):
         return score
 
     def flow(self, network: Network) -> TrivializedSDE:
-        """Return the probability flow whose score is ``network``, a function (g, level, momentum) to vectors
-        ``[b, dim]``.
-        """
+        """Return the probability flow by the score of ``network``, a function (g, level, momentum) to ``[b, dim]``."""
         return probability_flow(self.group, self.schedule, self.score(network))
 
     def sample_in_steps(self, network: Network, start: Tensor, generator: torch.Generator | None, steps: int) -> Tensor:

@@ -23,8 +23,8 @@ from trivgeo.sde.processes.trivialized import TrivializedSDE
 
 PathT = TypeVar("PathT", bound="FlowMatchingPath")
 
-_MAX_PAIR_ENTRIES = 2**24  # numbers of elements of pairs at once
-_BASE_STD_RATIO = 1.2  # standard deviation of the base distribution, which is to cover the data, over that of the data
+_MAX_PAIR_ENTRIES = 2**24  # entries of the elements of all pairs at once
+_BASE_STD_RATIO = 1.2  # standard deviation of the base distribution over that of the data, which it is to cover
 
 
 class Bridge(NamedTuple):
@@ -32,7 +32,7 @@ class Bridge(NamedTuple):
 
     Attributes:
         source: elements ``[m, *element_shape]``.
-        coupling: of data and source in each batch, "optimal" or "independent", see `FlowMatchingPath`.
+        coupling: how data and source are paired in each batch, "optimal" or "independent", see `FlowMatchingPath`.
     """
 
     source: Tensor
@@ -70,9 +70,7 @@ class FlowMatchingPath(ProbabilityPath):
 
     @classmethod
     def fit_base(cls, group: LieGroup, samples: Tensor) -> GroupDistribution:
-        """Fit the base distribution: Haar measure on compact factors, elsewhere normal ones 1.2 times as wide as the
-        samples.
-        """
+        """Fit the base distribution: Haar measure on compact factors, elsewhere normal ones, wider than the samples."""
         return fit_base_distribution(group, samples, _BASE_STD_RATIO)
 
     @classmethod
@@ -100,9 +98,7 @@ class FlowMatchingPath(ProbabilityPath):
 
         Times are drawn one from each of b equal intervals of [0, 1].
 
-        Returns:
-            Elements on the geodesics, times, and velocities in units of ``speed``, ``[b, dim]``; NaN without a
-            logarithm.
+        Elements are on the geodesics, velocities ``[b, dim]`` in units of ``speed``; they are NaN without a logarithm.
         """
         t = stratified(len(data), data, generator)
         drawn = self.base.sample(len(data), generator)
@@ -127,7 +123,7 @@ class FlowMatchingPath(ProbabilityPath):
 
 
 def _optimal_assignment(group: LieGroup, data: Tensor, drawn: Tensor) -> Tensor:
-    """Indices of the draws ``[b]`` for each datum ``[b]`` of the smallest sum of squares of logarithms."""
+    """Indices of the draws ``[b]`` for each datum, for the smallest sum of squared logarithms."""
     inverse = group.inverse(data)
     rows = max(1, _MAX_PAIR_ENTRIES // drawn.numel())
     with torch.no_grad():
@@ -137,6 +133,6 @@ def _optimal_assignment(group: LieGroup, data: Tensor, drawn: Tensor) -> Tensor:
         ]
         cost = torch.cat(squares).double()
         finite = torch.isfinite(cost)
-        # pairs without a logarithm are worse than any other, and are skipped if they are taken
+        # pairs without a logarithm are worse than all others, and are skipped if they are chosen
         cost = torch.where(finite, cost, 10.0 * len(cost) * (1.0 + torch.where(finite, cost, 0.0).max()))
     return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1], device=data.device)

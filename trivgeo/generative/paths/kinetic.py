@@ -1,4 +1,4 @@
-"""Kinetic diffusion, in a frame in which the momentum hardly matters."""
+"""Kinetic diffusion, in a frame in which the momentum has little influence."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from trivgeo.sde.solvers.time_loop import solve
 
 PathT = TypeVar("PathT", bound="KineticPath")
 
-_LOG_DECAY = 6.0  # minus the logarithm of what noise leaves of the slowest mode, on groups that are not abelian
-_NUM_GRID_LEVELS = 256  # size of the table of the density of levels
+_LOG_DECAY = 6.0  # minus the logarithm of the remainder of the slowest mode under noise, on groups that are not abelian
+_NUM_GRID_LEVELS = 256  # levels in the table of their density
 
 
 @checked
@@ -57,15 +57,15 @@ class KineticPath(NoisingPath):
     .. math:: \nabla_\xi \log p_t(g, \xi) = -\xi - C\, \nabla \log \hat p_\sigma(\hat g).
 
     The network takes :math:`\hat g` and predicts :math:`(\nabla_\xi \log p_t + \xi)\, \sigma / C`, the noise of
-    :math:`\hat g`; where the group is not abelian it also takes the momentum, on which the prediction then depends a
-    little. For there
+    :math:`\hat g`. Where the group is not abelian it also takes the momentum, on which the prediction then depends a
+    little, because
 
     .. math:: g \exp(-C (\xi + \eta)) \approx \hat g \exp(-C J_r(-C \xi)\, \eta), \quad J_r(-C \xi) =
         \mathrm{Ad}_{\exp(C \xi / 2)} \big(1 + \tfrac1{24} \mathrm{ad}_{C \xi}^2 + \dots\big)
 
     maps a gradient at :math:`\hat g` to one in :math:`\xi`: the network predicts in the frame of :math:`\hat g`, and
-    :math:`\mathrm{Ad}_{\exp(C \xi / 2)}^T` turns that into the frame of g, by an angle that a network would hardly
-    learn.
+    :math:`\mathrm{Ad}_{\exp(C \xi / 2)}^T` turns that into the frame of g, by an angle that a network learns
+    with difficulty.
 
     Brackets make the variance of a target about :math:`v = 1 + \kappa \sigma^2 / 4, \kappa = \sum_{ij}
     |[e_i, e_j]|^2 / n`, in place of 1. Rows are weighted by 1 / v, and levels with a large v are drawn more often.
@@ -98,7 +98,7 @@ class KineticPath(NoisingPath):
 
     @classmethod
     def log_decay(cls, group: LieGroup) -> float:
-        """Return minus the logarithm of what noise leaves of the slowest mode of a compact ``group``.
+        """Return minus the logarithm of the remainder of the slowest mode of a compact ``group`` under noise.
 
         The value is smaller where the group is not abelian, since brackets make noise costly.
         """
@@ -112,8 +112,7 @@ class KineticPath(NoisingPath):
         return cls(dataclasses.replace(noise, steps=num_noise_factors(group, std**2, time=end)), start, end)
 
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
-        r"""Draw noised elements with momenta, at times whose logarithms are stratified; noisy targets are drawn more
-        often.
+        r"""Draw noised elements with momenta, at times with stratified logarithms, more often where targets are noisy.
 
         Returns:
             Elements :math:`\hat g`, levels, momenta on groups that are not abelian, targets ``[b, dim]`` and weights.
@@ -147,9 +146,7 @@ class KineticPath(NoisingPath):
         return dataclasses.replace(self, num_draws=num_draws)
 
     def process(self, network: Network) -> KineticDiffusion:
-        """Return the diffusion whose score is made of ``network``, a function (g, level, momentum); solve it in
-        falling time.
-        """
+        """Return the diffusion whose score is built from ``network`` (g, level, momentum); solve it in falling time."""
 
         def score(g: Tensor, momentum: Tensor, t: float) -> Tensor:
             times = g.new_full(self.group.batch_shape(g), t)
@@ -192,8 +189,7 @@ class KineticPath(NoisingPath):
         tolerance: float,
         divergence: Divergence | None,
     ) -> Float[Tensor, " b"]:
-        r"""Return the logarithm of the mean of :math:`p(g, \xi) / N(\xi)` over momenta :math:`\xi \sim N`, by flows on
-        G x R^n.
+        r"""Return the logarithm of the mean of :math:`p(g, \xi) / N(\xi)` over momenta :math:`\xi \sim N`, by flows.
 
         With a perfect score the quotient is the same for every momentum. Otherwise the expectation of the result is a
         lower bound of the log-density of the samples, which rises with the number of momenta (Burda et al. 2016).
@@ -205,7 +201,7 @@ class KineticPath(NoisingPath):
         first, last = self._covariance(self.start_time), self._covariance(self.end_time)
 
         def log_growth(momentum: Tensor) -> Tensor:
-            """Logarithm by which right translation by exp(xi) scales left Haar measure."""
+            """Log of the factor by which right translation by exp(xi) scales left Haar measure."""
             return -matmul(momentum, group.algebra.trace_ad_like(momentum))
 
         def end_log_density(state: Tensor) -> Tensor:
@@ -231,7 +227,7 @@ class KineticPath(NoisingPath):
         return torch.stack(logs).logsumexp(0) - math.log(self.num_draws)
 
     def _with_momentum(self, start: Tensor, generator: torch.Generator | None) -> KineticState:
-        """The state at the last time of elements of the base distribution, with standard normal momenta."""
+        """The state at the last time: elements of the base distribution with standard normal momenta."""
         momentum = normal((len(start), self.group.dim), start, generator)
         return KineticState(self._shift(start, momentum, self._covariance(self.end_time)), momentum)
 
@@ -240,13 +236,13 @@ class KineticPath(NoisingPath):
         return self._shift(state.elements, state.momentum, -self._covariance(self.start_time))
 
     def _time(self, level: Tensor) -> Tensor:
-        """Times from the first to the last, in equal ratios for equal steps of the level."""
+        """Times from the first to the last, in a geometric sequence for equal steps of the level."""
         return self.start_time * torch.exp(level * math.log(self.end_time / self.start_time))
 
     @functools.cached_property
     def _curvature(self) -> float:
         r"""The constant :math:`\kappa` of `KineticPath`."""
-        area = self.group.algebra.noise_corrections[1].value  # of square sum_ij |[e_i, e_j]|^2 / 8
+        area = self.group.algebra.noise_corrections[1].value  # its squared norm is sum_ij |[e_i, e_j]|^2 / 8
         return 8.0 * float(area.square().sum()) / self.group.dim
 
     def _target_variance(self, level: Tensor) -> Tensor:
@@ -274,14 +270,14 @@ class KineticPath(NoisingPath):
         return self.group.compose(self.group.compose(g, half), half)
 
     def _num_factors(self, t: float) -> int:
-        """Exponentials of noise at a time; on abelian groups, where one is enough, the same at every time."""
+        """Number of exponentials of noise at a time; constant on abelian groups, where one exponential suffices."""
         if self.group.algebra.is_abelian:
             return self.noise.steps
         variance = float(self.noise.moments(torch.tensor(t))[0])
         return min(self.noise.steps, num_noise_factors(self.group, variance, time=t))
 
     def _shift(self, g: Tensor, momentum: Tensor, covariance: float) -> Tensor:
-        """Elements moved along their momenta, times a covariance."""
+        """Elements moved along their momenta times a covariance."""
         return self.group.retract(g, covariance * momentum)
 
     def _covariance(self, t: float) -> float:

@@ -24,10 +24,10 @@ from trivgeo.groups.harmonic import slowest_rate
 from trivgeo.groups.product import scaled_factors
 
 MAX_USUAL_FACTORS = 32
-"""Exponentials of one noise sample at most, unless the scale of the group asks for more."""
+"""Largest number of exponentials of one noise sample, unless the scale of the group needs more."""
 MIN_STD_RATIO = 0.0025
-"""Standard deviation of the noise at the data, in units of that of the widest noise."""
-_MAX_FACTORS, _MAX_KINETIC_FACTORS = 2048, 256  # more exponentials of one noise sample are refused
+"""Standard deviation of the noise at the data, over that of the widest noise."""
+_MAX_FACTORS, _MAX_KINETIC_FACTORS = 2048, 256  # largest numbers of exponentials of one noise sample
 _MAX_ANGLE_VARIANCE = 2.5  # variance of the fastest angle of one exponential: a full turn is four deviations
 _NUM_LEVEL_GROUPS = 8  # groups of levels of a batch, each with its own number of exponentials
 
@@ -35,7 +35,7 @@ _NUM_LEVEL_GROUPS = 8  # groups of levels of a batch, each with its own number o
 def num_noise_factors(group: LieGroup, variance: float, minimum: int = 6, time: float | None = None) -> int:
     r"""The number m of exponentials of which a noise sample is a product.
 
-    It is so large that each exponential has length two or less, mostly, where exp is one to one. It is at most
+    It is large enough for each exponential to have length two or less, mostly, where exp is one to one. It is at most
     `MAX_USUAL_FACTORS`, except on compact groups with an anisotropic scale, and on compact factors beside noncompact
     ones. There the long axes turn many times while the short ones reach the slowest mode, or while noise reaches as far
     as the data. J_r is singular, and a score infinite, where an eigenvalue of ad(v) is :math:`2 \pi i`; for normal v
@@ -43,13 +43,12 @@ def num_noise_factors(group: LieGroup, variance: float, minimum: int = 6, time: 
     :math:`\kappa` the largest eigenvalue of :math:`-\sum_i \mathrm{ad}(e_i)^2`.
 
     Args:
-        group: the group of the elements.
-        variance: of the whole sample, :math:`\sigma^2`.
+        variance: variance of the whole sample, :math:`\sigma^2`.
         minimum: smallest number that is returned.
-        time: of kinetic noise, whose m factors have variance :math:`t^2 / m^2` at most.
+        time: time t of kinetic noise, whose m factors have variance :math:`t^2 / m^2` at most.
 
     Raises:
-        ConfigurationError: the scale asks for more than can be simulated.
+        ConfigurationError: the scale needs more exponentials than can be simulated.
     """
     usual = min(MAX_USUAL_FACTORS, max(minimum, math.ceil(0.25 * group.dim * variance)))
     rate = _largest_turning_rate(group) / _MAX_ANGLE_VARIANCE
@@ -67,7 +66,7 @@ def num_noise_factors(group: LieGroup, variance: float, minimum: int = 6, time: 
 
 @functools.lru_cache(maxsize=16)  # keyed by the identity of the group: called for every level of every training batch
 def _largest_turning_rate(group: LieGroup) -> float:
-    r"""The :math:`\kappa` of `num_noise_factors`, over compact factors; zero if the slowest mode sets the variance."""
+    r"""The :math:`\kappa` of `num_noise_factors` on compact factors; zero if the slowest mode sets the variance."""
     if group.is_compact and _is_isotropic(group):
         return 0.0
     factors = scaled_factors(group) if isinstance(group, DirectProduct) and not group.is_compact else [group]
@@ -86,7 +85,7 @@ def _is_isotropic(group: LieGroup) -> bool:
 
 
 def rows_at_once(num_rows: int, num_factors: int) -> int:
-    """Return how many of ``num_rows`` one call simulates: fewer where ``num_factors`` exponentials need much memory."""
+    """Number of rows that one call simulates: fewer than ``num_rows`` where many exponentials need much memory."""
     return max(1, min(num_rows, num_rows * MAX_USUAL_FACTORS // num_factors))
 
 
@@ -94,7 +93,6 @@ def level_groups(num_rows: int, num_factors: Callable[[float], int]) -> Iterator
     """Divide rows with `stratified` levels into groups that are simulated with the same number of exponentials.
 
     Args:
-        num_rows: number of rows.
         num_factors: number of exponentials that noise of a level in [0, 1] takes.
 
     Yields:
@@ -111,10 +109,7 @@ def level_groups(num_rows: int, num_factors: Callable[[float], int]) -> Iterator
 def stratified(num_rows: int, reference: Tensor, generator: torch.Generator | None) -> Float[Tensor, " b"]:
     """Draw ``num_rows`` increasing numbers in [0, 1], one in each of equal intervals, all with the same uniform shift.
 
-    Args:
-        num_rows: b.
-        reference: gives dtype and device.
-        generator: random numbers; ``None`` is torch's.
+    The ``reference`` gives dtype and device.
     """
     return (
         torch.arange(num_rows, dtype=reference.dtype, device=reference.device) + uniform((), reference, generator)
@@ -122,7 +117,7 @@ def stratified(num_rows: int, reference: Tensor, generator: torch.Generator | No
 
 
 def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
-    r"""Standard deviation of noise that leaves no more of the data than a base distribution can fit.
+    r"""Standard deviation of noise after which a base distribution can fit what remains of the data.
 
     On a compact group the slowest mode :math:`\chi` obeys :math:`\tfrac12 \sum_i X_i^2 \chi = -c \chi`, and the
     variance V makes :math:`e^{-c V}` the given decay. In the natural basis, or a multiple of it, c is read off the
@@ -133,9 +128,7 @@ def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
     noise.
 
     Args:
-        group: the group of the elements.
-        data: elements ``[m, *element_shape]``.
-        log_decay: minus the logarithm of what is left of the slowest mode.
+        log_decay: minus the logarithm of the remainder of the slowest mode.
     """
     isotropic = group.is_compact and _is_isotropic(group)
     if isinstance(group, DirectProduct) and not isotropic and (factors := scaled_factors(group)):
@@ -152,15 +145,9 @@ def terminal_std(group: LieGroup, data: Tensor, log_decay: float) -> float:
 
 
 def factor_stds(group: LieGroup, data: Tensor, log_decay: float) -> list[float]:
-    """Return the `terminal_std` of each factor of a product; neighbours that are one group share their maximum.
+    """The `terminal_std` of each factor of a product; neighbours that are one group share their maximum.
 
-    Args:
-        group: the group of the elements.
-        data: elements ``[m, *element_shape]``.
-        log_decay: minus the logarithm of what noise leaves of the slowest mode.
-
-    Returns:
-        One number a factor; empty for groups that are no products, and where a scale mixes the factors.
+    The list is empty for groups that are no products, and where a scale mixes the factors.
     """
     factors = scaled_factors(group) if isinstance(group, DirectProduct) else []
     if not isinstance(group, DirectProduct) or not factors:
@@ -175,7 +162,7 @@ def factor_stds(group: LieGroup, data: Tensor, log_decay: float) -> list[float]:
 
 
 def _slowest_rate_of_entries(group: LieGroup) -> float:
-    """Smallest decay rate over the entries of an element, of angles over their cosine, for equal axes."""
+    """Smallest decay rate of the entries of an element (of the cosine, for an angle), for equal axes."""
     e = group.identity(dtype=torch.float64)
     periods = group._periods().double().reshape(group.element_shape)
     frequency = torch.where(periods > 0, 2.0 * math.pi / torch.where(periods > 0, periods, 1.0), 1.0)
@@ -201,8 +188,8 @@ _NUM_BASE_COMPONENTS = 8  # normal components of a base distribution on a noncom
 class NoisingPath(ProbabilityPath):
     """A path that adds noise to data, to each factor of a product as much as it needs.
 
-    Its settings are the standard deviation of the widest noise, and where factors differ that of each of them relative
-    to it: noise is isotropic in a basis whose axes have these lengths, that of the ``group`` of the path.
+    Its settings are the standard deviation of the widest noise, and the ratios of the factors to it where they differ.
+    Noise is isotropic in a basis whose axes have these lengths, the basis of the ``group`` of the path.
     """
 
     default_steps: ClassVar[int | None] = 100
@@ -214,23 +201,16 @@ class NoisingPath(ProbabilityPath):
 
     @abstractmethod
     def sample_terminal(self, data: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draw noised data at the last time, ``[m, *element_shape]``.
-
-        Args:
-            data: elements ``[m, *element_shape]``.
-            generator: random numbers; None is torch's.
-        """
+        """Draw noised ``data [m, *element_shape]`` at the last time, with random numbers of ``generator``."""
 
     @classmethod
     def log_decay(cls, group: LieGroup) -> float:
-        """Return minus the logarithm of what noise leaves of the slowest mode of a compact ``group``: 8 by default."""
+        """Return minus the logarithm of the remainder of the slowest mode of a compact ``group``: 8 by default."""
         return 8.0
 
     @classmethod
     def fit_base(cls, group: LieGroup, samples: Tensor) -> GroupDistribution:
-        """Fit the base distribution: Haar measure on compact factors, elsewhere mixtures of eight normal
-        distributions.
-        """
+        """Fit the base distribution: Haar measure on compact factors, elsewhere mixtures of normal distributions."""
         return fit_base_distribution(group, samples, num_components=_NUM_BASE_COMPONENTS)
 
     @classmethod
@@ -239,9 +219,7 @@ class NoisingPath(ProbabilityPath):
     ) -> tuple[dict[str, Any], GroupDistribution]:
         """Choose the width of the noise by `terminal_std`, and fit the base distribution to noised data.
 
-        Returns:
-            Settings ``{"widest": ...}``, with ``"ratios"`` where factors differ, which `build` reads; the base
-            distribution.
+        The settings that `build` reads are ``{"widest": ...}``, with ``"ratios"`` where factors differ.
         """
         stds = factor_stds(group, data, cls.log_decay(group))
         settings: dict[str, Any] = {"widest": max(stds) if stds else terminal_std(group, data, cls.log_decay(group))}
@@ -258,7 +236,7 @@ class NoisingPath(ProbabilityPath):
     @classmethod
     def _of_settings(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any]) -> PathT:
         """Return the path on the group with the lengths of its axes multiplied by the ratio of their factor."""
-        ratios = settings.get("ratios")  # not in files of 0.2
+        ratios = settings.get("ratios")  # missing in files of version 0.2
         if ratios is not None and isinstance(group, DirectProduct):
             factors = zip(group.factors, ratios, strict=True)
             lengths = torch.cat([torch.full((f.dim,), ratio, dtype=torch.float64) for f, ratio in factors])

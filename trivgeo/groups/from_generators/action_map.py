@@ -33,7 +33,6 @@ class CoordinateSpace:
     """The coordinates of points.
 
     Attributes:
-        names: their names.
         prefixes: numbers of leading coordinates that move independently of the others.
         fill: values for trailing coordinates that points lack, ``[m]``.
     """
@@ -59,11 +58,7 @@ class CoordinateSpace:
 
 
 class ActionMap(ABC):
-    """Map of points by elements, with an estimate of its error.
-
-    Attributes:
-        space: the coordinates of the points.
-    """
+    """Map of points ``[*batch, p, n]`` by elements ``[*batch, 1, E]``, with n of `CoordinateSpace.point_dims`."""
 
     space: CoordinateSpace
 
@@ -81,36 +76,21 @@ class ActionMap(ABC):
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """The images of points, NaN where there is none, and estimates of their errors relative to one plus their size.
 
-        Args:
-            g: the elements, ``[*batch, 1, E]``.
-            x: the points, ``[*batch, p, n]``, with n of `CoordinateSpace.point_dims`.
-
-        Returns:
-            Points ``[*batch, p, n]``, and errors that broadcast to ``[*batch, p]``.
+        The errors broadcast to ``[*batch, p]``.
         """
 
     @abstractmethod
     def denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
         """Return the denominator of elements g at points x, ``[*batch, p]``; images exist where it does not vanish.
 
-        Args:
-            g: elements ``[*batch, 1, E]``.
-            x: points ``[*batch, p, n]``.
-
-        Returns:
-            Denominators; ``None`` for a global action.
+        ``None`` for a global action.
         """
 
 
 @final
 @dataclass(frozen=True)
 class ProjectiveActionMap(ActionMap):
-    """A linear, affine, projective or conformal motion: matrices on homogeneous coordinates.
-
-    Attributes:
-        space: the coordinates.
-        transform: the matrices of the elements.
-    """
+    """A linear, affine, projective or conformal motion: matrices on homogeneous coordinates."""
 
     space: CoordinateSpace
     transform: HomogeneousTransform
@@ -137,13 +117,7 @@ class ProjectiveActionMap(ActionMap):
 @final
 @dataclass(frozen=True)
 class CoordinateActionMap(ActionMap):
-    """A map coordinate by coordinate: closed forms where there are some, flows for the rest.
-
-    Attributes:
-        space: the coordinates.
-        closed: those with closed forms.
-        rest: how the others move; ``None`` if there are none.
-    """
+    """A map coordinate by coordinate: closed forms where there are some, flows for the rest."""
 
     space: CoordinateSpace
     closed: ClosedForms
@@ -151,7 +125,7 @@ class CoordinateActionMap(ActionMap):
 
     @property
     def methods(self) -> Sequence[str]:
-        """Names of the methods of the flow where there is no closed form."""
+        """``"closed form"``, or the method of the flow, for each coordinate."""
         flows = [""] * self.space.dim if self.rest is None else self.rest.flow.methods
         return ["closed form" if c in self.closed.coordinates else name for c, name in enumerate(flows)]
 
@@ -186,24 +160,16 @@ class CoordinateActionMap(ActionMap):
 
 @dataclass(frozen=True)
 class ElementFlow(ABC):
-    """The map of points by flows of algebra vectors whose exponentials make up an element.
-
-    Attributes:
-        elements: the elements.
-        flow: the flow of one vector.
-    """
+    """The map of points by flows of algebra vectors whose exponentials make up an element."""
 
     elements: FactoredElements
     flow: VectorFlow
 
     @abstractmethod
     def follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
-        """Return the images of points.
+        """The images of points x, ``[*batch, p, m]``, with finite coordinates, by elements g, ``[*batch, 1, E]``.
 
-        Args:
-            g: elements ``[*batch, 1, E]``.
-            x: points ``[*batch, p, m]`` whose coordinates are finite.
-            count: the number of leading coordinates that are wanted.
+        Only the leading ``count`` coordinates of the images are wanted.
         """
 
 
@@ -227,13 +193,7 @@ class FactorFlow(ElementFlow):
 @final
 @dataclass(frozen=True)
 class LogarithmFlow(ElementFlow):
-    """The flow of the logarithm of an element, as far as the image of a point has one name.
-
-    Attributes:
-        elements: the elements, with their logarithms.
-        flow: the flow of one vector.
-        domain: how far points may move.
-    """
+    """The flow of the logarithm of an element, as far as the image of a point has one name."""
 
     domain: FundamentalDomain
 
@@ -246,13 +206,7 @@ class LogarithmFlow(ElementFlow):
 @final
 @dataclass(frozen=True)
 class ChartActionMap(ActionMap):
-    """A motion that is computed in other coordinates.
-
-    Attributes:
-        space: the coordinates of the points.
-        chart: the map to the others.
-        inner: the motion in these.
-    """
+    """A motion that ``inner`` computes in the coordinates of a chart."""
 
     space: CoordinateSpace
     chart: Chart
@@ -264,7 +218,7 @@ class ChartActionMap(ActionMap):
 
     @property
     def base_is_projective(self) -> bool:
-        """True if the motion in the chart is so, and the chart leaves (x, t) unchanged."""
+        """True if (x, t) moves projectively in the chart, which leaves (x, t) unchanged."""
         return self.inner.base_is_projective and not {0, 1} & set(self.chart.pairs)
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -279,7 +233,7 @@ class ChartActionMap(ActionMap):
         return self.inner.denominator(g, self._to_chart(x)[0])
 
     def _to_chart(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Points in the chart, those outside replaced by one inside, and which are inside, ``[*batch, p, 1]``."""
+        """Points in the chart, with a known point in place of those outside, and a mask of points inside."""
         known = self.space.fill.matching(x)[: x.shape[-1]]
         probe = x.detach()
         y = self.chart.forward(probe)

@@ -66,7 +66,7 @@ class SolvedCoordinates:
 
     Attributes:
         bases: coordinates that move projectively or conformally by themselves.
-        blocks: coordinates that move affinely over others, and have quadratures.
+        blocks: coordinates by quadrature, which move affinely over others.
         fibres: coordinates over bases that whole elements move in closed form.
     """
 
@@ -94,8 +94,6 @@ def solve_coordinates(fields: VectorFields, points: Tensor, levi: Tensor) -> Sol
     """Bases, blocks and fibres of as many coordinates as possible.
 
     Args:
-        fields: the fields.
-        points: sample points, ``[p, m]``.
         levi: rows ``[r, n]`` that span a Levi factor of the algebra of the fields.
     """
     values, jacobians = values_and_jacobians(fields, points)
@@ -116,12 +114,7 @@ def solve_coordinates(fields: VectorFields, points: Tensor, levi: Tensor) -> Sol
 
 
 def independent_prefixes(fields: VectorFields, points: Tensor) -> tuple[int, ...]:
-    """Return the numbers of leading coordinates, less than all, whose motion depends on them alone.
-
-    Args:
-        fields: the vector fields.
-        points: sample points ``[p, m]``.
-    """
+    """The numbers of leading coordinates, less than all, whose motion at sample points depends on them alone."""
     _, jacobians = values_and_jacobians(fields, points)
     dependence = jacobians.abs().amax((0, 1))  # [component, coordinate]
     size = max(1.0, float(dependence.max()))
@@ -151,7 +144,7 @@ def _blocks(
     groups: Sequence[tuple[int, ...]],
     based: set[int],
 ) -> list[AffineBlock]:
-    """Those groups of coordinates that move affinely over bases and blocks before them."""
+    """The groups of coordinates that move affinely over bases and blocks before them."""
     blocks: list[AffineBlock] = []
     solved = set(based)
     progress = True
@@ -189,7 +182,7 @@ def _multiplier(index: int, base: ProjectiveBase, dim: int) -> Multiplier:
 
 
 def _dependencies(jacobians: Tensor) -> list[frozenset[int]]:
-    """The coordinates on which the motion of each depends, directly or not, itself included."""
+    """For each coordinate, all coordinates on which its motion depends, directly or not, itself included."""
     size = jacobians.abs().amax((0, 1))  # [component, coordinate]
     m = len(size)
     bound = _ZERO_TOLERANCE * max(1.0, float(size.max()))
@@ -215,7 +208,7 @@ def _strong_components(needs: Sequence[frozenset[int]]) -> list[tuple[int, ...]]
 
 
 def _affine_block(fields: VectorFields, points: Tensor, values: Tensor, group: tuple[int, ...]) -> AffineBlock | None:
-    """The block of the coordinates of a group, ``None`` if fields are not affine in them with commuting matrices."""
+    """The block of a group of coordinates; ``None`` if fields are not affine in them with commuting matrices."""
     f = len(group)
     unit = torch.eye(len(fields), dtype=points.dtype)
     coordinates = [x.unsqueeze(-1) for x in points.unbind(-1)]
@@ -224,7 +217,7 @@ def _affine_block(fields: VectorFields, points: Tensor, values: Tensor, group: t
     if not (bool(torch.isfinite(a).all()) and bool(torch.isfinite(b).all())):
         return None
     goal = values[..., list(group)]
-    size = goal.abs().amax((0, 2)).clamp(min=1e-300)  # of each field
+    size = goal.abs().amax((0, 2)).clamp(min=1e-300)  # [field]
     missed = (matvec(a, points[:, None, list(group)]) + b - goal).abs().amax((0, 2))
     if bool((missed > _MAX_FIT_ERROR * size).any()):
         return None
@@ -244,11 +237,10 @@ def _affine_block(fields: VectorFields, points: Tensor, values: Tensor, group: t
 class CoordinateFlows:
     """Motions of all coordinates: in closed form by whole elements, or by the flow of one vector after the other.
 
+    See `SolvedCoordinates` for ``bases`` and ``fibres``.
+
     Attributes:
-        space: the coordinates.
         fields: the adapted fields in these coordinates.
-        bases: coordinates that move projectively or conformally by themselves.
-        fibres: coordinates over these that whole elements move in closed form.
         flow: the flow of one vector, for all coordinates.
         is_solved: whether no coordinate is integrated.
     """
@@ -266,12 +258,7 @@ class CoordinateFlows:
         return any(len(base.coordinates) == self.space.dim for base in self.bases)
 
     def motion(self, elements: FactoredElements, domain: FundamentalDomain | None = None) -> ActionMap:
-        """The motion by elements of a group.
-
-        Args:
-            elements: the elements.
-            domain: how far points may move, if places have several names.
-        """
+        """The motion by elements of a group, within a ``domain`` if places have several names."""
         bases = tuple(HomogeneousTransform(elements, base) for base in self.bases)
         if self.is_projective:
             return ProjectiveActionMap(self.space, bases[0])
@@ -288,8 +275,6 @@ class ActionPlan:
     """Plan of the motion of points, made before there are elements that move them.
 
     Attributes:
-        decomposed: the fields and their algebra.
-        space: the coordinates of the points.
         chart: other coordinates in which points are moved; ``None`` if they are moved in their own.
         flows: how coordinates move, in the chart.
         points: sample points in the chart, ``[p, m]``.
@@ -313,9 +298,8 @@ def plan_action(decomposed: DecomposedFields, flow: Flow | None, settings: OdeSe
     """Choose the motion of points: the user's flow, the fields' own coordinates, or a chart in which more is solved.
 
     Args:
-        decomposed: the fields.
         flow: the user's flow, of vectors in the basis of the generators.
-        settings: for coordinates without a closed form.
+        settings: accuracy and cost for coordinates without a closed form.
     """
     fields, points = decomposed.basis.fields, decomposed.points
     space = CoordinateSpace(fields.coordinates, independent_prefixes(fields, points), Constant(points[0]))
@@ -375,14 +359,14 @@ def _flows(
 
 
 def _corrected(flows: CoordinateFlows, decomposed: DecomposedFields, points: Tensor) -> CoordinateFlows:
-    """The same with integrated coordinates corrected by the fields that vanish at a point, where these determine it."""
+    """Flows whose integrated coordinates are corrected by the fields that vanish at a point, if these determine it."""
     isotropy = IsotropyCorrector(flows.fields, decomposed.adapted.algebra, points, flows.space.point_dims)
     assert isinstance(flows.flow, NumericalFlow)
     return replace(flows, flow=replace(flows.flow, isotropy=isotropy))
 
 
 def _faithful(solved: SolvedCoordinates, fields: VectorFields) -> Tensor | None:
-    """The matrices of fields on the homogeneous coordinates of all coordinates, if these are one base."""
+    """Matrices of the fields on homogeneous coordinates; ``None`` if the coordinates are not all in one base."""
     return next((base.matrices for base in solved.bases if len(base.coordinates) == fields.dim), None)
 
 

@@ -1,8 +1,8 @@
 """A Lie group from its infinitesimal generators, in five phases: each hands its record on to the next.
 
-1. `parse_fields` (user_fields.py): what the user gave becomes `VectorFields` (fields.py), the record that all phases
+1. `parse_fields` (user_fields.py): the user's fields become `VectorFields` (fields.py), the record that all phases
    ask, in a simple basis of their span (span.py).
-2. `sample_fields` (user_fields.py): points where the fields are finite, and checks of what the user gave there.
+2. `sample_fields` (user_fields.py): points where the fields are finite, and checks of fields and flow there.
 3. `decompose` (decomposition.py): structure constants (span.py) and their Levi decomposition (groups/structure.py).
 4. `plan_action` (action_plan.py): coordinates that move projectively or conformally (projective_coordinates.py), fibres
    that move on spaces of polynomials (polynomial_representation.py), maybe after a change of coordinates (chart.py);

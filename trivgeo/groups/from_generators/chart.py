@@ -31,8 +31,7 @@ class Chart:
 
     Attributes:
         vectors: the fields in the new coordinates.
-        symbols: the new coordinates.
-        pairs: the function and its inverse, by position of each coordinate that changes.
+        pairs: for each coordinate that changes, by position: the function and its inverse.
     """
 
     vectors: list[tuple[Any, ...]]
@@ -56,15 +55,11 @@ class Chart:
 
 
 def straighten(vectors: Sequence[Sequence[Any]], symbols: Sequence[Any], points: Tensor) -> Chart | None:
-    """The chart in which coordinates that move along lines do so by polynomials of degree two at most.
+    """The chart in which coordinates that move along lines have fields of at most degree two, ``None`` if not found.
 
     Args:
         vectors: fields, as SymPy expressions of the coordinates alone.
-        symbols: the coordinates.
         points: sample points, which the chart has to hold, ``[p, m]``.
-
-    Returns:
-        ``None`` if there is no coordinate to change, or none is found.
     """
     sp = require_sympy()
     fields = [[sp.sympify(entry, strict=True) for entry in vector] for vector in vectors]
@@ -101,7 +96,7 @@ def _functions_along(entries: Sequence[Any], z: Any) -> set[Any] | None:
 
 
 def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] | None:
-    """A new symbol, the coordinate in which functions of z are quadratic as a function of z, and the inverse."""
+    """A new symbol, the coordinate in which the functions of z are quadratic, and its inverse."""
     sp = require_sympy()
     if not _span_is_small(functions, z, values):
         return None
@@ -129,7 +124,7 @@ def _line(functions: set[Any], z: Any, values: Tensor) -> tuple[Any, Any, Any] |
 
 
 def _inverses(y: Any, z: Any, new: Any) -> list[Any]:
-    """Candidates for the z at which y(z) has a value; of powers by hand, since SymPy's check of theirs may not end."""
+    """Candidates for the inverse of y(z); powers are inverted by hand, as SymPy's check of their roots may not end."""
     sp = require_sympy()
     constant, rest = y.as_independent(z, as_Add=True)
     factor, power = rest.as_independent(z, as_Add=False)

@@ -35,7 +35,7 @@ class Images:
 
     Attributes:
         coordinates: the images, by position.
-        denominators: what must not vanish, by position of a base that is local.
+        denominators: denominators of bases that move locally, by position of the base.
         error: the estimated error of an image relative to one plus its size.
     """
 
@@ -45,25 +45,19 @@ class Images:
 
 
 class HomogeneousTransform:
-    """Elements as matrices on the homogeneous coordinates of a base.
-
-    Args:
-        elements: the elements.
-        base: the coordinates, and the matrices of the fields.
-    """
+    """Elements as matrices on the homogeneous coordinates of a base."""
 
     def __init__(self, elements: FactoredElements, base: ProjectiveBase) -> None:
         self.coordinates = list(base.coordinates)
         self.is_local = not base.affine
         self.lift = base.lift
         self._matrix = Representation(elements, base.matrices)
-        self._rows = [*range(len(base.coordinates)), -1]  # without x.Qx, which is not wanted of the image
+        self._rows = [*range(len(base.coordinates)), -1]  # without x.Qx, which images do not need
 
     def apply(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images of base coordinates x, ``[*batch, p, k]``, by elements g, ``[*batch, 1, E]``.
+        """The images of base coordinates x, ``[*batch, p, k]``, by elements g, ``[*batch, 1, E]``, and denominators.
 
-        Returns:
-            The images, any number where undefined, and the denominators ``[*batch, p]``, which must not vanish.
+        An image is any number where its denominator, ``[*batch, p]``, vanishes.
         """
         matrix = self._matrix(g)
         if self.lift.form is not None:
@@ -74,12 +68,7 @@ class HomogeneousTransform:
 
 
 class PolynomialFibre:
-    """Coordinates that move by a finite-dimensional representation on polynomials, see `PolynomialRepresentation`.
-
-    Args:
-        elements: the elements.
-        representation: the coordinates, and the representation of the fields.
-    """
+    """Coordinates that move by a finite-dimensional representation on polynomials, see `PolynomialRepresentation`."""
 
     def __init__(self, elements: FactoredElements, representation: PolynomialRepresentation) -> None:
         self.coordinates = list(representation.coordinates)
@@ -97,15 +86,14 @@ class PolynomialFibre:
         return max(self.coordinates) < count
 
     def extend(self, images: Images, g: Tensor, x: Tensor) -> Images:
-        """Append the images of this fibre's coordinates to those of others.
+        """The images of coordinates below, with those of this fibre appended.
+
+        NaN where a denominator is not positive, and where an exponential overflows.
 
         Args:
             images: images of the coordinates below.
             g: elements ``[*batch, 1, E]``.
             x: points ``[*batch, p, m]``.
-
-        Returns:
-            All images; NaN where a denominator is not positive, and where an exponential overflows.
         """
         inside = torch.isfinite(x).all(-1)
         local = [(i, images.denominators[i]) for i in self._bases if i in images.denominators]
@@ -165,13 +153,7 @@ class TransportedCoordinates:
     shift: Constant
 
     def move(self, w: Tensor, u: Tensor) -> Tensor:
-        """Return the images of coordinates u at the point o under ``exp(w)``, ``[*batch, r]``; NaN where they
-        overflow.
-
-        Args:
-            w: algebra vectors ``[*batch, n]``.
-            u: coordinates ``[*batch, r]``.
-        """
+        """The images ``[*batch, r]`` of coordinates u at the point o under ``exp(w)``; NaN where they overflow."""
         matrix = torch.einsum("...i,iab->...ab", w, self.linear.matching(w))
         fits = (matrix.detach().abs().sum((-2, -1)) < largest_exponent(w.dtype)).unsqueeze(-1)
         matrix, w = torch.where(fits.unsqueeze(-1), matrix, 0.0), torch.where(fits, w, 0.0)
@@ -180,15 +162,10 @@ class TransportedCoordinates:
 
 
 def find_transported(fields: VectorFields, points: Tensor, base: tuple[int, ...]) -> TransportedCoordinates | None:
-    """The coordinates other than ``base``, if all move affinely, and the group shifts those of the base.
+    """The coordinates other than ``base``, if all move affinely, and the group shifts those of the base; else ``None``.
 
     Args:
-        fields: the fields.
-        points: sample points, ``[p, m]``.
         base: positions of coordinates that move in closed form independently of the others.
-
-    Returns:
-        ``None`` if there are none, or they do not move so.
     """
     m = fields.dim
     fibre = tuple(c for c in range(m) if c not in base)
@@ -220,12 +197,7 @@ def find_transported(fields: VectorFields, points: Tensor, base: tuple[int, ...]
 
 
 class TransportedFibre:
-    """Coordinates that the group moves at a fixed point of the base, see `TransportedCoordinates`.
-
-    Args:
-        elements: the elements.
-        transported: the coordinates.
-    """
+    """Coordinates that the group moves at a fixed point of the base, see `TransportedCoordinates`."""
 
     def __init__(self, elements: FactoredElements, transported: TransportedCoordinates) -> None:
         self.coordinates = list(transported.fibre)
@@ -237,13 +209,7 @@ class TransportedFibre:
         return min(self.coordinates) < count
 
     def extend(self, images: Images, g: Tensor, x: Tensor) -> Images:
-        """Images with those of these coordinates, NaN where a denominator is not positive, and their rounding error.
-
-        Args:
-            images: those of the bases.
-            g: the elements, ``[*batch, 1, E]``.
-            x: the points, ``[*batch, p, m]``.
-        """
+        """Images with those of this fibre, and their rounding error, see `PolynomialFibre.extend`."""
         elements, transported = self._elements, self._transported
         origin, shifts, slopes = (c.matching(x) for c in (transported.origin, transported.shifts, transported.slopes))
         base = list(transported.base)
@@ -289,18 +255,12 @@ class ClosedForms:
 
     @cached_property
     def coordinates(self) -> frozenset[int]:
-        """Positions of the coordinates."""
+        """Positions of all coordinates of bases and fibres."""
         stages: Iterable[HomogeneousTransform | Fibre] = (*self.bases, *self.fibres)
         return frozenset(c for stage in stages for c in stage.coordinates)
 
     def images(self, g: Tensor, x: Tensor, count: int) -> Images:
-        """The images of those of the leading ``count`` coordinates of points ``[*batch, p, m]`` that have closed forms.
-
-        Args:
-            g: the elements, ``[*batch, 1, E]``.
-            x: the points.
-            count: how many coordinates are wanted; images of others may come along.
-        """
+        """The images of the leading ``count`` coordinates that have closed forms; images of others may come along."""
         fibres = [fibre for fibre in self.fibres if fibre.is_over(count)]
         coordinates: dict[int, Tensor] = {}
         denominators: dict[int, Tensor] = {}
@@ -318,13 +278,7 @@ class ClosedForms:
         return images
 
     def denominator(self, g: Tensor, x: Tensor, count: int) -> Tensor | None:
-        """Return the product of the denominators of elements g at points x, ``[*batch, p]``; ``None`` stands for one.
-
-        Args:
-            g: elements ``[*batch, 1, E]``.
-            x: points ``[*batch, p, n]``.
-            count: number of leading coordinates whose denominators are multiplied.
-        """
+        """The product of the denominators of the leading ``count`` coordinates, ``[*batch, p]``; ``None`` for one."""
         total: Tensor | None = None
         for base in self.bases:
             if base.is_local and base.coordinates[0] < count:
@@ -334,7 +288,7 @@ class ClosedForms:
 
 
 def _extended(images: Images, positions: Sequence[int], values: Tensor, error: Tensor) -> Images:
-    """Images with more coordinates, ``[*batch, p, f]``."""
+    """The images with coordinates ``values [*batch, p, f]`` at ``positions``."""
     more = {c: values[..., place] for place, c in enumerate(positions)}
     return Images({**images.coordinates, **more}, images.denominators, error)
 

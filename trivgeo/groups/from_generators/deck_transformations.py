@@ -24,9 +24,9 @@ from trivgeo.groups.from_generators.flows import IsotropyCorrector
 _MAX_SHIFT = 20.0  # longest shift of a coordinate that is searched
 _NUM_GRID_SHIFTS = 1000  # shifts that are tried before the best are refined
 _NUM_SECTIONS = 60  # golden sections that refine a shift
-_MAX_FIELD_ERROR = 1e-6  # change of fields by a map that leaves them as they are, relative to their size
-_MAX_GRID_ERROR = 0.2  # the same for shifts of the grid that are refined
-_NUM_POINTS = 4  # sample points
+_MAX_FIELD_ERROR = 1e-6  # change of fields by a deck transformation, relative to their size
+_MAX_GRID_ERROR = 0.2  # change of fields by a shift of the grid that is refined, relative to their size
+_NUM_POINTS = 4  # sample points at which fields are compared
 _NUM_PATHS = 6  # paths between two points that are tried
 _STEPS_PER_PIECE = 400  # steps along each of the two straight pieces of a path
 _MAX_GROWTH = 30.0  # growth of fields along a path that avoids their poles
@@ -45,8 +45,8 @@ class FundamentalDomain:
 
     Attributes:
         reach: the largest displacement in each coordinate, ``[m]``; infinite where it does not matter.
-        signed: one for coordinates that have to keep their sign, else zero, ``[m]``.
-        scaled: one for coordinates whose logarithm is displaced, else zero, ``[m]``.
+        signed: one for coordinates that keep their sign, else zero, ``[m]``.
+        scaled: one for coordinates whose logarithm is bounded, else zero, ``[m]``.
     """
 
     reach: Constant
@@ -67,12 +67,7 @@ class FundamentalDomain:
 def find_fundamental_domain(fields: VectorFields, points: Tensor) -> FundamentalDomain | None:
     """The domain bounded by shifts of single coordinates, and changes of sign, that leave the fields as they are.
 
-    Args:
-        fields: the fields.
-        points: sample points, ``[p, m]``.
-
-    Returns:
-        ``None`` if there are no such maps, or no path without poles connects them with the identity.
+    ``None`` if there are no such maps, or no path without poles connects them with the identity.
     """
     points = points[:_NUM_POINTS]
     m = fields.dim
@@ -101,17 +96,11 @@ def find_isotropy_domain(
 ) -> FundamentalDomain | None:
     """The domain bounded by a coordinate in which all names of a place are a constant shift, or factor, apart.
 
-    Several coordinates if no single one tells all names. Names are points at which the same fields vanish, found by
-    Newton's method from many starts.
+    If no single coordinate separates all names, several do; ``None`` if no such coordinates exist. Names are points at
+    which the same fields vanish, found by Newton's method from many starts.
 
     Args:
-        fields: the fields.
-        isotropy: the fields that vanish at a point.
-        points: sample points, ``[p, m]``.
         connected: whether names count only if a path without poles leads to them.
-
-    Returns:
-        ``None`` if there are no such coordinates.
     """
     m = fields.dim
     points, generator = points[:_NUM_POINTS], torch.Generator().manual_seed(0)

@@ -15,7 +15,7 @@ from trivgeo.groups.from_generators.user_fields import FieldBasis, SampledFields
 from trivgeo.groups.ground_fields import Array
 from trivgeo.groups.structure import LeviDecomposition, LieStructure, check_split, exact_structure, find_split
 
-_SMALL_CONSTANT = 1e-11  # ratio of two constants below which ranks cannot be decided without other lengths of vectors
+_MIN_CONSTANT_RATIO = 1e-11  # ratio of two constants, below which ranks need vectors of other lengths
 
 Vectors = Sequence[int | str | Sequence[float]]
 """Vectors of an algebra: generators by index or name, or coefficients of the generators."""
@@ -27,7 +27,6 @@ class AdaptedAlgebra:
 
     Attributes:
         algebra: the algebra, with the sign of the group.
-        levi: its decomposition, in terms of the Y.
         mixing: the generators in terms of the Y, ``X = mixing Y``, ``[n, n]``.
     """
 
@@ -42,9 +41,8 @@ class DecomposedFields:
 
     Attributes:
         algebra: the algebra in the basis of the generators, with the sign of the group.
-        adapted: the same in the basis Y, with its decomposition.
-        basis: the Y.
-        points: sample points, ``[p, m]``.
+        adapted: the algebra in the basis Y, with its decomposition.
+        basis: the fields of the basis Y.
     """
 
     algebra: LieAlgebra
@@ -60,7 +58,6 @@ def decompose(sampled: SampledFields, split: tuple[Vectors, Vectors] | None) -> 
     found in floating point, in the first of several bases in which ranks can be decided.
 
     Args:
-        sampled: the fields.
         split: the user's decomposition (h, n), see `from_generators`; ``None`` for the automatic one.
 
     Raises:
@@ -101,7 +98,7 @@ def _candidate_bases(sampled: SampledFields, algebra: LieAlgebra) -> Iterator[Fi
     """Bases in which ranks may be decidable: vectors of other lengths, the given one, a well-conditioned one."""
     basis = sampled.basis
     size = algebra.structure_constants.abs()
-    if bool((size[size > 0] < _SMALL_CONSTANT * size.max()).any()):
+    if bool((size[size > 0] < _MIN_CONSTANT_RATIO * size.max()).any()):
         lengths = balanced(algebra, dust=0.0)[1]
         yield FieldBasis(basis.fields.mixed(torch.diag(lengths)), torch.diag(1.0 / lengths))
     yield basis
@@ -135,7 +132,7 @@ def _decomposed(
 
 
 def algebra_in_basis(algebra: LieAlgebra, mixing: Tensor, names: Sequence[str]) -> LieAlgebra:
-    """The algebra in the basis ``mixing Y``, by these names."""
+    """The algebra in the basis ``mixing Y``, whose vectors have the given names."""
     c, unmix = algebra.structure_constants, torch.linalg.inv(mixing)
     if torch.equal(mixing, torch.eye(len(mixing), dtype=torch.float64)):
         return LieAlgebra(c, names)
@@ -146,7 +143,7 @@ def algebra_in_basis(algebra: LieAlgebra, mixing: Tensor, names: Sequence[str]) 
 
 
 def _rows(algebra: LieAlgebra, vectors: Vectors) -> Tensor:
-    """Vectors that a user named, ``[k, n]``."""
+    """Vectors that a user named, as rows ``[k, n]``."""
     unit = torch.eye(algebra.dim, dtype=torch.float64)
     result = []
     for item in vectors:

@@ -1,4 +1,4 @@
-"""Elements of a generated group: the factors that they are stored by, and the vectors that these factors stand for."""
+"""Elements of a generated group: the factors that are stored, and algebra vectors of these factors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
 from trivgeo.groups.nilpotent import NilpotentGroup
 from trivgeo.groups.semidirect import SemidirectProduct
 
-_ZERO_TOLERANCE = 1e-12  # entries of a derivation's part in the ideal that count as zero
+_ZERO_TOLERANCE = 1e-12  # entries below count as zero in the part of a torus derivation in the ideal
 
 CoreGroup = ReductiveGroup | NilpotentGroup | SemidirectProduct
 
@@ -25,7 +25,7 @@ class CoreEmbedding:
         basis: the basis of the core, ``[core dimension, n]``; zero for a torus of derivations (see
             `LeviDecomposition`).
         inclusion: the Y in the basis of the core, ``[n, core dimension]``.
-        torus: the vectors that torus coordinates stand for, ``[k, n]``.
+        torus: algebra vectors of the torus coordinates, ``[k, n]``.
         mixing: the generators, ``X = mixing Y``, ``[n, n]``.
     """
 
@@ -70,13 +70,11 @@ class FactoredElements:
 
     @property
     def torus(self) -> Tensor:
-        """The vectors that torus coordinates stand for, ``[k, n]``."""
+        """Algebra vectors of the torus coordinates, ``[k, n]``."""
         return self._torus.value
 
     def parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Split elements g, ``[*batch, E]``, into the matrix ``[*batch, m, m]``, the torus ``[*batch, k]`` and the
-        ideal coordinates ``[*batch, d]``.
-        """
+        """The matrix ``[*batch, m, m]``, torus ``[*batch, k]`` and ideal coordinates ``[*batch, d]`` of elements g."""
         if self.reductive is None:
             return g.new_zeros(*g.shape[:-1], 0, 0), g[..., :0], g
         cut = self.reductive.element_shape[0]
@@ -84,9 +82,9 @@ class FactoredElements:
         return matrix, sigma, g[..., cut:]
 
     def parts_in_group(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Split elements as `parts`, with the n of :math:`g = \exp(n) \exp(x)\, a` for torus vectors x in the algebra.
+        r"""Parts of g as `parts`, with the n of :math:`g = \exp(n) \exp(x)\, a` for torus vectors x in the algebra.
 
-        This n differs from the stored one for a torus of derivations only: :math:`\exp(n) \exp(D) = \exp(n') \exp(x)`.
+        The stored n differs for a torus of derivations only: :math:`\exp(n) \exp(D) = \exp(n') \exp(x)`.
         """
         matrix, sigma, n = self.parts(g)
         if not n.shape[-1] or self._torus_in_ideal is None:
@@ -97,7 +95,7 @@ class FactoredElements:
         return matrix, sigma, ideal._compose(n, -automorphism.exp(y, sigma @ self._torus_in_ideal.matching(n)))
 
     def factors(self, g: Tensor) -> list[Tensor]:
-        """Return vectors whose exponentials multiply to g, in the order in which they act on a point (last first).
+        """Vectors whose exponentials multiply to g, in the order in which they act on a point (last first).
 
         NaN for elements that have no such factors.
         """

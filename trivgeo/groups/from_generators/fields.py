@@ -33,9 +33,9 @@ class Formulas:
 
     Attributes:
         values: components of the fields at (x_1, ..., x_m), field by field, n m numbers.
-        slopes: their derivatives, the coordinate fastest, n m m numbers; ``None`` if torch lacks them.
+        slopes: derivatives of the components, the coordinate fastest, n m m numbers; ``None`` if torch lacks them.
         sums: components of the sum of the v_i X_i at (v_1, ..., v_n, x_1, ..., x_m), m numbers.
-        each: the same, one function for each component.
+        each: one function for each component of that sum.
     """
 
     values: Callable[..., Tensor]
@@ -49,8 +49,6 @@ class VectorFields:
 
     Args:
         functions: torch functions from points to tangents; each may take ``[*batch, m]`` or single points ``[m]``.
-        coordinates: names of the coordinates.
-        names: names of the fields.
         formulas: compiled expressions of the fields, if they have some.
     """
 
@@ -72,19 +70,14 @@ class VectorFields:
         return len(self._functions)
 
     def mixed(self, weights: Tensor, names: Sequence[str] | None = None) -> VectorFields:
-        """Return the combinations ``weights X`` of these fields.
-
-        Args:
-            weights: matrix ``[n, n]``, one row for each new field.
-            names: names of the new fields; default those of these fields.
-        """
+        """The combinations ``weights X`` of these fields for ``weights [n, n]``, by default with the same names."""
         result = copy.copy(self)
         result._weights = Constant(weights)
         result.names = self.names if names is None else tuple(names)
         return result
 
     def sizes(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sizes of the terms of `values_and_jacobians` at ``points``, which may cancel in combinations."""
+        """The sizes of the terms of `values_and_jacobians` at ``points``, which may cancel in combinations."""
         if self._weights is None:
             values, jacobians = values_and_jacobians(self, points)
             return values.abs(), jacobians.abs()
@@ -167,10 +160,7 @@ class _Mapped:
 def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Tensor] | None) -> Tensor:
     """Draw points where all fields and their derivatives are finite, ``[count, m]``, in float64.
 
-    Args:
-        fields: vector fields on R^m.
-        count: number of points.
-        sampler: user's function from a number to points; ``None`` for a box around zero.
+    Without a ``sampler``, points are taken from a box around zero.
 
     Raises:
         ConfigurationError: too few points were found, or the sampler returned something else.
@@ -178,7 +168,10 @@ def sample_points(fields: VectorFields, count: int, sampler: Callable[[int], Ten
     if sampler is not None:
         points = sampler(count)
         if not isinstance(points, Tensor) or points.shape != (count, fields.dim):
-            raise ConfigurationError(f"sampler: expected points [{count}, {fields.dim}] from sampler({count})")
+            got = list(points.shape) if isinstance(points, Tensor) else type(points).__name__
+            raise ConfigurationError(
+                f"sampler: expected points [{count}, {fields.dim}] from sampler({count}), got {got}"
+            )
         points = points.detach().to(device="cpu", dtype=torch.float64)
     else:
         generator = torch.Generator().manual_seed(0)
@@ -201,11 +194,7 @@ def values_and_jacobians(fields: VectorFields, points: Tensor) -> tuple[Tensor, 
 
 
 def compile_expressions(expressions: Sequence[Any], variables: Sequence[Any]) -> CompiledExpressions:
-    """Return a torch function of one tensor for each variable, with the values stacked on a last axis.
-
-    Args:
-        expressions: SymPy expressions.
-        variables: their symbols; tensors broadcast.
+    """A torch function of one tensor for each variable, which broadcast, with the values stacked on a last axis.
 
     Raises:
         ConfigurationError: an expression holds a function that torch lacks.
@@ -244,7 +233,7 @@ class CompiledExpressions:
 
 
 def _with_floats(expression: Any) -> Any:
-    """The expression with floating-point constants, but for integers and rational exponents (torch has a sqrt)."""
+    """The expression with floating-point constants, except integers and rational exponents (torch has a sqrt)."""
     sp = require_sympy()
     if not expression.free_symbols:
         return expression if expression.is_Integer else expression.evalf(20)

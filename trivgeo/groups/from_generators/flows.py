@@ -31,8 +31,7 @@ _STEP_ROUNDING_ULPS = 4.0  # rounding error of a step, in units of the last plac
 _MIDPOINT_STEPS = (2, 4, 6, 8, 10, 12)  # numbers of midpoint steps that are extrapolated to one step of order 12
 _FIRST_STEP = 0.25  # length of the first step, as a share of the unit time
 _STEP_SAFETY = 0.8  # length of the next step over that which would just meet the tolerance
-_MIN_STEP_FACTOR = 0.2  # shortest next step over the last
-_MAX_STEP_FACTOR = 4.0  # longest next step over the last
+_MIN_STEP_FACTOR, _MAX_STEP_FACTOR = 0.2, 4.0  # length of the next step over the last
 _STEP_ERROR_SHARE = 0.01  # largest error estimate of one step over the tolerance
 _CORRECTED_STEP_ERROR = 1e-4  # largest error estimate of one step where Newton's method corrects the end
 _MAX_CORRECTION = 1e-2  # distance by which Newton's method moves a point, relative to one plus its size
@@ -74,7 +73,7 @@ class FlowResult:
 
     Attributes:
         end: the points at the end, ``[*batch, m]``; coordinates that were not solved are left as they were.
-        alive: where the flow exists, ``[*batch]``.
+        alive: mask of points for which the flow exists, ``[*batch]``.
         error: the estimated error of a coordinate relative to one plus its size, ``[*batch]``.
     """
 
@@ -93,35 +92,27 @@ class VectorFlow(ABC):
 
     @abstractmethod
     def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
-        """The flow of the leading ``count`` coordinates of points.
+        """The flow of the leading ``count`` coordinates of points x, ``[*batch, p, m]``.
 
-        Args:
-            v: the algebra vectors, ``[*batch, 1, dim]``, in the basis of the adapted fields.
-            x: the points, ``[*batch, p, m]``.
-            count: how many coordinates are wanted.
+        Algebra vectors v, ``[*batch, 1, dim]``, are in the basis of the adapted fields.
         """
 
 
 @final
 @dataclass(frozen=True)
 class GivenFlow(VectorFlow):
-    """A flow that the user gave.
-
-    Attributes:
-        flow: the flow of vectors in the basis of the adapted fields.
-        dim: the number of coordinates.
-    """
+    """A flow that the user gave, of vectors in the basis of the adapted fields."""
 
     flow: Flow
     dim: int
 
     @property
     def methods(self) -> list[str]:
-        """Name of the method of each coordinate: "given" for all, by the user's flow."""
+        """``"given"`` for every coordinate."""
         return ["given"] * self.dim
 
     def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
-        """Move points along the user's flow; points where the flow is not finite stay at zero and are not alive."""
+        """The points moved along the user's flow; where it is not finite, points stay at zero and are not alive."""
         y = self.flow(v, x)
         alive = torch.isfinite(y).all(-1)
         return FlowResult(torch.where(alive.unsqueeze(-1), y, 0.0), alive, torch.zeros_like(x[..., 0]))
@@ -133,9 +124,8 @@ class NumericalFlow(VectorFlow):
     """The triangular part of the system by closed forms and quadratures, the rest by an integrator.
 
     Attributes:
-        fields: the adapted fields.
         triangular: the coordinates that need no integrator.
-        settings: for the others.
+        settings: accuracy and cost for the other coordinates.
         isotropy: corrects the ends of integrated flows; ``None`` where it is not needed or cannot.
     """
 
@@ -146,13 +136,11 @@ class NumericalFlow(VectorFlow):
 
     @property
     def methods(self) -> list[str]:
-        """Methods of the triangular part; ``"integrated"`` for other coordinates."""
+        """The method of each coordinate, ``"integrated"`` for those outside the triangular part."""
         return self.triangular.methods
 
     def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
-        """Move points along the flow; a point is alive where the flow exists and its estimated error is within the
-        tolerance.
-        """
+        """The points moved along the flow, alive where it exists and its estimated error is within the tolerance."""
         tolerance = max(self.settings.tolerance, _MIN_TOLERANCE_ULPS * torch.finfo(x.dtype).eps)
         solved = self.triangular.solved_coordinates
         result = self.triangular.flow(v.squeeze(-2), x, count)
@@ -184,16 +172,9 @@ class NumericalFlow(VectorFlow):
 
 
 def follow_all(flow: VectorFlow, vectors: Sequence[Tensor], x: Tensor, count: int) -> FlowResult:
-    """Follow the flows of several vectors one after the other.
+    """Follow the flows of several vectors, in the order in which they act, see `VectorFlow.follow`.
 
-    Args:
-        flow: the flow of one vector.
-        vectors: algebra vectors, in the order in which they act.
-        x: points at the start.
-        count: number of leading coordinates, as in `VectorFlow.follow`.
-
-    Returns:
-        The end of the last flow; not alive for vectors that are NaN.
+    Points are not alive for vectors that are NaN.
     """
     alive = torch.ones_like(x[..., 0], dtype=torch.bool)
     error = torch.zeros_like(x[..., 0])
@@ -222,14 +203,7 @@ class AffineBlock:
 
 
 class TriangularFlow:
-    """The flow of a triangular system: bases first, then affine blocks, each over the coordinates before.
-
-    Args:
-        fields: the fields.
-        bases: coordinates with closed forms.
-        blocks: coordinates by quadrature.
-        nodes: the number of Gauss-Legendre nodes.
-    """
+    """The flow of a triangular system: bases first, then affine blocks, each over the coordinates before."""
 
     def __init__(
         self, fields: VectorFields, bases: Sequence[ProjectiveBase], blocks: Sequence[AffineBlock], nodes: int
@@ -243,15 +217,12 @@ class TriangularFlow:
         self.solved_coordinates = frozenset(kinds)
         """Positions of the coordinates that need no integrator."""
         self.methods = [kinds.get(c, "integrated") for c in range(fields.dim)]
-        """How each coordinate is found, see `GeneratedAction.flows`; ``"integrated"`` for those that are left."""
+        """Method of each coordinate, see `GeneratedAction.flows`; ``"integrated"`` outside bases and blocks."""
 
     def flow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
-        """The flow of a field for unit time, for the leading ``count`` coordinates.
+        """The flow of the leading ``count`` coordinates of points x ``[*batch, p, m]`` for unit time.
 
-        Args:
-            v: the algebra vectors, ``[*batch, dim]``, unscaled.
-            x: the points, ``[*batch, p, m]``.
-            count: how many coordinates are wanted.
+        Algebra vectors v, ``[*batch, dim]``, are without the scale of the group.
         """
         rule = self._rule
         alive = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
@@ -282,7 +253,7 @@ class TriangularFlow:
         return FlowResult(torch.stack([values[..., -1, :] for values in path], -1), alive, error)
 
     def _follow(self, block: AffineBlock, v: Tensor, path: Sequence[Tensor]) -> tuple[list[Tensor], Tensor, Tensor]:
-        """The coordinates of a block along the path, ``[*batch, nodes + 1, p]``, where they exist, and their error."""
+        """Coordinates of a block along the path, ``[*batch, nodes + 1, p]``, a mask of existence, and their error."""
         rule, f = self._rule, len(block.coordinates)
         below = [values[..., :-1, :] for values in path]
         start = torch.stack([path[c][..., :1, :] for c in block.coordinates], -1)
@@ -318,11 +289,7 @@ def block_coefficients(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The entries of A row by row, and those of b, from the field at u = 0 and at unit vectors u.
 
-    Args:
-        fields: the fields.
-        block: the coordinates u; A or b that it says to be zero are left out.
-        v: the coordinates of an algebra vector, which broadcast against those of x.
-        x: the coordinates of a point.
+    Entries are left out where the block has no A or no b. Coordinates of v and x broadcast.
     """
     index = block.coordinates
 
@@ -344,10 +311,7 @@ def block_coefficients(
 class QuadratureRule:
     """The Gauss-Legendre rule on [0, 1], with the integrals from zero to every node.
 
-    Its variable is slow at both ends, for a flow that exists for unit time may have its pole just outside.
-
-    Args:
-        count: the number of nodes.
+    The nodes are dense at both ends: a flow that exists for unit time may have its pole just outside.
     """
 
     def __init__(self, count: int) -> None:
@@ -371,11 +335,7 @@ class QuadratureRule:
         The last Legendre coefficients of the interpolant fall like :math:`\rho^{-n}` for an analytic function, and the
         error of the rule like :math:`\rho^{-2 n}`: their square, over the largest coefficient, estimates it.
 
-        Args:
-            values: ``[*batch, nodes, p]``.
-
-        Returns:
-            The integrals ``[*batch, nodes + 1, p]``, and the estimate ``[*batch, p]``.
+        Values are ``[*batch, nodes, p]``, integrals ``[*batch, nodes + 1, p]``, and the error estimate ``[*batch, p]``.
         """
         integrals = self._integrals.matching(values) @ values
         with torch.no_grad():
@@ -388,21 +348,15 @@ class QuadratureRule:
 def extrapolated_flow(
     field: Callable[[Tensor], Tensor], x: Tensor, steps: int, tolerance: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The flow of an autonomous field for unit time, of order 12.
+    """The flow of an autonomous field ``[*batch, m] -> [*batch, m]`` for unit time, of order 12.
 
-    By the explicit midpoint rule, whose error is even in the step, extrapolated to zero (Gragg 1965; Hairer, Norsett,
-    Wanner, Solving ODEs I, section II.9). Every point has steps of its own length.
+    The explicit midpoint rule, whose error is even in the step, is extrapolated to step zero (Gragg 1965; Hairer,
+    Norsett, Wanner, Solving ODEs I, section II.9). Every point has steps of its own length.
 
     A step whose last two extrapolations differ by more than ``tolerance`` times (1 + |x|), or which moves a point by
-    more than a few times its size, is tried again with a shorter one. A point that has not arrived after as many trials
-    as are allowed stops there: a flow that runs off to infinity has no value, and a scheme of fixed steps would return
+    more than a few times its size, is tried again with a shorter one. A point that has not arrived after ``steps``
+    trials stops there: a flow that runs off to infinity has no value, and a scheme of fixed steps would return
     a finite number all the same. Derivatives stay finite at such points.
-
-    Args:
-        field: ``[*batch, m] -> [*batch, m]``.
-        x: the start, ``[*batch, m]``.
-        steps: the number of trials.
-        tolerance: the bound on the error estimate of one step.
 
     Returns:
         The points ``[*batch, m]``; a mask of those that are valid ``[*batch]``; the sum of the error estimates of the
@@ -450,7 +404,7 @@ def _step(field: Callable[[Tensor], Tensor], x: Tensor, h: Tensor) -> tuple[Tens
 
 
 def _finite(k: Tensor) -> Tensor:
-    """The field, with values that the bound of displacements rejects where it is not finite."""
+    """The field, with numbers that the bound of displacements rejects in place of values that are not finite."""
     return torch.where(torch.isfinite(k), k, 1e30 if k.dtype == torch.float64 else 1e20)
 
 
@@ -461,9 +415,7 @@ class IsotropyCorrector:
         counts: numbers of leading coordinates that can be corrected.
 
     Args:
-        fields: the fields.
         algebra: the algebra of the fields, with the sign of the group.
-        points: sample points, ``[p, m]``.
         counts: numbers of leading coordinates that move independently of the others.
     """
 
@@ -489,13 +441,9 @@ class IsotropyCorrector:
         return float(unique.double().sum()) >= _MIN_SHARE_OF_POINTS * len(points)
 
     def correct(self, v: Tensor, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The image of x under the flow of v, from a point y near it.
+        """The image of x, ``[*batch, p, m]``, under the flow of v, ``[*batch, 1, dim]``, from a point y near it.
 
-        Args:
-            v: the algebra vectors, ``[*batch, 1, dim]``.
-            x: the points, ``[*batch, p, m]``.
-            y: points near their images.
-            count: the number of leading coordinates that are corrected; the others stay as they are.
+        Leading ``count`` coordinates are corrected, the others stay as they are.
 
         Returns:
             The images, their distances from y, and error estimates from the last two steps, ``[*batch, p]``.
@@ -517,20 +465,12 @@ class IsotropyCorrector:
             z = z + step
             lengths.append(step.detach().abs().amax(-1))
         ratio = lengths[-1] / torch.where(lengths[-2] > 0, lengths[-2], 1.0)
-        error = lengths[-1] * ratio.clamp(max=1.0)  # steps that shrink
+        error = lengths[-1] * ratio.clamp(max=1.0)  # for steps that shrink, a bound of the next step
         moved = (z - start).detach().abs().amax(-1)
         return torch.cat([z, rest], -1).to(dtype), moved.to(dtype), error.to(dtype)
 
     def misses(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the size at points y of the fields that vanish at points x, relative to the size of all fields there.
-
-        Args:
-            x: points ``[*batch, p, m]``.
-            y: their images, of the same shape.
-
-        Returns:
-            Sizes ``[*batch, p]``.
-        """
+        """Sizes at points y of the fields that vanish at points x, relative to all fields there, ``[*batch, p]``."""
         values = self._fields(y)
         return _orthogonal_part(values, _frame(self._fields(x))).flatten(-2).norm(dim=-1) / values.flatten(-2).norm(
             dim=-1

@@ -33,7 +33,7 @@ class SemisimpleAdjoint(ABC):
 
 @dataclass(frozen=True)
 class Layer:
-    """Basis elements ``[e_left, e_right] / length`` of the ideal that are brackets of earlier ones."""
+    """Basis elements of the ideal that are brackets of earlier ones, ``[e_left, e_right] / length``."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -45,9 +45,9 @@ class BracketAdjoint(SemisimpleAdjoint):
 
     Args:
         algebra: the ideal, in a basis (moved, fixed, brackets layer by layer).
-        moved: how many basis elements the leading block of the matrix acts on.
-        fixed: how many basis elements are not moved.
-        layers: the remaining ones as brackets.
+        moved: number of basis elements on which the leading block of the matrix acts.
+        fixed: number of basis elements that are not moved.
+        layers: brackets that make up the other basis elements.
     """
 
     def __init__(self, algebra: LieAlgebra, moved: int, fixed: int, layers: tuple[Layer, ...]) -> None:
@@ -117,7 +117,7 @@ class TorusExponential:
             self._diagonalize(derivations)
 
     def _diagonalize(self, derivations: Tensor) -> None:
-        # in units of the largest entry of each: derivations may differ in size by many orders
+        # derivations may differ in size by many orders: each is divided by its largest entry
         unit = derivations.abs().amax((-2, -1))
         derivations = derivations / torch.where(unit > 0, unit, 1.0)[:, None, None]
         mixing = torch.linspace(1.0, 2.0, len(derivations), dtype=torch.float64).sqrt()
@@ -156,9 +156,7 @@ class TorusExponential:
         self._projectors = Constant(_rounded(torch.cat(parts)))
 
     def apply(self, sigma: Tensor, n: Tensor) -> Tensor:
-        """Return the product of the matrix of torus coordinates ``sigma``, ``[*batch, k]``, and vectors n,
-        ``[*batch, d]``.
-        """
+        """The matrices of torus coordinates ``sigma``, ``[*batch, k]``, times vectors n, ``[*batch, d]``."""
         if self._trivial:
             return n.expand(*broadcast_shapes(sigma.shape[:-1], n.shape[:-1]), n.shape[-1])
         if self._diagonal is not None:
@@ -169,7 +167,7 @@ class TorusExponential:
         """The exponentials of a diagonal automorphism ``[*batch, k] -> [*batch, d]``."""
         assert self._diagonal is not None
         weights = self._diagonal.matching(sigma)
-        # of one number no product of matrices, which is slow where the batch is not one block of memory
+        # a product with one number would be slow as a matrix product where the batch is not contiguous
         return torch.exp(sigma * weights[0] if len(weights) == 1 else sigma @ weights)
 
     def times(self, left: Tensor | None, sigma: Tensor) -> Tensor:
@@ -217,8 +215,6 @@ class IdealAutomorphism(Automorphism):
     repeated squaring in the group.
 
     Args:
-        group: the reductive group.
-        ideal: the nilpotent group.
         derivations: D of the basis of h, semisimple part first, ``[r + k, d, d]``.
         semisimple: Ad of the semisimple group on the ideal; ``None`` if that group is trivial.
     """
@@ -323,13 +319,13 @@ def _phi1(matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def _rounded(x: Tensor) -> Tensor:
-    """Numbers within rounding of an integer become it."""
+    """The numbers x, with those within rounding of an integer rounded to it."""
     x = torch.where((x - x.round()).abs() < 1e-12, x.round(), x)
     return torch.where(x.abs() < 1e-14, 0.0, x)
 
 
 def invertible_derivation(algebra: LieAlgebra, commuting: Tensor) -> Tensor | None:
-    """An invertible derivation of an algebra that commutes with given ones, well conditioned; ``None`` if none."""
+    """A well-conditioned invertible derivation that commutes with given ones; ``None`` if there is none."""
     n, c = algebra.dim, algebra.structure_constants
     unit = torch.eye(n, dtype=torch.float64)
     # E[a, b]: e_b -> sum_a E[a, b] e_a.  E [e_i, e_j] - [E e_i, e_j] - [e_i, E e_j] = 0

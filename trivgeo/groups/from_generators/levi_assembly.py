@@ -75,7 +75,6 @@ def assemble(
     """The elements of the group of a decomposed algebra, and the decomposition in the basis of its generators.
 
     Args:
-        adapted: the algebra.
         representations: matrices for the semisimple part.
         covers: simple ideals sl(2, R) of the semisimple part whose groups are universal covers, rows in its basis.
         principal: whether `exp` is NaN for vectors that are not principal logarithms.
@@ -117,7 +116,7 @@ def assemble(
 
 
 def _in_generators(adapted: AdaptedAlgebra, ideal: Tensor) -> LeviDecomposition:
-    """The decomposition in the basis of the generators; with these rows for the ideal, if the algebra splits."""
+    """The decomposition in the basis of the generators; if the algebra splits, with rows ``ideal`` for the ideal."""
     levi, unmix = adapted.levi, torch.linalg.inv(adapted.mixing)
     semisimple, torus = levi.semisimple @ unmix, levi.torus @ unmix
     if levi.derivations is None:
@@ -127,7 +126,7 @@ def _in_generators(adapted: AdaptedAlgebra, ideal: Tensor) -> LeviDecomposition:
 
 
 def _derivations(algebra: LieAlgebra, split: LeviDecomposition) -> Tensor:
-    """The derivations of the ideal by the complement, ``[r + k, d, d]``, without rounding of terms that cancel."""
+    """Derivations of the ideal by the complement, ``[r + k, d, d]``, with cancelled terms set to zero."""
     derivations = REALS.coordinates(
         real_structure(algebra).brackets(split.complement, split.ideal), split.ideal
     ).transpose(1, 2)
@@ -151,8 +150,8 @@ def _hull(algebra: LieAlgebra, split: LeviDecomposition) -> tuple[LieAlgebra, Le
     """The algebra itself if it splits over its nilradical, else one that splits and has it as an ideal (Malcev).
 
     Returns:
-        The algebra; its decomposition; its basis in terms of that of the given algebra (zero for derivations),
-        ``[*, n]``; and the basis of the given algebra in terms of its own, ``[n, *]``.
+        The hull; its decomposition; its basis in terms of the given algebra's (zero for derivations), ``[*, n]``; and
+        the given algebra's basis in terms of the hull's, ``[n, *]``.
     """
     n, unit = algebra.dim, torch.eye(algebra.dim, dtype=torch.float64)
     if split.derivations is None:
@@ -255,9 +254,9 @@ def _block_representation(
     adapted: AdaptedAlgebra,
     covers: Sequence[Tensor],
 ) -> Tensor:
-    """Matrices of the semisimple part ``[r, m, m]``: a block on V, then blocks for simple ideals that it has as kernel.
+    """Matrices of the semisimple part ``[r, m, m]``: a block on V, then blocks for the simple ideals in its kernel.
 
-    These are blocks on homogeneous coordinates of points, or on the ideals themselves; for covers, last, 2 x 2 ones.
+    Further blocks act on homogeneous coordinates of points, or on the ideals themselves; blocks of covers are last.
     """
     r, m = semisimple.dim, on_ideal.shape[-1]
     if r == 3 and m == 2 and covers:
@@ -302,7 +301,7 @@ def _plane(semisimple: LieAlgebra, matrices: Tensor, derivations: Tensor) -> Ten
 
 
 def _own_representation(semisimple: LieAlgebra, ideal: Tensor) -> Tensor:
-    """Matrices ``[r, m, m]`` on which a semisimple ideal alone acts: n x n for sl(n, R), else the adjoint ones."""
+    """Matrices ``[r, m, m]`` of one semisimple ideal: n x n for sl(n, R), else the adjoint ones."""
     unit = torch.eye(semisimple.dim, dtype=torch.float64)
     if len(ideal) >= _MIN_DIM_OF_STANDARD:
         rest = REALS.null_space(ideal @ semisimple.killing_form)
@@ -327,7 +326,7 @@ def _own_adjoint(semisimple: LieAlgebra, unit: Tensor, ideal: Tensor) -> Tensor:
 
 
 def _blocks(a: Tensor, b: Tensor) -> Tensor:
-    """Block-diagonal matrices of both."""
+    """Block-diagonal matrices of blocks a and b."""
     m, size = a.shape[-1], a.shape[-1] + b.shape[-1]
     matrices = a.new_zeros(len(a), size, size)
     matrices[:, :m, :m], matrices[:, m:, m:] = a, b
@@ -341,7 +340,10 @@ def _moved_block(matrices: Tensor) -> tuple[Tensor, Tensor]:
     invariant = REALS.null_space(matrices.reshape(-1, k))
     frame = torch.cat([moved, invariant]).T
     if frame.shape != (k, k):
-        raise AlgebraError("expected the semisimple part to act semisimply in the representation")
+        raise AlgebraError(
+            "expected the semisimple part to act semisimply in the representation, got images and invariants of "
+            f"dimensions {len(moved)} and {len(invariant)} in {k}"
+        )
     inner = torch.linalg.inv(frame) @ matrices @ frame
     size = len(moved)
     block = inner[:, :size, :size]

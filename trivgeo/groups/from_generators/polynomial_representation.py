@@ -8,7 +8,7 @@ matrices of the base at x (see `TriangularFlow`). A space of functions :math:`\v
 
 A coordinate u is such an F itself (u and t u - x of Burgers' equation), or moves by :math:`u' = A(x) u` with commuting
 A, or :math:`u' = b(x)`: then there is a formal coordinate s with :math:`X_v s = A_v - w \mu_v` for some power w, among
-such functions (s and t s + x^2 of the heat equation), and s = 0 goes to what g adds to log u, but for
+such functions (s and t s + x^2 of the heat equation), and the image of s = 0 is the summand of g in log u, up to
 :math:`w \log d`.
 """
 
@@ -32,8 +32,8 @@ _MAX_DEGREE = 8  # degree of these functions
 _FIELD_DEGREES = (2, 3, 4)  # bounds of the degree of polynomial fields, tried in this order
 _DENOMINATOR_POWERS = (0, 1, 2, 3, 4)  # m of a space of functions phi^m F
 _MAX_COMMUTATOR = 1e-9  # largest entry of a commutator of matrices that commute
-_MAX_RESIDUAL = 1e-8  # relative residual below which a linear system counts as consistent; rounding of its solution
-_MIN_PIVOT = 1e-10  # largest entry of a row after elimination over that before, above which it is independent
+_MAX_RESIDUAL = 1e-8  # residual of a consistent linear system, and rounding error of its solution, both relative
+_MIN_PIVOT = 1e-10  # largest entry of an independent row after elimination, relative to the entry before
 _NUM_VECTORS = 4  # random vectors of a Levi factor whose fixed points give equations for the powers
 
 Polynomial = Mapping[tuple[int, ...], float]
@@ -47,7 +47,6 @@ class Multiplier:
         index: the position of the base among all bases.
         rows: the derivative along each field, as a polynomial of all coordinates.
         matrices: the matrices of the base, ``[n, K, K]``.
-        coordinates: the positions of the coordinates of the base.
         form: the quadratic form of its light cone, ``None`` if it has none.
         moves: whether the denominator is not constant.
     """
@@ -93,18 +92,18 @@ def find_polynomial_representation(
     multipliers: Sequence[Multiplier],
     levi: Tensor,
 ) -> PolynomialRepresentation | None:
-    """The smaller representation of some coordinates: on functions of them, or on formal coordinates.
+    """The smaller representation of the coordinates ``group``: on functions of them, or on formal coordinates.
 
     Args:
         points: sample points, ``[p, m]``.
         values: fields there, ``[p, n, m]``.
-        needs: the coordinates on which their motion depends, themselves included.
-        group: the coordinates.
-        multipliers: those of the bases among ``needs``.
+        needs: the coordinates on which the motion of ``group`` depends, themselves included.
+        group: positions of the coordinates u.
+        multipliers: multipliers of the bases among ``needs``.
         levi: a Levi factor of the algebra of the fields, rows ``[r, n]``.
 
     Returns:
-        ``None`` if there is none of few functions.
+        The representation; ``None`` if none on few functions exists.
     """
     components = _fitted(points, values, sorted(needs))
     if components is None:
@@ -215,7 +214,7 @@ def _spread(e: Sequence[int], needs: Sequence[int], m: int) -> tuple[int, ...]:
 def _closed(
     fields: Sequence[Sequence[Polynomial]], multipliers: Sequence[Multiplier], units: Sequence[tuple[int, ...]]
 ) -> tuple[list[Polynomial], Tensor] | None:
-    """The first space of functions phi^m F that holds the monomials ``units``, and the representation ``[n, d, d]``."""
+    """The first space of functions phi^m F that holds the monomials ``units``, and its representation ``[n, d, d]``."""
     local = [multiplier for multiplier in multipliers if multiplier.moves]
     for powers in sorted(itertools.product(_DENOMINATOR_POWERS, repeat=len(local)), key=sum):
         found = _closure(
@@ -244,7 +243,7 @@ def _closure(
                 for e, value in rows[i].items():
                     image.add(f, power * value, e)
             parts: dict[int, float] = {}
-            for k, pivot in enumerate(pivots):  # functions do not have the pivots of those before them
+            for k, pivot in enumerate(pivots):  # each function is zero at the pivots of earlier ones
                 weight = image.result().get(pivot, 0.0)
                 if weight:
                     parts[k] = weight
@@ -272,10 +271,8 @@ def _formal_fields(
 ) -> tuple[list[list[dict[tuple[int, ...], float]]], Tensor | None] | None:
     """The components of each field in formal coordinates s, and the matrices M_j of u -> exp(sum s_j M_j) u.
 
-    The matrices are ``None`` if a formal coordinate is added to u.
-
-    Returns:
-        ``None`` if the coordinates neither move by u' = A u with commuting A, nor, a single one, by u' = b.
+    The matrices are ``None`` if a formal coordinate is added to u. The result is ``None`` if the coordinates neither
+    move by u' = A u with commuting A, nor, a single one, by u' = b.
     """
     f, n = len(group), len(components)
     entries: list[dict[tuple[int, ...], Tensor]] = [{} for _ in range(n)]  # monomials of x: the matrix A
@@ -336,8 +333,8 @@ def _powers(
 ) -> Tensor | None:
     r"""Powers w of denominators for which :math:`A_v - \sum w \mu_v` may belong to a finite-dimensional representation.
 
-    It is constant if possible. Else it vanishes at fixed points of elements of a Levi factor: these are diagonalizable
-    in such a representation, in which s and one are not a Jordan block of theirs.
+    The polynomial is constant if possible. Else it vanishes at fixed points of elements of a Levi factor: these are
+    diagonalizable in such a representation, in which s and one do not span a Jordan block.
     """
     result = torch.zeros(len(multipliers), dtype=torch.float64)
     local = [i for i, multiplier in enumerate(multipliers) if multiplier.moves]
@@ -390,7 +387,7 @@ def _fixed_affine(
 
 
 def _solution(matrix: Tensor, right: Tensor) -> Tensor | None:
-    """The least-squares solution of equations, ``None`` if it does not solve them."""
+    """The least-squares solution of equations, ``None`` if its residual is not small."""
     solution = torch.linalg.lstsq(matrix, right[:, None], driver="gelsd").solution[:, 0]
     missed = (matrix @ solution - right).abs().amax()
     return solution if float(missed) <= _MAX_RESIDUAL * max(1.0, float(right.abs().amax())) else None
@@ -426,13 +423,7 @@ class _PolynomialSum:
         self.sizes: dict[tuple[int, ...], float] = {}
 
     def add(self, p: Polynomial, factor: float, shift: tuple[int, ...] | None = None) -> None:
-        """Add ``factor`` times the polynomial ``p`` to the sum.
-
-        Args:
-            p: polynomial, coefficients by exponents.
-            factor: number by which the polynomial is multiplied.
-            shift: exponents of a monomial by which the polynomial is multiplied, too; ``None`` for one.
-        """
+        """Add ``factor`` times the polynomial ``p``, and times the monomial with exponents ``shift``."""
         for e, value in p.items():
             place = e if shift is None else tuple(a + b for a, b in zip(e, shift, strict=True))
             self.values[place] = self.values.get(place, 0.0) + factor * value
@@ -444,7 +435,7 @@ class _PolynomialSum:
 
 
 def _derivative_along(components: Sequence[Polynomial], function: Polynomial) -> _PolynomialSum:
-    """Return the derivative of the polynomial ``function`` along the field with polynomial ``components``."""
+    """The derivative of the polynomial ``function`` along the field with polynomial ``components``."""
     total = _PolynomialSum()
     for e, factor in function.items():
         for c, power in enumerate(e):
@@ -454,12 +445,12 @@ def _derivative_along(components: Sequence[Polynomial], function: Polynomial) ->
 
 
 def _in_more_variables(p: Polynomial, count: int) -> dict[tuple[int, ...], float]:
-    """Return the polynomial p with exponents for ``count`` more coordinates, all zero."""
+    """The polynomial p with exponents for ``count`` more coordinates, all zero."""
     return {(*e, *(0,) * count): value for e, value in p.items()}
 
 
 def _rounded(p: Polynomial) -> dict[tuple[int, ...], float]:
-    """Return the polynomial p with coefficients within rounding of simple fractions set to these."""
+    """The polynomial p with coefficients within rounding of simple fractions set to these."""
     result = {}
     for e, value in p.items():
         near = round(DENOMINATOR * value) / DENOMINATOR
@@ -468,5 +459,5 @@ def _rounded(p: Polynomial) -> dict[tuple[int, ...], float]:
 
 
 def _evaluated(p: Polynomial, place: Mapping[int, complex]) -> complex:
-    """Return the value of the polynomial p at the point ``place``, coordinates by number."""
+    """The value of the polynomial p at the point ``place``, coordinates by number."""
     return sum((value * math.prod(place[c] ** k for c, k in enumerate(e) if k) for e, value in p.items()), start=0j)

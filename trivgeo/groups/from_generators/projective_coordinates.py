@@ -10,18 +10,14 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo.groups.from_generators.span import least_squares, snap
 
-_MAX_FIT_ERROR = 1e-9  # residual of a form of fields, relative to the size of the field
-_FIT_ROUNDING = 1e-13  # residual of a fit that is exact, relative to the size of the field
-_EPS = 1e-15  # rounding of one number
+_MAX_FIT_ERROR = 1e-9  # residual of a fitted field, relative to the size of the field
+_FIT_ROUNDING = 1e-13  # residual of an exact fit, relative to the size of the field
+_ROUNDING = 1e-15  # rounding of one number
 _MAX_FORM_CONDITION = 1e8  # condition number of a quadratic form that counts as nondegenerate
 
 
 class HomogeneousLift:
-    """The map of coordinates to homogeneous ones: (x, 1), or (x, x.Qx, 1) on the light cone of a quadratic form Q.
-
-    Args:
-        form: Q, ``[k, k]``, or ``None``.
-    """
+    """The map to homogeneous coordinates: (x, 1), or (x, x.Qx, 1) on the light cone of a ``form`` Q ``[k, k]``."""
 
     def __init__(self, form: Tensor | None = None) -> None:
         self.form = None if form is None else Constant(form)
@@ -38,10 +34,9 @@ class ProjectiveBase:
     """Coordinates that move projectively or conformally by themselves.
 
     Attributes:
-        coordinates: the positions of the coordinates.
+        coordinates: positions among all coordinates.
         matrices: trace-free matrices of the fields on homogeneous coordinates, ``[dim, K, K]``.
         affine: whether the last row of every matrix of the group is constant.
-        lift: to homogeneous coordinates.
     """
 
     coordinates: tuple[int, ...]
@@ -53,9 +48,7 @@ class ProjectiveBase:
 def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, HomogeneousLift] | None:
     r"""Matrices of fields of the form :math:`a + B x + (c \cdot x) x`, by least squares; ``None`` if they are not.
 
-    Args:
-        points: ``[p, m]``.
-        values: the fields there, ``[p, n, m]``.
+    Points are ``[p, m]``, values of the fields there ``[p, n, m]``.
 
     Returns:
         Trace-free matrices ``[n, m + 1, m + 1]`` that act on (x, 1), whether all c vanish, and the map to (x, 1).
@@ -74,10 +67,10 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Homoge
     rest = (design @ solution - target).reshape(count, m, n).abs().amax(0).T  # [n, m]
     missed = rest.amax(-1)
     # fields that do not move these coordinates have rounding errors
-    noise = _EPS * values.abs().max()
+    noise = _ROUNDING * values.abs().max()
     fits = missed <= _MAX_FIT_ERROR * size
     solution = torch.where(fits | (size > 10.0 * noise), solution, 0.0).T
-    # affine fits are judged component by component, for components may differ in size by many orders
+    # affine fits are judged component by component, which may differ in size by many orders
     first, left = _fit_affine(points, values)
     affine = left <= _MAX_FIT_ERROR
     if not bool((affine | fits | (missed <= noise)).all()):
@@ -97,24 +90,24 @@ def fit_projective(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Homoge
 
 
 def _fit_affine(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Coefficients of a + B x for each field and component, ``[n, m, m + 1]``, and the `_relative` errors of fields."""
+    """Coefficients ``[n, m, m + 1]`` of a + B x for each field and component, and `_relative` errors of the fields."""
     (count, m), n = points.shape, values.shape[1]
     design = torch.cat([torch.ones(count, 1, dtype=points.dtype), points], -1)
     target = values.reshape(count, n * m)
     solution = least_squares(design, target, target.norm(dim=0))
     rest = (design @ solution - target).abs().amax(0).reshape(n, m)
     size = values.abs().amax(0)
-    meant = (rest <= _MAX_FIT_ERROR * size) | (size > 10.0 * _EPS * size.amax(-1, keepdim=True))
+    meant = (rest <= _MAX_FIT_ERROR * size) | (size > 10.0 * _ROUNDING * size.amax(-1, keepdim=True))
     return torch.where(meant.unsqueeze(-1), solution.T.unflatten(0, (n, m)), 0.0), _relative(rest, values)
 
 
 def _relative(rest: Tensor, values: Tensor) -> Tensor:
-    """The largest residual of a component of each field, from ``rest [n, m]``, over the size of that component.
+    """The largest residual ``rest [n, m]`` of a component of each field, over the size of that component.
 
     Residuals within rounding of the largest component count as zero.
     """
     size = values.abs().amax(0)
-    return torch.where(rest <= _EPS * size.amax(-1, keepdim=True), 0.0, rest / size).amax(-1)
+    return torch.where(rest <= _ROUNDING * size.amax(-1, keepdim=True), 0.0, rest / size).amax(-1)
 
 
 def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, HomogeneousLift] | None:
@@ -124,12 +117,7 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Homogen
     whose points :math:`(x, q, 1)` with :math:`q = x \cdot Q x` count up to factors, the fields are linear:
     :math:`x' = B x - q b + a`, :math:`q' = \lambda q + 2 Q a \cdot x`, and the last row is :math:`-2 \beta`.
 
-    Args:
-        points: points ``[p, m]``.
-        values: fields there, ``[p, n, m]``.
-
-    Returns:
-        As `fit_projective`; ``None`` if the fields do not have this form, or none of them has a quadratic part.
+    Returns ``None`` if the fields do not have this form, or none of them has a quadratic part; see `fit_projective`.
     """
     count, m = points.shape
     n = values.shape[1]
@@ -141,7 +129,7 @@ def fit_conformal(points: Tensor, values: Tensor) -> tuple[Tensor, bool, Homogen
     solution = least_squares(design, target, target.norm(dim=0))
     size = values.abs().amax((0, 2)).clamp(min=1e-300)
     missed = (design @ solution - target).abs().amax(0).reshape(n, m).amax(-1)
-    if bool((missed > _MAX_FIT_ERROR * size + _EPS * values.abs().max()).any()):
+    if bool((missed > _MAX_FIT_ERROR * size + _ROUNDING * values.abs().max()).any()):
         return None
     solution = solution.reshape(-1, n, m)
     a, b = solution[0], solution[1 : m + 1].permute(1, 2, 0)

@@ -33,15 +33,15 @@ from trivgeo.groups.from_generators.reductive_group import ReductiveGroup, check
 from trivgeo.groups.from_generators.semisimple_algebra import is_split_form, loop_directions, simple_ideals
 from trivgeo.groups.structure import describe, subalgebra
 
-_STEPS_PER_LOOP = 8  # flows that make up a loop, so that each stays within the reach of the integrator
-_MAX_PERIODS = 12  # multiples of the shortest period of a coordinate that are tried as that of a matrix
-_MIN_LOOP_DISTANCE = 1e-3  # distance by which a loop that moves a point does so, relative to one plus its size
+_STEPS_PER_LOOP = 8  # flows that make up a loop, so that the integrator can follow each of them
+_MAX_PERIODS = 12  # multiples of the shortest period of a coordinate that are tried as the period of a matrix
+_MIN_LOOP_DISTANCE = 1e-3  # distance between the ends of a loop that moves a point, relative to one plus its size
 _MAX_DIM_OF_PAIRS = 8  # largest dimension in which sums and differences of two basis vectors are tried
 _NUM_CONJUGATES = 4  # conjugates of each loop: a local action may move points along some of them only
 _NUM_LOOP_POINTS = 4  # points on which loops are tried
 _NUM_POINTS = 8  # points on which products of elements are tried
 _NUM_PAIRS = 40  # pairs of elements of each size whose products are tried
-_LOGARITHM_STDS = (0.3, 0.6, 1.2)  # standard deviations of the coordinates of their logarithms
+_LOGARITHM_STDS = (0.3, 0.6, 1.2)  # sizes: standard deviations of the coordinates of the elements' logarithms
 _MAX_SLOPE_CHANGE = 1e-9  # difference of derivatives of linear fields at two points, relative to one plus their size
 _MAX_PRODUCT_ERROR = 1e-2  # error of the image by a product, relative to one plus its size
 
@@ -58,7 +58,6 @@ def build_group(plan: ActionPlan, representation: Tensor | None) -> GeneratedGro
     """The group that acts as planned: of matrices, of a cover of them, or locally.
 
     Args:
-        plan: how points move.
         representation: matrices of the generators ``[dim, k, k]``, see `from_generators`; or ``None``.
 
     Raises:
@@ -114,7 +113,7 @@ def _in_adapted_basis(representation: Tensor, plan: ActionPlan) -> Tensor:
 def _linear_parts(plan: ActionPlan) -> Tensor | None:
     """The matrices ``[r, m, m]`` of a semisimple part whose fields are linear in all coordinates, else ``None``.
 
-    Of SU(2) that moves two complex numbers, whose adjoint matrices know its elements up to a sign.
+    SU(2) needs them where it moves two complex numbers: its adjoint matrices tell elements only up to a sign.
     """
     fields, points = plan.decomposed.basis.fields, plan.decomposed.points[:_NUM_POINTS]
     _, slopes = values_and_jacobians(fields, points)
@@ -124,7 +123,7 @@ def _linear_parts(plan: ActionPlan) -> Tensor | None:
 
 
 def _fundamental_domains(plan: ActionPlan) -> Iterator[FundamentalDomain]:
-    """How far points may move if places have several names, by several searches for these names."""
+    """Domains within which points may move if places have several names, by several searches for these names."""
     flow, fields = plan.flows.flow, plan.flows.fields
     domain = None if plan.flows.is_solved else find_fundamental_domain(fields, plan.points)
     if domain is not None:
@@ -137,7 +136,7 @@ def _fundamental_domains(plan: ActionPlan) -> Iterator[FundamentalDomain]:
 
 
 def _is_single_valued(candidate: _Candidate, points: Tensor) -> bool:
-    """Whether random products of elements act as their factors do, one after the other, where both have images."""
+    """Whether random products of elements act as their factors one after the other, where both have images."""
     group, action = candidate.group, candidate.action
     points, generator = points[:_NUM_POINTS], torch.Generator().manual_seed(0)
     g, h = (
@@ -150,7 +149,7 @@ def _is_single_valued(candidate: _Candidate, points: Tensor) -> bool:
 
 
 def _no_group(plan: ActionPlan, monodromy: _Monodromy) -> AlgebraError:
-    """Why no group acts, in terms of the generators."""
+    """An error that says, in terms of the generators, why no group acts."""
     supported = "coordinates in which names of one place are a fixed step apart"
     if monodromy.loop is None:
         return AlgebraError(f"expected an action with (g h).x = g.(h.x), or {supported}")
@@ -167,7 +166,7 @@ class _Monodromy:
     """Loops of matrices along which flows move points.
 
     Attributes:
-        loop: the vector of one of them, in the basis of the adapted fields; ``None`` if none was found.
+        loop: the vector of one loop, in the basis of the adapted fields; ``None`` if none was found.
         ideals: the simple ideals sl(2, R) with such loops, rows in the basis of the semisimple part.
         covered: whether all loops that were found are in these ideals.
     """
@@ -180,12 +179,8 @@ class _Monodromy:
 def _find_monodromy(reductive: ReductiveGroup | None, plan: ActionPlan) -> _Monodromy:
     """Algebra vectors whose exponentials are the unit matrix, but whose flows move points.
 
-    All loops of a matrix group can be deformed into those of `loop_directions` and products of them. These are tried,
-    their conjugates, half turns in two simple ideals, and the parts of generators in each simple ideal.
-
-    Args:
-        reductive: the reductive factor of the group, ``None`` if it has none.
-        plan: how points move.
+    All loops of a matrix group can be deformed into products of loops of `loop_directions`. These, their conjugates,
+    half turns in two simple ideals, and the parts of generators in each simple ideal are tried.
     """
     if reductive is None or not reductive.semisimple_dim or plan.flows.is_projective:
         return _Monodromy(None, [], True)

@@ -15,12 +15,7 @@ from trivgeo.groups.linalg import matrix_functions
 
 
 def turn(matrix: Tensor, angle: Tensor) -> Tensor:
-    """Return rotations by angles ``[*batch]`` times matrices ``[*batch, 2, 2]``.
-
-    Args:
-        matrix: right factors ``[*batch, 2, 2]``.
-        angle: angles of the left factors, in radians.
-    """
+    """Return rotations by angles ``[*batch]``, in radians, times matrices ``[*batch, 2, 2]``."""
     c, s = torch.cos(angle), torch.sin(angle)
     return torch.stack([c, -s, s, c], -1).unflatten(-1, (2, 2)) @ matrix
 
@@ -31,21 +26,16 @@ def principal_angle(matrix: Tensor) -> Tensor:
 
 
 def angle_of_product(product: Tensor, total: Tensor) -> Tensor:
-    """The angle of an element ``a b``: turned back by both angles it is a product of two symmetric positive matrices.
+    """The angle of an element ``a b`` of the cover, from its matrix and the total of the angles of a and b.
 
-    Such a product has a positive trace, and so an angle of less than a quarter turn.
-
-    Args:
-        product: the matrix of ``a b``.
-        total: the sum of the angles of a and b.
+    Turned back by both angles, ``a b`` is a product of two symmetric positive matrices, which has a positive trace and
+    so an angle of less than a quarter turn.
     """
     return total + principal_angle(turn(product, -total))
 
 
 def angle_of_exp(y: Tensor) -> Tensor:
-    """Return the angle of ``exp(y)`` for trace-free matrices ``y``, ``[*batch, 2, 2]``, continuous along
-    ``exp(s y)``.
-    """
+    """The angle of ``exp(y)`` for trace-free matrices y, ``[*batch, 2, 2]``, continuous along ``exp(s y)``."""
     x, b, c = y[..., 0, 0], y[..., 0, 1], y[..., 1, 0]
     q, half = x * x + b * c, 0.5 * (c - b)
     elliptic = q < 0
@@ -62,11 +52,9 @@ def angle_of_exp(y: Tensor) -> Tensor:
 
 
 def log_of(matrix: Tensor, angle: Tensor) -> Tensor:
-    """Return the trace-free logarithm of an element of the cover, ``[*batch, 2, 2]``; NaN where none exists.
+    """The trace-free logarithm of an element of the cover, ``[*batch, 2, 2]``; NaN where none exists.
 
-    Args:
-        matrix: the matrix ``[*batch, 2, 2]``.
-        angle: the angle of its rotation, with all turns, ``[*batch]``.
+    The ``angle`` of its rotation counts all turns.
     """
     halves = (angle.detach() / math.pi).round()
     sign = torch.where(halves % 2 == 0, 1.0, -1.0).to(matrix.dtype)

@@ -1,8 +1,8 @@
 r"""Matrices of elements in a representation of the algebra, as polynomials of the stored coordinates where possible.
 
 An element is :math:`\exp(n) \exp(\sigma)\, a`. In a representation of the algebra :math:`\exp(n)` is a polynomial in n
-where the ideal acts nilpotently, :math:`\exp(\sigma)` a sum of exponentials with fixed projectors, and the matrix of
-a, in SL(2, R) or where it is linear in the one that is stored, a polynomial in the entries of that. So a batch costs a
+where the ideal acts nilpotently, and :math:`\exp(\sigma)` a sum of exponentials with fixed projectors. The matrix of a
+is a polynomial in the entries of the stored one for SL(2, R), or where it is linear in them. So a batch costs a
 few products of columns and one product with a constant matrix, and no exponential or logarithm of small matrices.
 """
 
@@ -31,11 +31,7 @@ _MAX_CASIMIR_ERROR = 1e-6  # error of an eigenvalue of the Casimir operator
 
 
 class Monomials:
-    """Products of powers of entries: ``[*batch, k] -> [*batch, count]``.
-
-    Args:
-        exponents: of each product, k numbers.
-    """
+    """Products of powers of entries: ``[*batch, k] -> [*batch, count]``; k ``exponents`` for each product."""
 
     def __init__(self, exponents: Sequence[Sequence[int]]) -> None:
         self.exponents = [tuple(e) for e in exponents]
@@ -65,11 +61,7 @@ class Monomials:
 
 
 class _Polynomial:
-    """Matrices that are polynomials in the entries of vectors.
-
-    Args:
-        terms: the matrix of each product of powers.
-    """
+    """Matrices that are polynomials in the entries of vectors; ``terms`` has a matrix for each product of powers."""
 
     def __init__(self, terms: dict[tuple[int, ...], Tensor]) -> None:
         self.features = Monomials(list(terms))
@@ -85,8 +77,7 @@ class SemisimpleMap(SemisimpleAdjoint):
     """The matrix of a semisimple element in a representation, from its stored matrix.
 
     Args:
-        group: the group of the element.
-        matrices: those of the basis of its semisimple algebra, ``[r, d, d]``.
+        matrices: the representation of the basis of the semisimple algebra, ``[r, d, d]``.
     """
 
     def __init__(self, group: ReductiveGroup, matrices: Tensor) -> None:
@@ -111,8 +102,7 @@ class Representation:
     """The matrices of elements in a representation, or their first rows.
 
     Args:
-        elements: the elements.
-        matrices: those of the adapted fields, ``[n, d, d]``.
+        matrices: the representation of the adapted fields, ``[n, d, d]``.
         rows: the number of leading rows that are wanted, by default all.
     """
 
@@ -212,7 +202,7 @@ class _Sum:
 
 
 def _nilpotent(matrices: Tensor) -> dict[tuple[int, ...], Tensor] | None:
-    """The terms of the polynomial ``exp(sum_i n_i M_i)``; ``None`` if it is none, or has too many terms."""
+    """The terms of the polynomial ``exp(sum_i n_i M_i)``; ``None`` if it is not a polynomial, or has too many terms."""
     count, d = len(matrices), matrices.shape[-1]
     unit = torch.eye(d, dtype=torch.float64)
     # entries with the sizes of their terms: rounding is relative to these
@@ -236,7 +226,7 @@ def _nilpotent(matrices: Tensor) -> dict[tuple[int, ...], Tensor] | None:
 
 
 def _samples(group: ReductiveGroup, matrices: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Entries of the matrices of random elements, and their matrices in a representation."""
+    """Entries of the stored matrices of random elements, and their matrices in a representation."""
     generator = torch.Generator().manual_seed(0)
     v = normal((count, group.semisimple_dim), matrices, generator)
     size = torch.einsum("ci,iab->cab", v, matrices).abs().sum(-1).amax(-1)
@@ -311,5 +301,5 @@ def _of_plane(group: ReductiveGroup, matrices: Tensor) -> _Polynomial | None:
 
 
 def _count(degree: int) -> int:
-    """The number of products of four entries of a degree."""
+    """The number of monomials of a degree in four entries."""
     return (degree + 1) * (degree + 2) * (degree + 3) // 6

@@ -18,7 +18,7 @@ _MAX_DESCENT_STEPS = 2000  # steps of the descent to a minimal basis
 _MIN_GRADIENT = 1e-12  # gradient over the size of the constants, at which the descent has converged
 _MIN_EIGENVALUE_GAP = 1e-6  # gap between different eigenvalues, relative to the largest
 _NUM_TRIALS = 16  # random elements, of which the one with the widest gaps between roots is taken
-_MIN_ROOT_GAP = 1e-6  # gap between different roots, relative to the largest, and length of a bracket that is not zero
+_MIN_ROOT_GAP = 1e-6  # gap between different roots, relative to the largest, and length of a nonzero bracket
 _MAX_BRACKET_DEFECT = 1e-12  # error of the brackets of matrices that are a representation
 
 
@@ -47,12 +47,11 @@ def simple_ideals(algebra: LieAlgebra) -> list[Tensor]:
 
 
 def loop_directions(algebra: LieAlgebra, ideal: Tensor) -> Tensor:
-    """Vectors whose one-parameter groups are closed, and make up all loops of the group of a simple ideal.
+    """Vectors of closed one-parameter groups that make up all loops of the group of a simple ideal.
 
-    The centre of a maximal compact subalgebra, and coroots of the rest of it.
+    They are the centre of a maximal compact subalgebra, and coroots of the rest of it.
 
     Args:
-        algebra: the semisimple algebra.
         ideal: a basis of the ideal from `simple_ideals`, ``[d, n]``.
     """
     inner = subalgebra(algebra, ideal)
@@ -103,7 +102,7 @@ def plane_representation(algebra: LieAlgebra) -> Tensor:
     """Matrices ``[3, 2, 2]`` of the basis of an algebra sl(2, R), by an orthonormal basis of its Killing form.
 
     Raises:
-        AlgebraError: it is another algebra.
+        AlgebraError: the algebra is not sl(2, R).
     """
     if not is_split_form(algebra):
         raise AlgebraError(f"expected sl(2, R), got {algebra!r}")

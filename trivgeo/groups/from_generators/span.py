@@ -28,26 +28,26 @@ SUM_ROUNDING = 1e-13  # rounding error of a sum, relative to the sizes of its te
 DENOMINATOR = 12  # denominator of the simple fractions that constants are taken for
 _LSTSQ_RANK_TOLERANCE = 1e-15  # singular values below this share of the largest are rounding errors
 _FRACTION_ROUNDING = 1e-11  # relative distance of a number from the fraction that it is taken for
-_MAX_SHARE_OFF_SPAN = 1e-8  # part of a bracket off the span, over its length, that counts as none
+_MAX_SHARE_OFF_SPAN = 1e-8  # length of the part of a bracket off the span, relative to the bracket, that counts as zero
 _BRACKET_ROUNDING = 1e-12  # rounding error of a bracket, relative to its terms
 _RANK_TOLERANCE = 1e-9  # singular values below this share of the largest belong to dependent fields
-_MAX_EXACT_DENOMINATOR = 10**6  # denominator of a number that was not rounded
-_MAX_SIMPLE_DENOMINATOR = 1000  # denominator of the number that a rounded one is taken for
-_BASIS_ROUNDING = 1e-10  # rounding error of a number that was rounded, relative to one plus the largest
+_MAX_EXACT_DENOMINATOR = 10**6  # denominator of an exact number
+_MAX_SIMPLE_DENOMINATOR = 1000  # denominator of a fraction that a rounded number is taken for
+_BASIS_ROUNDING = 1e-10  # rounding error of a rounded number, relative to one plus the largest
 
 
 def least_squares(design: Tensor, target: Tensor, size: Tensor, denominator: int = 1) -> Tensor:
-    """Coefficients with ``design x = target``, without those that are rounding errors, ``[k, c]``.
+    """Coefficients with ``design x = target``, ``[k, c]``, without rounding errors in place of zeros and fractions.
 
     The rounding error of a coefficient depends on the condition of the design: far from the origin, where 1, x and
-    x^2 are nearly dependent, it is much larger than that of the target. A coefficient that near to zero, or to a simple
-    fraction, is set to it if the others then fit the target as well; a small one that the target needs is kept.
+    x^2 are nearly dependent, it is much larger than the target's. A coefficient within this error of zero or a simple
+    fraction is set to it if the others then fit the target as well; a small one that the target needs is kept.
 
     Args:
         design: ``[e, k]``.
         target: ``[e, c]``.
         size: the sizes of the terms whose sum each target is, as norms over the equations, ``[c]``.
-        denominator: that of simple fractions.
+        denominator: denominator of the simple fractions.
     """
     length = design.norm(dim=0)
     length = torch.where(length > 0, length, 1.0).unsqueeze(-1)
@@ -78,7 +78,7 @@ def _solve(design: Tensor, target: Tensor) -> Tensor:
 
 
 def without_cancelled(x: Tensor, terms: Tensor) -> Tensor:
-    """Set numbers x, each a sum of terms of these total sizes, to zero where they are rounding errors of the sum."""
+    """Set numbers x to zero where they are rounding errors of sums of terms of these total sizes."""
     return torch.where(x.abs() <= SUM_ROUNDING * terms, 0.0, x)
 
 
@@ -91,11 +91,7 @@ def snap(x: Tensor, denominator: int = 1) -> Tensor:
 def fit_brackets(fields: VectorFields, sampler: Callable[[int], Tensor] | None) -> Tensor:
     """Fit the constants of the brackets ``[X_i, X_j] = DX_j X_i - DX_i X_j`` of vector fields, ``[n, n, n]``.
 
-    Least squares at random points, tested at as many others.
-
-    Args:
-        fields: the vector fields.
-        sampler: draws a number of points; None for normal ones.
+    Least squares at random points, normal ones without a ``sampler``, are tested at as many others.
 
     Raises:
         AlgebraError: the fields are dependent over R (the relation is named), or a bracket leaves their span (the
@@ -161,12 +157,7 @@ class SimpleBasis:
 def simple_basis(vectors: Sequence[Sequence[Any]], variables: Sequence[Any]) -> SimpleBasis | None:
     """The fields themselves if each has a term that no other has, else their row-reduced combinations.
 
-    Args:
-        vectors: the fields, as vectors of expressions.
-        variables: the coordinates.
-
-    Returns:
-        ``None`` if a coefficient is not rational, or there is a linear relation between the fields.
+    ``None`` if a coefficient is not rational, or there is a linear relation between the fields.
     """
     # products are not expanded unless they have to be: expanded ones lose digits by cancellation
     return _simple(vectors, variables, expanded=False) or _simple(vectors, variables, expanded=True)
@@ -215,7 +206,7 @@ def _simple(vectors: Sequence[Sequence[Any]], variables: Sequence[Any], *, expan
 
 
 def _reduced_decimals(table: Sequence[Sequence[Fraction]]) -> tuple[list[list[Fraction]], list[int]] | None:
-    """Row-reduced numbers that were rounded, by floating-point pivots: small ones are rounding errors.
+    """Row-reduced form of rounded numbers, by floating-point pivots: small numbers are rounding errors.
 
     ``None`` if no number looks rounded, or the result is not rational.
     """
@@ -301,7 +292,6 @@ def evaluation_basis(fields: VectorFields, points: Tensor) -> Tensor:
     finite there, so that constants that are rational in some basis come out as small fractions.
 
     Args:
-        fields: the fields X.
         points: other points where they are finite, ``[p, m]``.
 
     Raises:

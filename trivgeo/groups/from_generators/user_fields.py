@@ -1,4 +1,4 @@
-"""Phases 1 and 2 of `from_generators`: what the user gave becomes `VectorFields`, and is checked at sample points.
+"""Phases 1 and 2 of `from_generators`: the user's fields become `VectorFields`, and are checked at sample points.
 
 `parse_fields` takes torch functions, SymPy expressions or text, and chooses a basis of the span of expressions.
 `sample_fields` draws points where all fields are finite; derivatives of torch functions and the user's flow are
@@ -39,12 +39,7 @@ _MAX_CHECK_ERROR = 1e-3  # relative error of a derivative or a flow
 
 @dataclass(frozen=True)
 class FieldExpressions:
-    """Fields as SymPy expressions of the coordinates alone.
-
-    Attributes:
-        vectors: the components of each field.
-        symbols: the coordinates.
-    """
+    """Fields as SymPy expressions of the coordinates alone."""
 
     vectors: list[tuple[Any, ...]]
     symbols: list[Any]
@@ -55,12 +50,12 @@ class FieldBasis:
     """A basis Y of the span of the generators X.
 
     Attributes:
-        fields: the Y.
+        fields: the Y as functions of points.
         mixing: the generators in terms of the Y, ``X = mixing Y``, ``[n, n]``.
         expressions: the Y as expressions; ``None`` for torch functions.
         exact: the algebra of the group in this basis, where it is known exactly.
-        is_simple: whether a better conditioned basis need not be looked for: each Y is an expression with a term that
-            no other has.
+        is_simple: whether each Y is an expression with a term that no other has, so that no better conditioned basis
+            is needed.
     """
 
     fields: VectorFields
@@ -75,7 +70,6 @@ class ParsedFields:
     """The generators, and a basis of their span.
 
     Attributes:
-        generators: the fields that the user gave.
         basis: the simple basis of the span of expressions, if their coefficients are rational; else the generators.
     """
 
@@ -85,14 +79,7 @@ class ParsedFields:
 
 @dataclass(frozen=True)
 class SampledFields(ParsedFields):
-    """Fields, and where they were evaluated.
-
-    Attributes:
-        generators: the fields that the user gave.
-        basis: a basis of their span.
-        points: sample points, ``[p, m]``.
-        sampler: the user's sampler, see `from_generators`.
-    """
+    """Fields, and the points ``[p, m]`` where they were evaluated, drawn by the user's ``sampler``, if any."""
 
     points: Tensor
     sampler: Callable[[int], Tensor] | None
@@ -103,12 +90,7 @@ def parse_fields(
     variables: Sequence[Any] | int,
     parameters: Mapping[Any, Any] | None,
 ) -> ParsedFields:
-    """Parse vector fields to functions of points.
-
-    Args:
-        fields: torch functions or vectors of expressions, by number or name, see `from_generators`.
-        variables: symbols or names of the coordinates, or their number.
-        parameters: values of other symbols in expressions.
+    """Parse vector fields to functions of points; see `from_generators` for the arguments.
 
     Raises:
         ConfigurationError: no field, functions mixed with expressions, or expressions that cannot be parsed.
@@ -142,12 +124,7 @@ def _symbols(variables: Sequence[Any]) -> list[Any]:
 def _substitute(
     fields: Sequence[Any], variables: Sequence[Any], parameters: Mapping[Any, Any]
 ) -> list[tuple[Any, ...]]:
-    """Return each field as a tuple of SymPy expressions of the variables alone, with values of the parameters.
-
-    Args:
-        fields: vectors of expressions, one for each variable.
-        variables: the coordinates, symbols.
-        parameters: values of the other symbols, by symbol or by name.
+    """Each field as a tuple of SymPy expressions of the variables alone, with values of the parameters.
 
     Raises:
         ConfigurationError: a field has the wrong length, a symbol is left without a value, or a value without a symbol.
@@ -198,13 +175,7 @@ def _parse_expressions(expressions: FieldExpressions, names: Sequence[str]) -> P
 
 
 def compile_fields(expressions: FieldExpressions, coordinates: Sequence[str], names: Sequence[str]) -> VectorFields:
-    """Expressions as torch functions.
-
-    Args:
-        expressions: the fields.
-        coordinates: names of the coordinates.
-        names: names of the fields.
-    """
+    """Expressions as torch functions."""
     sp = require_sympy()
     vectors, symbols = expressions.vectors, expressions.symbols
     coefficients = sp.symbols(f"v0:{len(vectors)}", cls=sp.Dummy)
@@ -243,12 +214,7 @@ def sample_fields(
     sampler: Callable[[int], Tensor] | None,
     flow: Callable[[Tensor, Tensor], Tensor] | None,
 ) -> SampledFields:
-    """Points where the fields are finite.
-
-    Args:
-        parsed: the fields.
-        sampler: function from a number to points ``[count, m]``; ``None`` for a box around zero.
-        flow: function (v, x) to the points moved for unit time, see `from_generators`; or ``None``.
+    """Draw points where the fields are finite, and check fields and flow there; see `from_generators`.
 
     Raises:
         AlgebraError: derivatives of a torch function are not its own.
@@ -268,11 +234,6 @@ def sample_fields(
 
 def _check_terms(fields: Sequence[Sequence[Any]], variables: Sequence[Any], points: Tensor) -> None:
     """Check that no term of the fields is lost beside others of its sum at all sample points.
-
-    Args:
-        fields: the fields.
-        variables: the coordinates.
-        points: the sample points, ``[p, m]``.
 
     Raises:
         ConfigurationError: a term is smaller than rounding of another one of its sum at all points.
@@ -322,20 +283,15 @@ def _check_derivatives(fields: VectorFields, points: Tensor) -> None:
         _, field, component = (int(i) for i in wrong.nonzero()[0])
         raise AlgebraError(
             f"field {fields.names[field]}: expected derivatives of its component {fields.coordinates[component]} that "
-            "agree with differences of its values, got others. Does it detach, round, or leave torch?"
+            "agree with differences of its values, got different ones. Does it detach, round, or leave torch?"
         )
 
 
 def _check_flow(flow: Callable[[Tensor, Tensor], Tensor], fields: VectorFields, points: Tensor) -> None:
-    """Check that a flow starts along the fields, and that its times add up.
-
-    Args:
-        flow: function (v, x) to the points moved for unit time, see `from_generators`; or ``None``.
-        fields: the fields.
-        points: where, ``[p, m]``.
+    """Check at points ``[p, m]`` that a flow starts along the fields, and that its times add up.
 
     Raises:
-        ConfigurationError: one of both fails, or the flow returns no finite points of the right shape.
+        ConfigurationError: a check fails, or the flow returns no finite points of the right shape.
     """
     n, (count, m) = len(fields), points.shape
     generator = torch.Generator().manual_seed(0)

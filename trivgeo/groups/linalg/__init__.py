@@ -1,4 +1,4 @@
-r"""Functions of batches of small matrices, by size: a module with closed forms for each that has some.
+r"""Functions of batches of small matrices, by size, with closed forms for small sizes.
 
 Everything works under every transform of ``torch.func`` and in ``torch.compile``: nothing here uses ``solve``,
 ``det`` or ``slogdet``, which are wrong under ``vmap(jacfwd)`` (see `trivgeo._torch`), and nothing raises because
@@ -48,13 +48,13 @@ __all__ = [
     "transform_points",
 ]
 
-_GENERAL = AnySize()
+_ANY_SIZE = AnySize()
 _BY_SIZE: dict[int, MatrixFunctions] = {1: OneByOne(), 2: TwoByTwo(), 3: ThreeByThree(), 4: FourByFour()}
 
 
 def matrix_functions(size: int) -> MatrixFunctions:
-    """The functions of matrices of one size."""
-    return _BY_SIZE.get(size, _GENERAL)
+    """The functions of matrices of a size."""
+    return _BY_SIZE.get(size, _ANY_SIZE)
 
 
 def phi1_ad(algebra: LieAlgebra, v: Tensor) -> Tensor:

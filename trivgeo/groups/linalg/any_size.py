@@ -1,4 +1,4 @@
-r"""Matrices of size 4 and beyond, and what all sizes share: exponentials by series, the logarithm by square roots.
+r"""Matrices of size 4 and beyond, and algorithms for all sizes: exponentials by series, logarithms by square roots.
 
 Determinants and inverses are the library's. The exponential of sizes 3 to 6 is a polynomial in the matrix, whose
 coefficients are scalars (`polynomial_exp`); larger ones are the library's, and :math:`\varphi_1` a series
@@ -21,27 +21,27 @@ from trivgeo.groups.linalg.components import entry_rows, from_rows, identity_lik
 from trivgeo.groups.linalg.spectral_exp import is_differentiated
 
 _MAX_DOUBLINGS = 40
-_FIXED_DOUBLINGS = 10  # where the batch cannot be seen, and every matrix goes through all of them
+_NUM_FIXED_DOUBLINGS = 10  # doublings of every matrix where values cannot be looked at
 _POLYNOMIAL_RADIUS = 2.0  # norm of the matrix whose Taylor series is summed: 2^15 / 15! = 3e-8, 2^25 / 25! = 2e-18
 _SINGLE_TERMS, _DOUBLE_TERMS = 14, 24  # terms of that series in single and in double precision
 PHI1_SERIES = tuple(1.0 / math.factorial(k + 1) for k in range(20))  # for norms up to one
 _MAX_POLYNOMIAL_SIZE, _SMALL_BATCH_OF_POLYNOMIALS = 6, 1500  # size and batch, measured against the library's routine
 
-# Newton steps for each square root where matrices cannot be looked at: enough for eigenvalues of moduli within a factor
-# e^16 of each other at first, and for what is left of them later.
+# Newton steps for each square root where values cannot be looked at: enough for eigenvalues of moduli within a factor
+# e^16 of each other at first, and for their smaller ratios after each root.
 _FIXED_ROOT_STEPS = (14, 9, 7, 6, 5, 5)
-_MAX_ROOTS, _MAX_ROOT_STEPS = 12, 28  # where matrices can be looked at
+_MAX_ROOTS, _MAX_ROOT_STEPS = 12, 28  # square roots, and Newton steps of each, where values can be looked at
 _CONVERGED_STEP = 1e-9  # relative step at which Newton's iteration has converged (quadratically, derivatives included)
-_COMPACT_WHEN_ONE_IN = 4  # converged rows are dropped once a quarter has converged
-_FAILED_ROOT = 1e-3  # norm of X Y - I above which the iteration for X and its inverse Y has failed
+_COMPACTION_FACTOR = 4  # rows over converged rows, at which converged ones are dropped
+_MAX_ROOT_DEFECT = 1e-3  # norm of X Y - I above which the iteration for X and its inverse Y has failed
 _PADE_NODES, _PADE_RADIUS = 17, 0.6  # [17/17] of log((I + Z) / (I - Z)) reaches 1e-16 for norms of Z up to 0.6
 _MAX_LOG_DEFECT = 1e-6  # norm of exp(-L / 2) A exp(-L / 2) - I above which L is no logarithm of A
-_EXACT_LOG_DEFECT = 1e-13  # the same, with exp(-L / 2) by repeated squaring, below which L needs no correction
+_EXACT_LOG_DEFECT = 1e-13  # that norm, with exp(-L / 2) by repeated squaring, below which L needs no correction
 _MAX_CPU_ROWS = 4096  # matrices at once on the CPU: temporary results of more leave the cache
 
 
 def shifted_exp(matrix: Tensor) -> Tensor:
-    """The exponential of ``[*batch, k, k]``, k = 3 to 6, with the mean of the diagonal taken out first."""
+    """The exponential of ``[*batch, k, k]``, k = 3 to 6, computed without the mean of the diagonal, a scalar factor."""
     mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
     shifted = matrix - mean[..., None, None] * identity_like(matrix)
     return polynomial_exp(shifted, with_phi1=False, shift=mean)[0]
@@ -57,9 +57,9 @@ def polynomial_exp(matrix: Tensor, with_phi1: bool, shift: Tensor | None = None)
 
     Args:
         matrix: ``[*batch, k, k]``.
-        with_phi1: whether phi_1 is asked for.
-        shift: numbers ``[*batch]``; the exponential is that of the matrix and this multiple of I, multiplied before the
-            doubling, where neither has overflown.
+        with_phi1: whether phi_1 is returned.
+        shift: numbers ``[*batch]``, of which multiples of I are added to the matrix. The exponential is multiplied by
+            theirs before the doubling, where neither has overflown.
     """
     k = matrix.shape[-1]
     count = _doublings(matrix, _POLYNOMIAL_RADIUS)
@@ -80,11 +80,9 @@ def polynomial_exp(matrix: Tensor, with_phi1: bool, shift: Tensor | None = None)
 
 
 def unitary_exp(real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor]:
-    """Real and imaginary part of exp(i H), as `polynomial_exp`; the characteristic polynomial of H is real.
+    """Real and imaginary part of exp(i H) for Hermitian H, from its symmetric real and skew imaginary part.
 
-    Args:
-        real: of H, symmetric ``[*batch, k, k]``.
-        imaginary: of H, skew-symmetric.
+    As in `polynomial_exp`; the characteristic polynomial of H is real.
     """
     k = real.shape[-1]
     mean = _trace(real) / k
@@ -124,7 +122,7 @@ def _trace(matrix: Tensor) -> Tensor:
 
 
 def _terms(matrix: Tensor) -> int:
-    """The last of the series at norm `_POLYNOMIAL_RADIUS`."""
+    """The degree of the series at norm `_POLYNOMIAL_RADIUS`."""
     return _SINGLE_TERMS if torch.finfo(matrix.dtype).eps > 1e-10 else _DOUBLE_TERMS
 
 
@@ -140,7 +138,7 @@ def _in_ring(series: Sequence[float], relation: Sequence[Tensor]) -> list[Tensor
 
 
 def _combined(f: Sequence[Tensor], powers: Sequence[Tensor]) -> Tensor:
-    """``sum_j f[j] Z^j`` without the first."""
+    """``sum_j f[j] Z^j`` over j > 0."""
     result = f[1][..., None, None] * powers[0]
     for c, power in zip(f[2:], powers[1:], strict=True):
         result = torch.addcmul(result, c[..., None, None], power)
@@ -181,8 +179,8 @@ def series_exp_phi1(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _doublings(matrix: Tensor, radius: float) -> Tensor:
-    """How often each matrix must be halved to bring its norm to at most ``radius``; NaN for more than is done."""
-    limit = 2.0 ** (_FIXED_DOUBLINGS if is_abstract(matrix) else _MAX_DOUBLINGS)
+    """Number of halvings that bring the norm of each matrix to at most ``radius``; NaN above `_MAX_DOUBLINGS`."""
+    limit = 2.0 ** (_NUM_FIXED_DOUBLINGS if is_abstract(matrix) else _MAX_DOUBLINGS)
     norm = matrix.detach().square().sum((-2, -1)).sqrt() / radius
     return torch.where(norm <= limit, torch.log2(norm.clamp(1.0, limit)).ceil(), math.nan)
 
@@ -190,7 +188,7 @@ def _doublings(matrix: Tensor, radius: float) -> Tensor:
 def _double(e: Tensor, phi: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None]:
     r""":math:`e^{2Z} = (e^Z)^2` and :math:`\varphi_1(2Z) = \tfrac12 (e^Z + I) \varphi_1(Z)`, each matrix its count."""
     for more in _rounds(count):
-        # the branch that is not taken must stay finite, for the gradient of the one that is
+        # the branch not taken must stay finite, for the gradient of the other
         safe = torch.where(more, e, 0.0)
         if phi is not None:
             phi = torch.where(more, 0.5 * (phi + product(safe, phi)), phi)
@@ -199,12 +197,12 @@ def _double(e: Tensor, phi: Tensor | None, count: Tensor) -> tuple[Tensor, Tenso
 
 
 def _rounds(count: Tensor) -> Iterator[Tensor]:
-    """Which matrices are squared, ``[*batch, 1, 1]``, until all are as often as they were halved.
+    """Masks ``[*batch, 1, 1]`` of matrices to square, until each is squared as often as it was halved.
 
-    As many rounds as some matrix of the batch needs; all of them, masked, where the batch cannot be seen.
+    The number of rounds is the largest count of the batch, or fixed where values cannot be looked at.
     """
     fixed = is_abstract(count)
-    rounds = _FIXED_DOUBLINGS if fixed else (int(count.nan_to_num(0.0).max()) if count.numel() else 0)
+    rounds = _NUM_FIXED_DOUBLINGS if fixed else (int(count.nan_to_num(0.0).max()) if count.numel() else 0)
     for j in range(rounds):
         yield (count > j)[..., None, None]
 
@@ -212,8 +210,8 @@ def _rounds(count: Tensor) -> Iterator[Tensor]:
 def iterative_log(matrix: Tensor, functions: MatrixFunctions) -> Tensor:
     """The principal logarithm by inverse scaling and squaring (Higham 2008, chapter 11), without eigenvalues.
 
-    Square roots by the Denman-Beavers iteration, then a Pade approximant in partial fractions. Where matrices can be
-    looked at, each takes the steps that it needs, elsewhere all a fixed number. The result counts only if its
+    Square roots by the Denman-Beavers iteration are followed by a Pade approximant in partial fractions. Each matrix
+    takes the steps that it needs, or a fixed number where values cannot be looked at. The result counts only if its
     exponential is the matrix.
     """
     double = matrix.double()  # the iteration loses digits with the condition number
@@ -238,7 +236,7 @@ def _log(matrix: Tensor, functions: MatrixFunctions, unseen: bool) -> Tensor:
     log, exact = (_log_by_fixed_steps if unseen else _log_row_by_row)(target, functions)
     exact = exact & usable
     if not unseen and is_differentiated(matrix) and not bool(exact.all()):
-        # once more without the others, whose iterates may have no finite derivatives
+        # once more without failed matrices, whose iterates may have no finite derivatives
         rows = exact.nonzero().squeeze(-1)
         found = _log(matrix.index_select(0, rows), functions, unseen)
         return torch.full_like(matrix, math.nan).index_put((rows,), found)
@@ -246,7 +244,7 @@ def _log(matrix: Tensor, functions: MatrixFunctions, unseen: bool) -> Tensor:
 
 
 def _log_by_fixed_steps(target: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor]:
-    """The logarithm, and whether it is one; all matrices go through all steps, masked."""
+    """Logarithms by the same masked steps for all matrices, and a mask of those that have one."""
     eye = identity_like(target)
     pair = torch.stack([target, functions.inverse(target)], -3)
     doublings = torch.ones_like(target[..., 0, 0])
@@ -264,7 +262,7 @@ def _log_by_fixed_steps(target: Tensor, functions: MatrixFunctions) -> tuple[Ten
 
 
 def _log_row_by_row(target: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor]:
-    """The same for ``[n, k, k]``; each matrix leaves as soon as it is done, or turns out to have no logarithm."""
+    """Logarithms of ``[n, k, k]``, where a matrix leaves once it is done or has no logarithm, and their mask."""
     rows = torch.arange(target.shape[0], device=target.device)
     pair = torch.stack([target, functions.inverse(target)], -3)
     logs, found, sound = [], [], []
@@ -294,7 +292,7 @@ def _log_row_by_row(target: Tensor, functions: MatrixFunctions) -> tuple[Tensor,
 
 
 def _resolvent(pair: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor]:
-    """``(X + I)^-1`` of pairs X, X^-1, and whether the Pade approximant of log X will do."""
+    """``(X + I)^-1`` of pairs X, X^-1, and whether the Pade approximant of log X is exact enough."""
     eye = identity_like(pair)
     resolvent = functions.inverse(pair[..., 0, :, :] + eye)
     cayley = eye - 2.0 * resolvent.detach()
@@ -302,7 +300,7 @@ def _resolvent(pair: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor
 
 
 def _second_iterate(pair: Tensor, resolvent: Tensor) -> Tensor:
-    """Two steps of `_newton` for the root of X, from X and I: the inverses after the first are multiples of these."""
+    """Two steps of `_newton` for the root of X, from X and I, whose inverses after the first are multiples of these."""
     eye = identity_like(pair)
     return 0.25 * (pair + eye) + torch.stack([eye - resolvent, resolvent], -3)
 
@@ -316,9 +314,9 @@ def _newton(pair: Tensor, functions: MatrixFunctions) -> Tensor:
 
 
 def _square_root(pair: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor]:
-    """The limits of the iteration, of the rows that have one, and which rows these are.
+    """Limits of the iteration for the rows that have one, and the indices of these rows.
 
-    The last step of a row is one that changes it by less than the next one's round-off.
+    A row takes its last step when that changes it by less than the round-off of the next.
     """
     rows = torch.arange(pair.shape[0], device=pair.device)
     limits, order = [], []
@@ -329,14 +327,14 @@ def _square_root(pair: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tens
         num_converged = int(converged.sum())
         if num_converged == len(rows):
             break
-        if _COMPACT_WHEN_ONE_IN * num_converged >= len(rows):
+        if _COMPACTION_FACTOR * num_converged >= len(rows):
             done, others = converged.nonzero().squeeze(-1), (~converged).nonzero().squeeze(-1)
             limits.append(pair.index_select(0, done))
             order.append(rows[done])
             pair, rows = pair.index_select(0, others), rows[others]
     else:
         x, y = pair.detach().unbind(-3)
-        good = (_norm(x @ y - identity_like(x)) < _FAILED_ROOT).nonzero().squeeze(-1)
+        good = (_norm(x @ y - identity_like(x)) < _MAX_ROOT_DEFECT).nonzero().squeeze(-1)
         pair, rows = pair.index_select(0, good), rows[good]
     if not limits:
         return pair, rows
@@ -346,9 +344,9 @@ def _square_root(pair: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tens
 def _finished(
     x: Tensor, resolvent: Tensor, target: Tensor, roots: int, functions: MatrixFunctions
 ) -> tuple[Tensor, Tensor]:
-    """The logarithm of X^(2^roots), corrected where that is not the target to the last digits, and whether it is one.
+    """The logarithm of X^(2^roots), corrected where it is not exact to the last digits, and a mask of logarithms.
 
-    With the inverse squared, exp(-L / 2) is known without an exponential.
+    The inverse, squared repeatedly, gives exp(-L / 2) without an exponential.
     """
     log = 2.0 ** (roots + 1) * _artanh((x - identity_like(x)) @ resolvent, functions)
     exact = torch.ones_like(x[:, 0, 0], dtype=torch.bool)
@@ -368,7 +366,7 @@ def _finished(
 
 
 def _log_correction(log: Tensor, target: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor]:
-    """What ``log A = L + log(exp(-L / 2) A exp(-L / 2))`` adds to L, in value only, and whether L is a logarithm.
+    """The correction in ``log A = L + log(exp(-L / 2) A exp(-L / 2))``, in value only, and whether L is a logarithm.
 
     The split exponential keeps errors that do not commute with L from being enlarged by e^(spread of eigenvalues).
     """
@@ -390,13 +388,13 @@ def _log_correction(log: Tensor, target: Tensor, functions: MatrixFunctions) -> 
 
 
 def _artanh(z: Tensor, functions: MatrixFunctions) -> Tensor:
-    """``artanh Z = Z sum_i w_i (I - t_i^2 Z^2)^-1`` at Gauss-Legendre nodes on [-1, 1], those +-t_i at once.
+    """``artanh Z = Z sum_i w_i (I - t_i^2 Z^2)^-1`` at Gauss-Legendre nodes on [-1, 1], pairs +-t_i at once.
 
     Half of ``log((I + Z) (I - Z)^-1)`` by its diagonal Pade approximant.
     """
-    squares, weights = (z.new_tensor(x)[:, None, None] for x in _PAIRED)
+    squares, weights = (z.new_tensor(x)[:, None, None] for x in _PAIRED_NODES)
     inverses = functions.inverse(identity_like(z) - squares * (z @ z).unsqueeze(-3))
-    return z @ (_MIDDLE * identity_like(z) + (weights * inverses).sum(-3))
+    return z @ (_MIDDLE_WEIGHT * identity_like(z) + (weights * inverses).sum(-3))
 
 
 def _norm(matrix: Tensor) -> Tensor:
@@ -419,9 +417,11 @@ def _gauss_legendre(points: int) -> tuple[tuple[float, float], ...]:
     return tuple(rule)
 
 
-_RULE = _gauss_legendre(_PADE_NODES)
-_PAIRED = tuple(zip(*(((2.0 * t - 1.0) ** 2, 2.0 * w) for t, w in _RULE[: _PADE_NODES // 2]), strict=True))
-_MIDDLE = _RULE[_PADE_NODES // 2][1]  # at zero
+_QUADRATURE_RULE = _gauss_legendre(_PADE_NODES)
+_PAIRED_NODES = tuple(
+    zip(*(((2.0 * t - 1.0) ** 2, 2.0 * w) for t, w in _QUADRATURE_RULE[: _PADE_NODES // 2]), strict=True)
+)
+_MIDDLE_WEIGHT = _QUADRATURE_RULE[_PADE_NODES // 2][1]  # weight of the node at zero
 
 
 class PolynomialMatrixFunctions(MatrixFunctions):
@@ -444,11 +444,11 @@ class FourByFour(PolynomialMatrixFunctions):
     """Functions of 4 x 4 matrices."""
 
     def determinant(self, matrix: Tensor) -> Tensor:
-        """By `lu_determinant`, and in compiled code by minors."""
+        """The determinant by `lu_determinant`, and in compiled code by minors."""
         return _minors_determinant(matrix) if is_traced() else lu_determinant(matrix)
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
-        """By `torch.linalg.inv_ex`, and in compiled code by the same elimination, written out."""
+        """The inverse by `torch.linalg.inv_ex`, and in compiled code by the same elimination, written out."""
         return _eliminated(matrix) if is_traced() else torch.linalg.inv_ex(matrix)[0]
 
 
@@ -460,11 +460,10 @@ class AnySize(MatrixFunctions):
         return lu_determinant(matrix)
 
     def inverse(self, matrix: Tensor, unimodular: bool = False) -> Tensor:
-        """By `torch.linalg.inv_ex`."""
         return torch.linalg.inv_ex(matrix)[0]
 
     def exp(self, matrix: Tensor) -> Tensor:
-        """Up to size 6 a polynomial in the matrix, beyond, and of few, by `torch.linalg.matrix_exp`."""
+        """The exponential: for large batches up to size 6 a polynomial, else `torch.linalg.matrix_exp`."""
         if matrix.shape[-1] > _MAX_POLYNOMIAL_SIZE or is_small_batch(matrix, _SMALL_BATCH_OF_POLYNOMIALS):
             return dense_exp(matrix)
         return shifted_exp(matrix)
@@ -503,7 +502,7 @@ def _eliminated(matrix: Tensor) -> Tensor:
     zero, one = torch.zeros_like(entries[0][0]), torch.ones_like(entries[0][0])
     rows = [[*row, *(one if i == j else zero for j in range(k))] for i, row in enumerate(entries)]
     for p in range(k):
-        for i in range(p + 1, k):  # the largest entry comes up
+        for i in range(p + 1, k):  # the row of the largest entry moves up
             swap = rows[i][p].detach().abs() > rows[p][p].detach().abs()
             pairs = [(torch.where(swap, b, a), torch.where(swap, a, b)) for a, b in zip(rows[p], rows[i], strict=True)]
             rows[p], rows[i] = ([pair[side] for pair in pairs] for side in (0, 1))

@@ -22,7 +22,7 @@ COTANGENT_SERIES = (
     43867 / 5109094217170944000,
     174611 / 802857662698291200000,
 )
-_CIRCULAR_RADIUS = 0.25  # largest x^2 of the series, of which seven terms leave out 1e-19
+_CIRCULAR_RADIUS = 0.25  # largest x^2 of the series, which are exact to 1e-19 with seven terms
 _C1_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 1) for j in range(8))
 _C2_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 2) for j in range(7))
 _C3_ALTERNATING = tuple((-1.0) ** j / math.factorial(2 * j + 3) for j in range(7))
@@ -50,9 +50,9 @@ def circular_pair(square: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """c1 and c2, where the square is small, the square elsewhere, and c1 there.
+    """c1 and c2, for small squares; the square for others, and their c1.
 
-    By sine and cosine of half the angle, of which each is the derivative of the other.
+    Half the angle has a sine and a cosine that are derivatives of each other.
     """
     small = square < _CIRCULAR_RADIUS
     near, far = torch.where(small, square, 0.0), torch.where(small, 1.0, square)
@@ -65,7 +65,7 @@ def _circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 
 
 def sinc(x: Tensor, sine: Tensor) -> Tensor:
-    """sin x / x from both, with finite derivatives of every order at zero."""
+    """sin x / x from x and its sine, with finite derivatives of every order at zero."""
     square = x * x
     small = square < _CIRCULAR_RADIUS
     near = torch.where(small, square, 0.0)

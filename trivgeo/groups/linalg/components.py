@@ -20,19 +20,16 @@ Rows = Sequence[Sequence[Tensor]]
 """The entries of a matrix, row by row, each ``[*batch]``."""
 
 SMALL_BATCH = 200  # matrices, up to which one library kernel beats closed forms, whose cost is their number of kernels
-_MIN_COPIED_NUMBERS = 1024  # numbers of an entry: below, one more kernel costs more than reading with strides
+_MIN_COPIED_NUMBERS = 1024  # numbers of an entry, below which one more kernel costs more than reading with strides
 _MAX_UNROLLED_SIZE = 4  # size of matrices, up to which sums of products over a large batch beat batched products
 _MAX_MULTIPLIED_BATCH = 1000  # matrices, up to which the library's batched product is faster than sums
 
 
 def is_small_batch(matrix: Tensor, largest: int = SMALL_BATCH) -> bool:
-    """Whether a batch on the CPU is so small that few library kernels are faster than many elementwise ones.
+    """Whether a batch ``[*batch, k, l]`` on the CPU has at most ``largest`` matrices.
 
-    False in compiled code and under ``vmap``, where the size of the batch is not known.
-
-    Args:
-        matrix: ``[*batch, k, l]``.
-        largest: the number of matrices that still counts as small.
+    For so few, a few library kernels are faster than many elementwise ones. False in compiled code and under ``vmap``,
+    where the size of the batch is not known.
     """
     if is_traced() or matrix.device.type != "cpu":
         return False
@@ -47,7 +44,7 @@ def last_entries(x: Tensor) -> tuple[Tensor, ...]:
 def entry_rows(matrix: Tensor) -> Rows:
     """Split a matrix ``[*batch, k, l]`` into k rows of l tensors ``[*batch]``, consecutive in memory if large."""
     moved = matrix.movedim((-2, -1), (0, 1))
-    if is_traced():  # at once, since the derivative of each `unbind` is a stack, which compilers write to memory
+    if is_traced():  # all entries at once: the derivative of each `unbind` is a stack, which compilers write to memory
         entries, columns = moved.flatten(0, 1).unbind(0), matrix.shape[-1]
         return [entries[i : i + columns] for i in range(0, len(entries), columns)]
     return [[_consecutive(entry) for entry in row.unbind(0)] for row in moved.unbind(0)]
@@ -62,7 +59,7 @@ def leading_entries(matrix: Tensor) -> Tensor:
 
 
 def _consecutive(entry: Tensor) -> Tensor:
-    """Copy an entry whose numbers are apart in memory, unless it is too small for that to pay, or traced."""
+    """Copy an entry whose numbers are apart in memory, unless it is too small for the copy to pay, or traced."""
     return entry if _is_consecutive(entry) else entry.contiguous()
 
 
@@ -72,12 +69,7 @@ def _is_consecutive(entry: Tensor) -> bool:
 
 
 def from_entries(entries: Sequence[Tensor], shape: Sequence[int] | None = None) -> Tensor:
-    """Join tensors ``[*batch]`` to ``[*batch, k]``, or to ``[*batch, *shape]``; the inverse of `last_entries`.
-
-    Args:
-        entries: k tensors of one shape, row by row for a matrix.
-        shape: of the result, of k entries.
-    """
+    """Join tensors ``[*batch]`` to ``[*batch, k]``, or row by row to ``[*batch, *shape]``; see `last_entries`."""
     stacked = torch.stack(tuple(entries)).movedim(0, -1)
     return stacked if shape is None else stacked.unflatten(-1, tuple(shape))
 
@@ -88,26 +80,16 @@ def from_rows(rows: Sequence[Sequence[Tensor]]) -> Tensor:
 
 
 def concatenate(parts: Sequence[Tensor], dim: int = -1, rank: int = 1) -> Tensor:
-    """Concatenate arrays ``[*batch, ...]`` of one batch shape along a dimension of the array.
-
-    Args:
-        parts: arrays that agree in all dimensions but one.
-        dim: the dimension that differs, counted from the end.
-        rank: the number of dimensions of each array.
-    """
+    """Concatenate arrays ``[*batch, ...]`` of ``rank`` dimensions and one batch shape along the dimension ``dim``."""
     trailing, leading = tuple(range(-rank, 0)), tuple(range(rank))
     return torch.cat([part.movedim(trailing, leading) for part in parts], rank + dim).movedim(leading, trailing)
 
 
 def flatten_array(array: Tensor, rank: int = 2) -> Tensor:
-    """Join the last dimensions of an array ``[*batch, ...]`` to one, row by row.
+    """Join the last ``rank`` dimensions of an array ``[*batch, ...]`` to one, row by row.
 
-    A derivative of forward mode may lie in memory otherwise than its value, and torch takes the view of it that it
-    takes of the value, or raises. There rows are copied instead.
-
-    Args:
-        array: ``[*batch, ...]``.
-        rank: the number of dimensions that are joined.
+    A derivative in forward mode may have other strides than its value, but torch takes the same view of both, or
+    raises. There rows are copied instead.
     """
     if not (is_traced() or is_transformed(array)) and forward_ad.unpack_dual(array).tangent is None:
         return array.flatten(-rank)
@@ -124,12 +106,7 @@ def multiply_rows(a: Rows, b: Rows) -> list[list[Tensor]]:
 
 
 def polynomial_rows(coefficients: Sequence[Tensor], powers: Sequence[Rows]) -> list[list[Tensor]]:
-    """Evaluate ``f0 I + sum_j f_j B_j`` for numbers f_j and matrices B_j.
-
-    Args:
-        coefficients: f0, f1, ..., each ``[*batch]``.
-        powers: the entries of B_1, B_2, ...
-    """
+    """Evaluate ``f0 I + sum_j f_j B_j`` for coefficients f_j, ``[*batch]``, and entries of matrices B_j."""
     first, *others = coefficients
     size = len(powers[0])
     rows = []
@@ -158,13 +135,7 @@ def cross(x: Sequence[Tensor], y: Sequence[Tensor]) -> tuple[Tensor, Tensor, Ten
 
 
 def block_lower(first: Tensor, corner: Tensor, second: Tensor) -> Tensor:
-    """Join blocks to the matrix ``[[A, 0], [C, B]]``.
-
-    Args:
-        first: A, ``[*batch, k, k]``.
-        corner: C, ``[*batch, l, k]``.
-        second: B, ``[*batch, l, l]``.
-    """
+    """Join blocks A ``[*batch, k, k]``, C ``[*batch, l, k]``, B ``[*batch, l, l]`` to ``[[A, 0], [C, B]]``."""
     return from_rows(block_lower_rows(*(entry_rows(x) for x in (first, corner, second))))
 
 
@@ -191,27 +162,22 @@ def matvec(a: Tensor, x: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-    """Multiply matrices, ``a @ b``, and add c; batches broadcast.
+    """Multiply matrices ``[*batch, k, l]`` and ``[*batch, l, m]``, and add c ``[*batch, k, m]``; batches broadcast.
 
-    Small matrices of a large batch by sums over the batch, entry by entry; others, and those that lie in memory one
-    after the other, by the library's batched product.
-
-    Args:
-        a: ``[*batch, k, l]``.
-        b: ``[*batch, l, m]``.
-        c: ``[*batch, k, m]`` or none.
+    Small matrices of a large batch are multiplied by sums over the batch, entry by entry. The library's batched product
+    takes other matrices, and those that lie in memory one after the other.
     """
     larger = a if a.numel() > b.numel() else b
     is_large = a.shape[-1] <= _MAX_UNROLLED_SIZE and not is_small_batch(larger, _MAX_MULTIPLIED_BATCH)
     if is_large and (is_traced() or not (_is_interleaved(a) and _is_interleaved(b))):
         return _summed_product(a, b, c)
-    if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0]:  # a third of the time of `@` for 100 small ones
+    if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0]:  # takes a third of the time of `@` for 100 small matrices
         return torch.bmm(a, b) if c is None else torch.baddbmm(c, a, b)
     return a @ b if c is None else a @ b + c
 
 
 def _is_interleaved(matrix: Tensor) -> bool:
-    """Whether the entries of a matrix are neighbours in memory, as the library's product wants them."""
+    """Whether the entries of a matrix are neighbours in memory, as the library's product needs them."""
     return 1 in matrix.stride()[-2:]
 
 
@@ -221,7 +187,7 @@ def _summed_product(a: Tensor, b: Tensor, c: Tensor | None) -> Tensor:
         if c is not None:
             rows = [[x + y for x, y in zip(*pair, strict=True)] for pair in zip(rows, entry_rows(c), strict=True)]
         return from_rows(rows)
-    # the same sums, of all entries at once, [k, m, *batch]: fewer kernels
+    # the sums of all entries at once, [k, m, *batch]: fewer kernels
     dims = max(a.ndim, b.ndim)
     left, right, *rest = (leading_entries(x[(None,) * (dims - x.ndim)]) for x in (a, b, c) if x is not None)
     total = rest[0] if rest else None
@@ -233,14 +199,9 @@ def _summed_product(a: Tensor, b: Tensor, c: Tensor | None) -> Tensor:
 
 
 def confirmed(log: Tensor, back: Tensor, target: Tensor) -> Tensor:
-    """``log`` where ``back``, what it stands for, is ``target`` to a third of the digits, and NaN elsewhere.
+    """``log [*batch, d]`` where its exponential ``back [*batch, n]`` is ``target`` to a third of the digits, else NaN.
 
     The logarithm of an element whose entries are e^(+-r) has lost 2r / log 10 of its digits, at some r all.
-
-    Args:
-        log: ``[*batch, d]``.
-        back: ``[*batch, n]``.
-        target: ``[*batch, n]``.
     """
     back, target = back.detach(), target.detach()
     bound = torch.finfo(target.dtype).eps ** (1 / 3) * target.abs().amax(-1)
@@ -264,17 +225,17 @@ def transform_points(a: Tensor, x: Tensor) -> Tensor:
 
 
 def spread_blocks(blocks: Tensor) -> Tensor:
-    """``[*batch, count, d, d]`` along the diagonal of ``[*batch, count d, count d]``."""
+    """The matrix ``[*batch, count d, count d]`` with blocks ``[*batch, count, d, d]`` along its diagonal."""
     count = blocks.shape[-3]
     if count == 1:
         return blocks.squeeze(-3)
     places = torch.eye(count, dtype=blocks.dtype, device=blocks.device)[:, None, :, None]
     spread = flatten_array(blocks.unsqueeze(-2) * places)  # [*batch, count, d, count d]
-    return flatten_array(spread.movedim(-1, -3)).mT  # the rows of the result, last
+    return flatten_array(spread.movedim(-1, -3)).mT  # last, the rows of the result
 
 
 def block_diagonal(blocks: Sequence[Tensor]) -> Tensor:
-    """Matrices ``[*batch, d_i, d_i]`` along the diagonal of one; batches broadcast."""
+    """One matrix with matrices ``[*batch, d_i, d_i]`` along its diagonal; batches broadcast."""
     batch = broadcast_shapes(*(b.shape[:-2] for b in blocks))
     total = sum(b.shape[-1] for b in blocks)
     rows, start = [], 0

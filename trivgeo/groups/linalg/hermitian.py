@@ -24,9 +24,9 @@ from trivgeo.groups.linalg.size_three import (
     spectral_projection,
 )
 
-_COSINE = tuple((0.0 if j % 2 else (-1.0) ** (j // 2)) / math.factorial(j) for j in range(15))
-_SINE = tuple((1.0 if j % 2 else 0.0) * (-1.0) ** (j // 2) / math.factorial(j) for j in range(15))
-_TWICE_ATAN = tuple((2.0 if j % 2 else 0.0) * (-1.0) ** (j // 2) / max(j, 1) for j in range(10))
+_COSINE_SERIES = tuple((0.0 if j % 2 else (-1.0) ** (j // 2)) / math.factorial(j) for j in range(15))
+_SINE_SERIES = tuple((1.0 if j % 2 else 0.0) * (-1.0) ** (j // 2) / math.factorial(j) for j in range(15))
+_TWICE_ATAN_SERIES = tuple((2.0 if j % 2 else 0.0) * (-1.0) ** (j // 2) / max(j, 1) for j in range(10))
 _ATAN_RADIUS = 0.02  # distance of eigenvalues from their mean, below which the arc tangent is a power series
 _MIN_SQUARED_SPREAD = 1e-26  # p, a sixth of the sum of squared eigenvalues of B, below which these count as equal
 _TURN = 2.0 * math.pi
@@ -36,12 +36,12 @@ Complex = tuple[Tensor, Tensor]
 
 
 def stacked_columns(g: Tensor) -> Tensor:
-    """[[A], [B]] of A + i B, ``[*batch, 2 n, n]``, see `embedded`."""
+    """The real matrix [[A], [B]] of A + i B, ``[*batch, 2 n, n]``, see `embedded`."""
     return torch.cat(g.unbind(-1), -2)
 
 
 def from_columns(columns: Tensor) -> Tensor:
-    """Split what `stacked_columns` joined: ``[*batch, n, n, 2]`` from ``[*batch, 2 n, n]``."""
+    """The matrices ``[*batch, n, n, 2]`` of `stacked_columns` ``[*batch, 2 n, n]``."""
     return torch.stack(columns.chunk(2, -2), -1)
 
 
@@ -78,9 +78,9 @@ def times_phase(g: Tensor, angle: Tensor) -> Tensor:
 
 
 class _Centred:
-    """A Hermitian matrix m I + B: its mean, B and B^2 on the diagonal and above, p and q of the module.
+    """A Hermitian matrix m I + B: its mean m, entries of B and B^2 on and above the diagonal, p and q of the module.
 
-    Above the diagonal are the entries (0, 1), (0, 2), (1, 2), on it (2, 2) is opposite to (0, 1), and so on.
+    Entries above the diagonal are ordered (0, 1), (0, 2), (1, 2), those on it so that (2, 2) is opposite to (0, 1).
     """
 
     def __init__(self, diagonal: Tensor, above: Complex) -> None:
@@ -106,19 +106,14 @@ class _Centred:
         return f0 + f1 * self.diagonal + f2 * self.square_diagonal
 
     def off_diagonal(self, f: Sequence[Tensor]) -> Complex:
-        """The entries of the same matrix above the diagonal."""
+        """The entries of `on_diagonal`'s matrix above the diagonal."""
         _, f1, f2 = (x.unsqueeze(-1) for x in f)
         re, im = (f1 * x + f2 * y for x, y in zip(self.above, self.square_above, strict=True))
         return re, im
 
 
 def hermitian_exp(real: Tensor, imaginary: Tensor) -> Complex:
-    """Real and imaginary part of exp(i H).
-
-    Args:
-        real: of H, symmetric ``[*batch, 3, 3]``.
-        imaginary: of H, skew-symmetric.
-    """
+    """Real and imaginary part of exp(i H) for Hermitian H, from its symmetric real and skew imaginary part."""
     c = _Centred(real.diagonal(dim1=-2, dim2=-1), (_above(real), _above(imaginary)))
     turned = _turned(c.mean, *_cosine_and_sine(c.p, c.q))
     cosine, sine = ([f[k] for f in turned] for k in (0, 1))
@@ -141,18 +136,18 @@ def _matrix(diagonal: Tensor, above: Tensor, below: Tensor) -> Tensor:
 def unitary_log(g: Tensor, det: Complex, last: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     r"""A logarithm of unitary 3 x 3 matrices, and the width of the gap of the spectrum in which it is cut.
 
-    Of g turned by a phase, of which no eigenvalue is near -1, the Cayley transform :math:`A = i (I - g) (I + g)^{-1}`
-    is Hermitian, with the tangents of half the angles for eigenvalues, and the logarithm is :math:`i f(A)` with
-    :math:`f(a) = 2 \arctan a` plus the phase and turns.
+    The matrix g is turned by a phase so that no eigenvalue is near -1. Then its Cayley transform
+    :math:`A = i (I - g) (I + g)^{-1}` is Hermitian, with eigenvalues the tangents of half the angles, and the logarithm
+    is :math:`i f(A)` with :math:`f(a) = 2 \arctan a` plus the phase and turns.
 
     Args:
-        g: ``[*batch, 3, 3, 2]``; of what is not quite unitary, the nearest matrix that is counts, to first order.
-        det: its determinant, see `determinant`.
-        last: which of the angles ``[*batch, 3]`` between -pi and pi, sorted, is to be the largest; those beyond go
-            back by a turn, or as many of the smallest as it is beyond 2 forward.
+        g: ``[*batch, 3, 3, 2]``; a matrix that is not quite unitary counts as the nearest one, to first order.
+        det: the `determinant` of g.
+        last: function of the sorted angles ``[*batch, 3]`` in [-pi, pi] to the index of the largest one; angles beyond
+            it go back by a turn, and for an index above 2 as many of the smallest go forward.
 
     Returns:
-        The logarithm ``[*batch, 3, 3, 2]``, and the gap ``[*batch]``, zero where rounding has left nothing of it.
+        The logarithm ``[*batch, 3, 3, 2]``, and the gap ``[*batch]``, zero where rounding has left no correct digit.
     """
     phase = _far_from_minus_one(g.detach(), det)
     alpha = torch.atan2(phase[1], phase[0])
@@ -164,14 +159,14 @@ def unitary_log(g: Tensor, det: Complex, last: Callable[[Tensor], Tensor]) -> tu
     whole = centre.abs() + 4.0 * c.p.detach().clamp(min=0.0).sqrt() < math.pi
     whole = whole & (last(torch.stack([centre] * 3, -1)) == 2)
     near = whole & eigenvalues_meet(c.p, c.q, torch.ones_like(c.p), _ATAN_RADIUS)
-    ring = in_shifted_ring(_TWICE_ATAN, *(torch.where(near, f, 0.0) for f in (c.mean, c.p, c.q)))
+    ring = in_shifted_ring(_TWICE_ATAN_SERIES, *(torch.where(near, f, 0.0) for f in (c.mean, c.p, c.q)))
 
     apart = ~near & (c.p.detach() > _MIN_SQUARED_SPREAD)
     p, q, mean = torch.where(apart, c.p, 1.0), torch.where(apart, c.q, 1.0), torch.where(apart, c.mean, 0.0)
     x = separate_root(p, q)
     projection = spectral_projection(x, p)
     square = 3.0 * p - 0.75 * x * x
-    # from the entries, since it may be far smaller than p; its derivatives are those of what it equals
+    # from the entries, since it may be far smaller than p; derivatives are those of the formula in p and q
     square = square + (_half_square(c, x, projection) - square).detach()
     half_sum = mean - 0.5 * x
     product = half_sum.square() - square
@@ -205,7 +200,7 @@ def determinant(g: Tensor) -> Complex:
 
 
 def _inner(a: Complex, b: Complex) -> Complex:
-    """The sum of products, of vectors ``[*batch, 3]``."""
+    """The sum of products of entries, for vectors ``[*batch, 3]``."""
     re, im = _times(a, b)
     return re.sum(-1), im.sum(-1)
 
@@ -216,9 +211,9 @@ def _cross(a: Complex, b: Complex) -> Complex:
 
 
 def _far_from_minus_one(g: Tensor, det: Complex) -> Complex:
-    """A phase, of four, for which ``|det(I + g / phase)|`` is the largest, at least sqrt(2).
+    """The phase of four candidates for which ``|det(I + g / phase)|`` is largest, at least sqrt(2).
 
-    The first is that of the trace: of a multiple of I, it is that multiple.
+    The first candidate is the phase of the trace, which is right for multiples of I.
     """
     real, imaginary = g.diagonal(dim1=-3, dim2=-2).sum(-1).unbind(-1)
     size = torch.hypot(real, imaginary)
@@ -240,7 +235,7 @@ def _far_from_minus_one(g: Tensor, det: Complex) -> Complex:
 
 
 def _sum_or_difference(a: Complex, b: Complex) -> tuple[Tensor, Tensor]:
-    """The larger of ``|a + b|^2`` and ``|a - b|^2``, and the number whose sign says which."""
+    """The larger of ``|a + b|^2`` and ``|a - b|^2``, and a number whose sign tells plus from minus."""
     inner = a[0] * b[0] + a[1] * b[1]
     return a[0] * a[0] + a[1] * a[1] + b[0] * b[0] + b[1] * b[1] + 2.0 * inner.abs(), inner
 
@@ -251,7 +246,7 @@ def _cayley(g: Tensor, phase: Complex) -> _Centred:
     real, imaginary = g.unbind(-1)
     real, imaginary = add_to_diagonal(c * real + s * imaginary, torch.ones_like(phase[0])), c * imaginary - s * real
     rows = list(zip(real.unbind(-2), imaginary.unbind(-2), strict=True))
-    # rows of w are, but for a factor, these columns
+    # rows of w are these columns up to a factor
     columns = [_cross(rows[1], rows[2]), _cross(rows[2], rows[0]), _cross(rows[0], rows[1])]
     re, im = _inner(rows[0], columns[0])
     size = 1.0 / (re * re + im * im)
@@ -271,12 +266,12 @@ def _half_square(c: _Centred, x: Tensor, projection: Sequence[Tensor]) -> Tensor
 
 
 def _turns_back(angle: Tensor) -> Tensor:
-    """How many turns bring an angle to between -pi and pi."""
+    """Number of turns that bring an angle to between -pi and pi."""
     return -(angle / _TURN).round()
 
 
 def _turns_beyond(angles: Tensor, last: Callable[[Tensor], Tensor]) -> Tensor:
-    """By how many turns each angle moves so that `unitary_log`'s ``last`` angle is the largest."""
+    """Number of turns by which each angle moves so that the angle of `unitary_log`'s ``last`` is the largest."""
     a, b, c = angles.unbind(-1)
     ab, ac, bc = (torch.where(x > y, 1.0, 0.0) for x, y in ((a, b), (a, c), (b, c)))
     rank = torch.stack([ab + ac, 1.0 - ab + bc, 2.0 - ac - bc], -1)
@@ -291,13 +286,13 @@ def _cosine_and_sine(p: Tensor, q: Tensor) -> tuple[tuple[Tensor, ...], tuple[Te
     p, q = torch.where(near, 1.0, p), torch.where(near, 1.0, q)
     x = separate_root(p, q)
     projection = spectral_projection(x, p)
-    square = (3.0 * p - 0.75 * x * x).clamp(min=0.0)  # real eigenvalues: below zero by rounding alone
+    square = (3.0 * p - 0.75 * x * x).clamp(min=0.0)  # eigenvalues are real: it is negative by rounding alone
     c1, c2, _ = circular(square)
     cos_pair, cos_half, sin_half = 1.0 - square * c2, (0.5 * x).cos(), (0.5 * x).sin()
     result = []
     for series, even, odd, value in (
-        (_COSINE, cos_half * cos_pair, sin_half * c1, x.cos()),
-        (_SINE, -sin_half * cos_pair, cos_half * c1, x.sin()),
+        (_COSINE_SERIES, cos_half * cos_pair, sin_half * c1, x.cos()),
+        (_SINE_SERIES, -sin_half * cos_pair, cos_half * c1, x.sin()),
     ):
         spectral = spectral_coefficients(projection, x, even, value - even, odd)
         ring = in_ring(series, p_near, q_near)

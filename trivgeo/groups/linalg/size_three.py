@@ -9,7 +9,7 @@ from the other two as any two of them are: x, of the sign of q. Its projection
 
 with f on the other two eigenvalues as of 2 x 2 matrices, smooth where these meet. Where all three meet, the power
 series of B in the ring of polynomials modulo the characteristic one (Cayley-Hamilton) takes over, which converges by
-eigenvalues, whatever the norm. Either way f is a polynomial in B, whose three coefficients are computed of scalars.
+eigenvalues, whatever the norm. Either way f is a polynomial in B with three scalar coefficients.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from trivgeo.groups.linalg.size_two import phi1_pair, phi1_scalar
 from trivgeo.groups.linalg.spectral_exp import is_differentiated
 
 SERIES_RADIUS = 0.5  # distance of eigenvalues from their mean, below which exponentials are power series
-_FREE_STEPS, _STEPS = 5, 2  # Newton steps before and after derivatives are recorded
+_NUM_FREE_STEPS, _NUM_RECORDED_STEPS = 5, 2  # Newton steps before and after derivatives are recorded
 _EXP_SERIES = tuple(1.0 / math.factorial(j) for j in range(14))
-_EXPONENTS_APART = 3.0  # difference of diagonal entries: entries of the exponential then differ 20 times or so
-_SMALL_ENTRY = 0.01  # entry of an exponential over the largest one: two digits are lost by eigenvalues
+_MIN_EXPONENT_DIFFERENCE = 3.0  # difference of diagonal entries, above which exponentials have small entries
+_MAX_SMALL_ENTRY = 0.01  # entry of an exponential over the largest one, below which eigenvalues lose two digits
 _PHI1_MEAN = 0.75  # mean of eigenvalues that meet, below which phi_1 is a series in A, and (e^A - I) / A above
 _PHI1_SERIES = tuple(1.0 / math.factorial(j + 1) for j in range(20))  # for eigenvalues up to 1.25
 _LOG_RADIUS = 0.1  # relative spread of the eigenvalues below which the logarithm is a Taylor series
 _LOG_SERIES = (0.0, *((-1.0) ** (j + 1) / j for j in range(1, 18)))
-_NEAR_ONE = 0.45  # |m - 1| / m for the mean m of eigenvalues that meet, below which log(A) (A - I)^-1 is a series
-_NEAR_ONE_POWERS, _NEAR_ONE_TERMS = 16, 32  # series terms in powers of B, and in total
+_QUOTIENT_RADIUS = 0.45  # |m - 1| / m for the mean m of eigenvalues that meet, below which log(A) / (A - I) is a series
+_NUM_QUOTIENT_POWERS, _NUM_QUOTIENT_TERMS = 16, 32  # terms of this series in powers of B, and in total
 # y / (e^y - 1) = sum_k B_2k / (2k)! y^2k - y / 2, for |y| up to one half
 _BERNOULLI = (1.0, *((-1.0) ** k * c for k, c in enumerate(COTANGENT_SERIES[:7])))
 _BERNOULLI_RADIUS = 0.5
-_APART = 0.015  # square of half the distance of two logarithms, above which divided differences are exact enough
+_MIN_SQUARED_GAP = 0.015  # square of half the distance of two logarithms, above which divided differences are exact
 _MAX_SPECTRAL_ERROR = 1e-12  # estimated error of the logarithm by eigenvalues, above which square roots are better
-_MAX_LOG_ERROR = 1e-6  # the same, above which the logarithm is NaN where there is no other way
+_MAX_LOG_ERROR = 1e-6  # estimated error of the logarithm, above which it is NaN where square roots are no choice
 
 Coefficients = tuple[Tensor, Tensor, Tensor]
 """Numbers ``[*batch]`` that multiply I, B and B^2."""
@@ -73,8 +73,8 @@ def spectral_coefficients(projection: Coefficients, x: Tensor, even: Tensor, gap
     Args:
         projection: P, see `spectral_projection`.
         x: the separate eigenvalue.
-        even: the mean of the function on the other two.
-        gap: its value on x less that mean.
+        even: the mean of the function on the other two eigenvalues.
+        gap: the function on x less that mean.
         odd: the factor of ``N = B + x I / 2 - 3 x P / 2``.
     """
     p0, p1, p2 = projection
@@ -89,14 +89,14 @@ def separate_root(p: Tensor, q: Tensor) -> Tensor:
     ``3 (x^2 - p)``, is the product of the distances to the other two.
     """
     free_p, free_q = p.detach(), q.detach().abs()
-    cube = ((2.0 * free_q).log() / 3.0).exp()  # half the time of pow, and exact enough to start with
+    cube = ((2.0 * free_q).log() / 3.0).exp()  # takes half the time of pow, and is exact enough to start with
     tiny = torch.finfo(p.dtype).tiny
     line = torch.minimum(cube, 2.0 * free_q / (-3.0 * free_p).clamp(min=tiny))
     x = torch.where(free_p < 0, line, (3.0 * free_p).clamp(min=0.0).sqrt() + cube)
-    for _ in range(_FREE_STEPS):
+    for _ in range(_NUM_FREE_STEPS):
         x = _newton(x, free_p, free_q)
     x = torch.where(q < 0, -x, x)
-    for _ in range(_STEPS):
+    for _ in range(_NUM_RECORDED_STEPS):
         x = _newton(x, p, q)
     return x
 
@@ -107,7 +107,7 @@ def _newton(x: Tensor, p: Tensor, q: Tensor) -> Tensor:
 
 
 def eigenvalues_meet(p: Tensor, q: Tensor, unit: Tensor, radius: float) -> Tensor:
-    """Whether all eigenvalues are this close to their mean, in these units."""
+    """Whether the distances of all eigenvalues from their mean are below ``radius``, in these units."""
     bound = 0.5 * (radius * unit.detach()).square()  # |z|^2 <= 3 |p| + |2 q|^(2/3) where z^3 = 3 p z + 2 q
     return (3.0 * p.detach().abs() < bound) & (4.0 * q.detach().square() < bound**3)
 
@@ -156,9 +156,9 @@ class ThreeByThree(PolynomialMatrixFunctions):
         return from_rows([[entry / det for entry in row] for row in rows])
 
     def exp(self, matrix: Tensor) -> Tensor:
-        """By eigenvalues, and where these are far apart and entries small by a series, which keeps small entries.
+        """The exponential by eigenvalues, or where these are far apart by a series, which keeps small entries.
 
-        Compiled code and a GPU, where looking at values waits, take eigenvalues for all: there the error of an entry is
+        Compiled code and a GPU, where looking at values waits, use eigenvalues for all: there the error of an entry is
         relative to the largest one.
         """
         if is_small_batch(matrix):
@@ -171,14 +171,14 @@ class ThreeByThree(PolynomialMatrixFunctions):
         return value.index_put((lost,), shifted_exp(matrix[lost])) if bool(lost.any()) else value
 
     def phi1(self, matrix: Tensor, exponential: Tensor | None = None) -> Tensor:
-        """By eigenvalues in compiled code; see `affine_exp`."""
+        """phi_1 by eigenvalues in compiled code; see `affine_exp`."""
         if not is_traced():
             return super().phi1(matrix)
         c = _centred(entry_rows(matrix))
         return from_rows(c.polynomial(_Exponential(c).phi1()))
 
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
-        """Like all with phi_1, and in compiled code by eigenvalues: more operators, and a fifth of the numbers."""
+        """The upper rows, in compiled code by eigenvalues: more operators, and a fifth of the numbers."""
         if not is_traced():
             return super().affine_exp(matrix, vector)
         return self.spectral_affine_exp(matrix, vector)
@@ -194,15 +194,15 @@ class ThreeByThree(PolynomialMatrixFunctions):
         return from_rows([[*row, x] for row, x in zip(c.polynomial(e.coefficients), moved, strict=True)])
 
     def log(self, matrix: Tensor) -> Tensor:
-        """By eigenvalues, and where these lose digits by square roots.
+        """The logarithm by eigenvalues, or where these lose digits by square roots.
 
-        Where values cannot be looked at, in compiled code, a logarithm whose round-off is too large is NaN.
+        In compiled code, where values cannot be looked at, a logarithm whose round-off is too large is NaN.
         """
         single, matrix = matrix.dtype, matrix.double()
         spectral = _Logarithm(matrix)
         log = spectral.value()
         if not is_abstract(matrix) and bool((poor := ~(spectral.error < _MAX_SPECTRAL_ERROR)).any()):
-            # first without derivatives: those of matrices without logarithm would be NaN
+            # first without derivatives, which would be NaN for matrices without logarithm
             again = iterative_log(matrix[poor].detach(), self)
             found = torch.isfinite(again).all(-1).all(-1)
             poor = poor.masked_scatter(poor, found)
@@ -211,7 +211,7 @@ class ThreeByThree(PolynomialMatrixFunctions):
         return log.to(single)
 
     def affine_log(self, matrix: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Like all with phi_1, and in compiled code by eigenvalues, which are those of the logarithm already."""
+        """The logarithm, in compiled code by eigenvalues, which phi_1 shares with the logarithm."""
         if not is_traced():
             return super().affine_log(matrix, vector)
         return self.spectral_affine_log(matrix, vector)
@@ -229,16 +229,16 @@ def _loses_entries(matrix: Tensor, exponential: Tensor) -> Tensor:
     """Mask of matrices whose exponential has entries that are small beside others, since diagonal entries differ."""
     diagonal = matrix.detach().diagonal(dim1=-2, dim2=-1)
     size = exponential.detach().abs().flatten(-2)
-    differ = diagonal.amax(-1) - diagonal.amin(-1) > _EXPONENTS_APART
-    return differ & (size.amin(-1) < _SMALL_ENTRY * size.amax(-1))
+    differ = diagonal.amax(-1) - diagonal.amin(-1) > _MIN_EXPONENT_DIFFERENCE
+    return differ & (size.amin(-1) < _MAX_SMALL_ENTRY * size.amax(-1))
 
 
 class _Logarithm:
     """The logarithm of A by eigenvalues, and its phi_1.
 
     Attributes:
-        found: where there is one, exact enough.
-        error: an estimate, NaN where it is too large, or there is no logarithm.
+        found: mask of matrices whose logarithm exists and is exact enough.
+        error: estimated error; NaN where it is too large, or there is no logarithm.
     """
 
     def __init__(self, matrix: Tensor) -> None:
@@ -270,7 +270,7 @@ class _Logarithm:
             ]
             for i, pair in enumerate(zip(free.b, full, strict=True))
         ]
-        # from the entries, since it may be far smaller than p; its derivatives are those of what it equals
+        # from the entries, since it may be far smaller than p; derivatives are those of the formula in p and q
         square = 3.0 * p - 0.75 * x * x
         square = square + (0.5 * _trace_of_square(rest) - square.detach())
         value, half_sum = c.mean + x, c.mean - 0.5 * x
@@ -282,9 +282,9 @@ class _Logarithm:
         size = (_sum_of_squares(free.rows()) * _sum_of_squares(full)).sqrt()
         loss = size * (1.0 / value + (ratio * root).abs() + half_sum.abs() / product).detach()
         error = torch.finfo(loss.dtype).eps * loss
-        good = good & (error < _MAX_LOG_ERROR)  # not where it is NaN
+        good = good & (error < _MAX_LOG_ERROR)  # false where the error is NaN
         odd = torch.where(good, ratio, 0.0) * root
-        even = 0.5 * torch.where(near, c.mean.square(), product).log()  # so that one logarithm does for both
+        even = 0.5 * torch.where(near, c.mean.square(), product).log()  # one logarithm for both cases
         self._value, self._half_sum, self._square = value, half_sum, square
         self._single, self._even, self._odd = value.log(), even, odd
         spectral = spectral_coefficients(projection, x, even, self._single - even, odd)
@@ -299,16 +299,16 @@ class _Logarithm:
         return from_rows([[torch.where(self.found, entry, math.nan) for entry in row] for row in log])
 
     def phi1(self) -> Tensor:
-        """phi_1 of the logarithm, ``(A - I) / log A``; where there is none, something finite."""
+        """phi_1 of the logarithm, ``(A - I) / log A``; something finite where there is no logarithm."""
         single, (even, odd) = self._phi1_single(), self._phi1_pair()
         spectral = spectral_coefficients(self._projection, self._x, even, single - even, odd)
         coefficients = [torch.where(self._near, a, b) for a, b in zip(self._phi1_met(), spectral, strict=True)]
         return from_rows(self._c.polynomial(coefficients))
 
     def _phi1_met(self) -> Coefficients:
-        """Where all eigenvalues meet: one over a series if they are close to one, else the quotient."""
+        """phi_1 where all eigenvalues meet: one over a series if they are close to one, else the quotient."""
         shift, third, twice = self._c.mean - 1.0, 3.0 * self._ring[0], 2.0 * self._ring[1]
-        small = self._near & ((shift * self._unit).abs() < _NEAR_ONE)
+        small = self._near & ((shift * self._unit).abs() < _QUOTIENT_RADIUS)
         f0, f1, f2 = (torch.where(small, a, b) for a, b in zip(self._quotient(small), self._series, strict=True))
         # the reciprocal in the ring
         diagonal, upper = torch.addcmul(f0, third, f2), torch.addcmul(twice * f2, third, f1)
@@ -324,33 +324,33 @@ class _Logarithm:
         unit, (p, q) = self._unit, self._met
         d = torch.where(there, 1.0 - unit, 0.0)
         third, constant = 3.0 * p, -2.0 * q
-        n = _NEAR_ONE_TERMS + 1
-        c = 1.0 / (n - n * n / (n + 1) * d)  # what is left of a series that is nearly geometric
+        n = _NUM_QUOTIENT_TERMS + 1
+        c = 1.0 / (n - n * n / (n + 1) * d)  # remainder of a series that is nearly geometric
         f0, f1, f2 = (torch.zeros_like(p) for _ in range(3))
-        for j in reversed(range(_NEAR_ONE_TERMS)):
+        for j in reversed(range(_NUM_QUOTIENT_TERMS)):
             c = d * c + 1.0 / (j + 1)
-            if j < _NEAR_ONE_POWERS:
+            if j < _NUM_QUOTIENT_POWERS:
                 f0, f1, f2 = torch.addcmul(c, constant, f2), torch.addcmul(f0, third, f2), f1
         square = unit * unit
         return unit * f0, -square * f1, unit * square * f2
 
     def _phi1_single(self) -> Tensor:
-        """On the separate eigenvalue."""
+        """phi_1 of the logarithm of the separate eigenvalue."""
         small = self._single.abs() < _BERNOULLI_RADIUS
         y = torch.where(small, self._single, 0.0)
         near = polynomial(y * y, _BERNOULLI) - 0.5 * y
         return torch.where(small, 1.0, self._value - 1.0) / torch.where(small, near, self._single)
 
     def _phi1_pair(self) -> tuple[Tensor, Tensor]:
-        """a and b of ``a I + b N`` on the other two, whose logarithms are even +- odd sqrt(square), in three regimes.
+        """a and b of ``a I + b N`` on the other two eigenvalues, whose logarithms are even +- odd sqrt(square).
 
-        Both logarithms small: by the series modulo the polynomial whose roots are their squares. Real and apart: by
-        divided differences. Else none of them is small.
+        Three regimes: both logarithms are small (series modulo the polynomial whose roots are their squares), real and
+        apart (divided differences), or neither is small.
         """
         even, odd, square = self._even, self._odd, self._square
         q = odd * odd * square
         small = torch.maximum(even.square(), q.abs()) < (0.5 * _BERNOULLI_RADIUS) ** 2
-        apart = ~small & (q > _APART)
+        apart = ~small & (q > _MIN_SQUARED_GAP)
         rest = ~small & ~apart
         shift = self._half_sum - 1.0
 
@@ -393,12 +393,12 @@ class _Centred(NamedTuple):
     q: Tensor
 
     def detached(self) -> _Centred:
-        """Return the same without derivatives."""
+        """The same numbers without derivatives."""
         b, square = ([[x.detach() for x in row] for row in rows] for rows in (self.b, self.square))
         return _Centred(self.mean.detach(), b, square, self.p.detach(), self.q.detach())
 
     def rows(self) -> Rows:
-        """Return the entries of the matrix itself."""
+        """The entries of the matrix itself."""
         return [[x + self.mean if i == j else x for j, x in enumerate(row)] for i, row in enumerate(self.b)]
 
     def polynomial(self, coefficients: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -416,7 +416,7 @@ def _centred(rows: Rows) -> _Centred:
 
 
 class _Exponential:
-    """The exponential of m I + B as a polynomial in B, and phi_1, where all eigenvalues meet and where they do not."""
+    """The exponential of m I + B as a polynomial in B, and phi_1, whether or not all eigenvalues meet."""
 
     def __init__(self, c: _Centred) -> None:
         self._c = c
@@ -451,7 +451,7 @@ class _Exponential:
         f0 = f0 - 1.0
         rest = m * m - third
         unit = 1.0 / torch.addcmul(2.0 * q, m, rest)
-        # coefficients of B^3 and B^4 in the product of both; the relation turns them into those of lower powers
+        # coefficients of B^3 and B^4 in the product are turned into those of lower powers by the relation
         cubic, quartic = f1 - m * f2, f2
         twice = 2.0 * q
         return (

@@ -1,4 +1,4 @@
-"""Matrices of one and of two rows: everything in closed form.
+"""Matrices of one and of two rows: all functions in closed form.
 
 The trace-free part B of a 2 x 2 matrix squares to a multiple of I, so that functions are a I + b B.
 """
@@ -18,7 +18,7 @@ from trivgeo.groups.linalg.components import Rows, entry_rows, from_rows, is_sma
 
 PHI1_RADIUS = 0.5  # largest argument of the series of phi_1
 PHI1_SHORT = PHI1_SERIES[:14]
-_HYPERBOLIC_RATE = 1.0  # square of the rate of growth up to which cosh and sinh hardly cancel
+_MAX_HYPERBOLIC_SQUARE = 1.0  # square of the rate of growth up to which cosh and sinh hardly cancel
 _ADJUGATE_SIGNS = Constant(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
 
 
@@ -56,12 +56,12 @@ def phi1_scalar(x: Tensor) -> Tensor:
 def phi1_regimes(m: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Where phi_1 is (e^A - I) / A for eigenvalues m +- sqrt(q), and a and b of phi_1 = a + b sqrt(q) elsewhere.
 
-    Small ones by a series in the ring spanned by I and B, B^2 = q I, real ones apart by divided differences; what is
-    left is away from zero.
+    Small eigenvalues use a series in the ring spanned by I and B, B^2 = q I, real ones apart divided differences; the
+    others are away from zero.
     """
     size = torch.maximum(m.abs(), q.abs().sqrt())
     small = size < 0.5 * PHI1_RADIUS
-    apart = ~small & (q > 0.04)  # less than small ones reach, so that m^2 - q is at least 0.02 for the rest
+    apart = ~small & (q > 0.04)  # a bound below the reach of small ones, so that m^2 - q >= 0.02 for the rest
 
     m_near, q_near = torch.where(small, m, 0.0), torch.where(small, q, 0.0)
     a_near, b_near = torch.full_like(m, PHI1_SHORT[-1]), torch.zeros_like(m)
@@ -120,7 +120,7 @@ class TwoByTwo(MatrixFunctions):
         return from_rows(_phi1_rows(rows, _exp_rows(rows) if exponential is None else entry_rows(exponential)))
 
     def affine_exp(self, matrix: Tensor, vector: Tensor) -> Tensor:
-        """Entry by entry, but for small batches."""
+        """The upper rows, entry by entry for large batches."""
         if is_small_batch(matrix):
             return augmented_exp(matrix, vector)
         rows, (p, q) = entry_rows(matrix), last_entries(vector)
@@ -154,15 +154,15 @@ def exp_entries(
     There it is taken from the determinant: both diagonal entries are accurate relative to themselves where b c >= 0.
 
     Args:
-        x: entry of B, also b and c.
+        x: entry of B, like b and c.
         q: :math:`x^2 + b c`.
-        c0: even function of `grown_stumpff`, with the growth; c1 the odd one.
+        c0: the even function of `grown_stumpff`, with the growth; c1 is the odd one.
         root: square root of the determinant of the exponential; ``None`` for one.
     """
     upper, lower, right, left = c0 + c1 * x, c0 - c1 * x, c1 * b, c1 * c
     falls = x >= 0
     large = torch.where(falls, upper, lower)
-    cancels = (q > _HYPERBOLIC_RATE) & (large > 0)
+    cancels = (q > _MAX_HYPERBOLIC_SQUARE) & (large > 0)
     large = torch.where(cancels, large, 1.0)
     small = (1.0 / large if root is None else root / large * root) + right / large * left
     return [
@@ -194,7 +194,7 @@ def _phi1_rows(rows: Rows, exponential: Rows) -> list[list[Tensor]]:
 def _log_2x2(matrix: Tensor) -> Tensor:
     (a, b), (c, d) = entry_rows(matrix)
     det = a * d - b * c
-    # rounding of the entries must leave a third of the digits of the determinant
+    # a third of the digits of the determinant must survive the rounding of the entries
     good = det > torch.finfo(det.dtype).eps ** (2 / 3) * ((a * d).abs() + (b * c).abs())
     scale = torch.where(good, det, 1.0).sqrt()
     a, b, c, d = a / scale, b / scale, c / scale, d / scale

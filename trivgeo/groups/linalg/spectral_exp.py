@@ -1,4 +1,4 @@
-"""Exponentials of compact matrix groups by eigenangles, on whose differences, the roots, all else depends."""
+"""Exponentials of compact matrix groups by eigenangles; all functions depend on their differences, the roots."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def exp_with_score(tangent: Tensor, gradient: Tensor, weight: Tensor, is_real: b
 
     With :math:`A = V \mathrm{diag}(i a) V^*` the derivative :math:`J_r` multiplies the entry (j, k) of
     :math:`V^* X V` by :math:`\varphi_1(-i (a_j - a_k))`, and the gradient of
-    :math:`\log |\det J_r| = \sum \log \mathrm{sinc}(r / 2)`, the sum over the roots r, is a function of A, on which J_r
-    does nothing. Roots are all :math:`a_j - a_k`, of real matrices the :math:`a_j + a_k`, j < k. Gradients are for
+    :math:`\log |\det J_r| = \sum \log \mathrm{sinc}(r / 2)`, the sum over the roots r, is a function of A, which J_r
+    leaves unchanged. Roots are all :math:`a_j - a_k`, for real matrices the :math:`a_j + a_k`, j < k. Gradients are for
     :math:`-\tfrac12 \mathrm{tr}\, X Y`.
 
     Args:
@@ -61,7 +61,7 @@ def _slope(x: Tensor) -> Tensor:
 
 
 def is_differentiated(*arguments: Tensor) -> bool:
-    """Whether derivatives may be taken, or values cannot be looked at: then eigenvectors are of no use."""
+    """Whether derivatives may be taken, or values cannot be looked at, so that eigenvectors cannot be used."""
     return is_traced() or any(
         is_transformed(x)
         or (x.requires_grad and torch.is_grad_enabled())
@@ -72,7 +72,7 @@ def is_differentiated(*arguments: Tensor) -> bool:
 
 
 def finite(g: Tensor) -> Tensor:
-    """Complex matrices ``[*batch, n, n, 2]`` in double precision, those with NaN replaced by the unit one."""
+    """Complex matrices of ``[*batch, n, n, 2]`` in double precision, with the unit matrix in place of NaN."""
     keep = torch.isfinite(g).flatten(-3).all(-1)[..., None, None]
     eye = torch.eye(g.shape[-2], dtype=g.dtype, device=g.device)
     return torch.complex(torch.where(keep, g[..., 0], eye).double(), torch.where(keep, g[..., 1], 0.0).double())

@@ -69,7 +69,6 @@ def log_about(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tenso
     r"""Return the logarithm v about a centre, and :math:`\log |\det J_r(v)|`.
 
     Args:
-        group: the group of the elements.
         centre: element c about which :math:`v = \log(c^{-1} g)` is taken.
         g: elements ``[*batch, *element_shape]``.
 
@@ -83,19 +82,14 @@ def log_about(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tenso
 
 
 def is_principal(v: Tensor, back: Tensor) -> Bool[Tensor, "*batch"]:
-    """Return True where log(exp(v)) is v, to two fifths of the digits of the dtype, ``[*batch]``.
-
-    Args:
-        v: algebra vectors ``[*batch, dim]``.
-        back: logarithms of their exponentials.
-    """
+    """Return True where ``back``, log(exp(v)), is v to two fifths of the digits of the dtype, ``[*batch]``."""
     return (back - v).abs().amax(-1) < torch.finfo(v.dtype).eps ** 0.4 * (1.0 + v.abs().amax(-1))
 
 
-_TIME_DIGITS = 12
-"""Decimal places to which times are rounded where they are compared."""
-_ROWS_PER_CALL = 2**14
-"""Number of exponentials in one call, of several steps where batches are small."""
+_NUM_TIME_DIGITS = 12
+"""Decimal places to which times are rounded before they are compared."""
+_MAX_ROWS_PER_CALL = 2**14
+"""Exponentials in one call, which are those of several steps where batches are small."""
 
 
 @checked
@@ -114,8 +108,7 @@ class NoisePaths(Described):
     log_modular: Tensor
 
     def at(self, t: float) -> tuple[Tensor, Float[Tensor, "*batch"]]:
-        """Return ``w_t``, ``[*batch, *element_shape]``, and ``log lambda(w_t)``, ``[*batch]``, at one of the times
-        kept.
+        """Return ``w_t``, ``[*batch, *element_shape]``, and ``log lambda(w_t)``, ``[*batch]``, at one of the `times`.
 
         Raises:
             DomainError: t is none of the times.
@@ -169,8 +162,8 @@ class NoiseKernel(Described):
             t: the time, in [0, 1], or one for each element, ``[*batch]``; then ``steps`` equal steps lead to each. Rows
                 with a time outside are NaN.
             generator: random numbers; ``None`` is torch's.
-            dtype: of the elements; default torch's.
-            device: of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
             antithetic: the second half of the last batch dimension mirrors the first: -z for z in every step.
 
         Raises:
@@ -198,10 +191,10 @@ class NoiseKernel(Described):
 
         Args:
             batch: the batch shape.
-            times: in [0, 1]; default: the whole grid, without 0.
+            times: times in [0, 1]; default: the whole grid, without 0.
             generator: random numbers; ``None`` is torch's.
-            dtype: of the elements; default torch's.
-            device: of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
             antithetic: mirror half of the batch: -z for z in every step, see `NoiseKernel.sample`.
 
         Returns:
@@ -217,7 +210,7 @@ class NoiseKernel(Described):
         log_modular = torch.zeros(batch, dtype=w.dtype, device=w.device)
         found = {nodes[0]: (w, log_modular)}
         steps = list(itertools.pairwise(nodes))
-        together = max(1, _ROWS_PER_CALL // max(1, math.prod(batch)))
+        together = max(1, _MAX_ROWS_PER_CALL // max(1, math.prod(batch)))
         for first in range(0, len(steps), together):
             some = steps[first : first + together]
             v = torch.stack([self._increment(batch, w, start, end, generator, antithetic) for start, end in some])
@@ -238,7 +231,7 @@ class NoiseKernel(Described):
         device: torch.device | str | None,
         antithetic: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Draw noise of a time for each element."""
+        """Draw noise with a time for each element."""
         if t.shape != batch:
             raise ShapeError(f"t: expected one time, or one for each of {list(batch)}, got {list(t.shape)}")
         w = self.group.identity(*batch, dtype=dtype, device=device)
@@ -265,10 +258,10 @@ class NoiseKernel(Described):
 
         Args:
             batch: the batch shape.
-            times: in [0, 1], all that `VirtualNoisePaths.at` is asked for.
+            times: all times in [0, 1] at which `VirtualNoisePaths.at` will be called.
             generator: random numbers; ``None`` is torch's.
-            dtype: of the elements; default torch's.
-            device: of the elements; default torch's.
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
             antithetic: mirror half of the batch: -z for z in every step, see `NoiseKernel.sample`.
 
         Raises:
@@ -279,7 +272,7 @@ class NoiseKernel(Described):
         return VirtualNoisePaths(self, nodes, batch, reference, generator, antithetic)
 
     def _nodes(self, times: Sequence[float]) -> list[float]:
-        """Return the grid with the given times, up to the last of these."""
+        """The grid together with the given times, up to the last of these."""
         if not times:
             raise DomainError("times: expected at least one time, got none")
         nodes = sorted({_rounded(t) for t in (*uniform_grid(self.steps), *times)})
@@ -323,12 +316,12 @@ class NoiseKernel(Described):
 class VirtualNoisePaths(Described):
     r"""Noise paths that keep one element each, and draw their steps again when the time goes back.
 
-    Each step of the grid has its own seed. The step back, :math:`w \leftarrow w \exp(-\sigma z)`, therefore takes the
-    same z as the step forth. So memory does not grow with the number of steps, for one more exponential a step and the
+    Each step of the grid has its own seed, so that the step back, :math:`w \leftarrow w \exp(-\sigma z)`, takes the
+    same z as the step forth. Memory does not grow with the number of steps, for one more exponential a step and the
     rounding of twice as many products. Paths begin at time 0.
 
     Args:
-        kernel: the noise, whose `NoiseKernel.virtual_paths` is the usual constructor.
+        kernel: the noise; `NoiseKernel.virtual_paths` is the usual constructor.
         nodes: increasing times of all steps, from 0.
         batch: the batch shape.
         reference: an element with dtype and device of the paths.
@@ -373,11 +366,11 @@ class VirtualNoisePaths(Described):
 
 
 def _rounded(t: float) -> float:
-    return round(t, _TIME_DIGITS)
+    return round(t, _NUM_TIME_DIGITS)
 
 
 def _index(nodes: Sequence[float], t: float) -> int:
-    """Index of a time among rounded ones."""
+    """Index of the time t among rounded ones."""
     index = bisect.bisect_left(nodes, _rounded(t))
     if index == len(nodes) or nodes[index] != _rounded(t):
         raise DomainError(f"t: expected one of the times of the paths, got {t}")

@@ -56,7 +56,7 @@ class KineticNoise:
     Attributes:
         group: the group of the elements.
         friction: gamma, positive.
-        steps: m, on groups that are not abelian.
+        steps: number m of steps, on groups that are not abelian.
     """
 
     group: LieGroup
@@ -101,7 +101,7 @@ class KineticNoise:
         """Draw noise at a time of its own in every row, in the dtype and on the device of the times.
 
         Args:
-            t: times, positive.
+            t: times, positive, ``[*batch]``.
             generator: random numbers; ``None`` is torch's.
         """
         return self._joint(t, generator) if self.group.algebra.is_abelian else self._simulated(t, generator)
@@ -117,7 +117,7 @@ class KineticNoise:
         m, group = self.steps, self.group
         joint = self._covariance(t.double() / m)
         factor, unknown = torch.linalg.cholesky_ex(joint)
-        factor = factor.masked_fill(unknown[..., None, None] != 0, math.nan)  # times that are not positive
+        factor = factor.masked_fill(unknown[..., None, None] != 0, math.nan)  # unknown at times that are not positive
         inverse = torch.linalg.solve_triangular(factor, torch.eye(m + 1).to(joint), upper=False)
         z = normal((m + 1, *t.shape, group.dim), t, generator)
         means = einsum("...jk,k...n->j...n", factor.to(t.dtype), z)
@@ -136,7 +136,7 @@ class KineticNoise:
         return KineticSample(w, means[m], slopes[m] + total)
 
     def _covariance(self, h: Tensor) -> Tensor:
-        """Return the covariance of the mean momenta over m steps of length h and of the momentum at the end."""
+        """The covariance of the mean momenta over m steps of length h and of the momentum at the end."""
         m = self.steps
         variance, covariance, _ = (x[..., None, None] for x in self.moments(h))
         h = h[..., None, None]

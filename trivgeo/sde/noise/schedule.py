@@ -15,8 +15,8 @@ from trivgeo.checks import check_positive, check_tensor, checked
 from trivgeo.errors import ConfigurationError, DomainError
 
 Time = TypeVar("Time", float, Tensor)
-_GAUSS = [each.tolist() for each in np.polynomial.legendre.leggauss(12)]
-"""Nodes and weights on [-1, 1]: to 1e-17 for products of the four sines of `CosineSchedule` on a unit interval."""
+_GAUSS_LEGENDRE_RULE = [each.tolist() for each in np.polynomial.legendre.leggauss(12)]
+"""Nodes and weights on [-1, 1]: error 1e-17 for products of the four sines of `CosineSchedule` on a unit interval."""
 
 
 @checked
@@ -61,7 +61,7 @@ class _Bounded(Schedule):
         self.maximum = float(maximum)
 
     def __repr__(self) -> str:
-        """The two bounds."""
+        """Return the class with the two bounds."""
         return f"{type(self).__name__}({self.minimum:g}, {self.maximum:g})"
 
 
@@ -87,9 +87,7 @@ class GeometricSchedule(_Bounded):
         return self.minimum * _exp(self._rate * check_time(t))
 
     def variance(self, start: float, end: Time) -> Time:
-        r"""Return :math:`[\gamma(end)^2 - \gamma(start)^2] / (2 \log(\gamma_{\max} / \gamma_{\min}))`, the integral of
-        the squared rate.
-        """
+        r"""Return :math:`[\gamma(end)^2 - \gamma(start)^2] / (2 \log(\gamma_{\max} / \gamma_{\min}))`, the integral."""
         duration = check_time(end) - check_time(start)
         base = self(start) ** 2
         return base * duration if self._rate == 0.0 else base * _expm1(2.0 * self._rate * duration) / (2.0 * self._rate)
@@ -141,7 +139,7 @@ class CosineSchedule(_Bounded):
         """
         first, last = check_time(start), check_time(end)
         middle, half = 0.5 * (first + last), 0.5 * (last - first)
-        return half * sum(w * self._at(middle + x * half) ** 2 for x, w in zip(*_GAUSS, strict=True))
+        return half * sum(w * self._at(middle + x * half) ** 2 for x, w in zip(*_GAUSS_LEGENDRE_RULE, strict=True))
 
     def _at(self, t: Time) -> Time:
         angle = 0.5 * math.pi * t
@@ -165,7 +163,7 @@ class ConstantSchedule(Schedule):
         self.gamma = float(gamma)
 
     def __repr__(self) -> str:
-        """The coefficient."""
+        """Return the class with the coefficient."""
         return f"ConstantSchedule({self.gamma:g})"
 
     @property
@@ -186,10 +184,9 @@ def check_time(t: Time, horizon: float = 1.0) -> Time:
 
     Args:
         t: a number, or a tensor; its entries outside of the interval become NaN.
-        horizon: last time that is allowed.
 
     Raises:
-        DomainError: a number that is not finite or outside of the interval.
+        DomainError: the number t is not finite, or outside of the interval.
     """
     if isinstance(t, Tensor):
         check_tensor("t", t)

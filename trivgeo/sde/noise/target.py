@@ -49,19 +49,19 @@ def noise_with_target(
         s(\exp v) = J_r(v)^{-T} \big(-m v / \sigma^2 - \nabla_v \log |\det J_r(v)|\big), \quad
         E[T \mid g_0 w] = \nabla \log p(g_0 w).
 
-    s is the trivialized score of a factor :math:`x_k = \exp(\sigma z / \sqrt m)` for left Haar measure, found by
-    `LieGroup.exp_with_score`; of order 2, that of its normal vector stands for :math:`-m v / \sigma^2`. A shift of
-    w by :math:`\exp(\eta)` from the right is one of x_k by :math:`\exp(\mathrm{Ad} \eta)`, so each k gives an
-    unbiased target (the modular factors agree, as :math:`a \cdot \mathrm{Ad}_g \eta = a \cdot \eta`); they average
-    to one whose own variance is about :math:`1 / \sigma^2`, as on a vector space, where T is :math:`-w / \sigma^2`.
-    Exact on every group for noise in m equal parts, as the exponential Euler scheme makes it, as long as exp is one
-    to one where the factors fall; take enough of them for that. Of the schedule the noise depends only on
+    The trivialized score s of a factor :math:`x_k = \exp(\sigma z / \sqrt m)` for left Haar measure is found by
+    `LieGroup.exp_with_score`; for order 2 the score of its normal vector replaces :math:`-m v / \sigma^2`. A shift of
+    w by :math:`\exp(\eta)` from the right is a shift of x_k by :math:`\exp(\mathrm{Ad} \eta)`, so each k gives an
+    unbiased target (the modular factors agree, as :math:`a \cdot \mathrm{Ad}_g \eta = a \cdot \eta`). Their average
+    has a variance of about :math:`1 / \sigma^2`, as on a vector space, where T is :math:`-w / \sigma^2`.
+    The target is exact on every group for noise in m equal parts, as the exponential Euler scheme makes it, if exp is
+    one to one where the factors fall; take enough factors for that. The noise depends on the schedule only by
     :math:`\sigma^2 = \int_0^t \gamma^2`. Where the `heat_kernel` is known, w is drawn from it, and T is its score.
 
     Args:
         group: the group of the elements.
-        variance: :math:`\sigma^2 > 0`, whose shape is the batch; dtype and device are those of the result; in half
-            precision the scores are computed in single.
+        variance: :math:`\sigma^2 > 0`, whose shape is the batch shape; it has the dtype and the device of the result.
+            Half precision computes the scores in single.
         steps: the number m of factors, where the noise has to be simulated.
         order: weak order in 1 / m in which w is distributed as Brownian motion: 1 for the noise of `NoiseKernel`; 2
             for a covariance of z that makes up for the commutators in a factor, see `LieAlgebra.noise_spread`.
@@ -85,7 +85,7 @@ def noise_with_target(
     else:
         rates, directions = (x.matching(z) for x in group.algebra.noise_spread)
         bend = each * rates
-        spread = torch.where(bend < 0.0, 1.0 / (1.0 - bend), 1.0 + bend)  # positive, however large the variance
+        spread = torch.where(bend < 0.0, 1.0 / (1.0 - bend), 1.0 + bend)  # positive for every variance
         v, gradient = (matmul((each * s).sqrt() * z, directions.mT) for s in (spread, 1.0 / spread))
         gradient = -gradient
     x, scores = group.exp_with_score(v, gradient, each)

@@ -19,10 +19,7 @@ from trivgeo.sde.scores.base import SolveContext
 
 
 def with_vectors(group: LieGroup, dim: int) -> DirectProduct:
-    """Return the direct product of ``group`` and R^dim, an element followed by a vector.
-
-    The basis is that of the group, then the standard basis of R^dim.
-    """
+    """The direct product of ``group`` and R^dim, an element followed by a vector, with the standard basis of R^dim."""
     natural = group.basis.is_natural
     if natural:
         return DirectProduct(group, Translation(dim))
@@ -72,7 +69,7 @@ class Process(Described, ABC):
         return math.inf
 
     def potential(self, state: Any) -> Tensor | None:
-        """Return a function of the ``state``, ``[*batch]``, that no step short enough raises by much; by default none.
+        """Return a function of the ``state``, ``[*batch]``, that short steps hardly raise; by default none.
 
         Explicit schemes with steps that are too long overshoot, by more and more. `solve` masks a step that raises the
         potential by more than `max_rise`.
@@ -92,7 +89,7 @@ class Process(Described, ABC):
 
         Args:
             start: the time of each chain at 0, ``[*batch]``.
-            end: the time of each chain at 1; those between are interpolated.
+            end: the time of each chain at 1; times between are interpolated.
 
         Raises:
             ConfigurationError: the equation, or its drift, has one time for all chains.
@@ -106,7 +103,7 @@ class StepState(NamedTuple):
 
     Attributes:
         y: the state of the process.
-        memory: what the scheme keeps from step to step, a tree of tensors ``[*batch, ...]``.
+        memory: values that the scheme keeps from step to step, a tree of tensors ``[*batch, ...]``.
         evaluated: by-products of the drift in the last step: ``None``, one such as `EnergySamples`, or a tuple.
     """
 
@@ -125,11 +122,7 @@ class StepState(NamedTuple):
 
 @checked
 def merge_evaluated(*evaluated: Any) -> Any:
-    """Merge by-products of several evaluations, ``evaluated``, of which ``None`` is left out.
-
-    Returns:
-        ``None`` for no by-product, the only one, or a tuple of several.
-    """
+    """Merge by-products ``evaluated``: return ``None`` for none, the only one, or a tuple of several."""
     kept = tuple(x for x in evaluated if x is not None)
     return kept if len(kept) > 1 else kept[0] if kept else None
 

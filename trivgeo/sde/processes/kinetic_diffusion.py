@@ -49,13 +49,13 @@ class KineticDiffusion(Process):
     .. math:: dg = d(L_g)_e[\xi]\,dt, \quad d\xi = -(\gamma \xi + 2 \gamma \nabla_\xi \log p_t)\,dt
         + \sqrt{2 \gamma}\,d\bar w
 
-    is the time reversal of `KineticNoise`: noise enters in the momentum alone, so that its score is all that is needed,
-    on every group: the divergence of :math:`\xi \cdot X`, a constant on the group, is reversed with it.
+    is the time reversal of `KineticNoise`. Noise enters in the momentum alone, so that the score by the momentum is
+    enough on every group: the divergence of :math:`\xi \cdot X`, a constant on the group, is reversed with it.
 
     Attributes:
-        group: where g lives.
+        group: the group of g.
         friction: gamma, positive.
-        score: elements, momentum and a time to ``[*batch, dim]``; without one the process runs forwards only.
+        score: function of elements, momenta and a time to ``[*batch, dim]``; without it the process runs forwards only.
     """
 
     group: LieGroup
@@ -96,7 +96,7 @@ class KineticDiffusion(Process):
 
         Raises:
             ConfigurationError: there is no score.
-            ShapeError: the score returns no vector for each element.
+            ShapeError: the score does not return a vector for each element.
         """
         if self.score is None:
             raise ConfigurationError("score: expected a score to run backwards, got None")
@@ -128,25 +128,17 @@ def split_state(group: LieGroup, state: Tensor) -> KineticState:
 
 
 def join_state(group: LieGroup, point: KineticState) -> Tensor:
-    """Join elements and momenta of ``group`` to one state of `KineticDiffusion.flow`.
-
-    Args:
-        group: the group of the elements.
-        point: elements ``[*batch, *element_shape]`` with momenta ``[*batch, dim]``.
-
-    Returns:
-        Flattened elements followed by momenta, ``[*batch, size + dim]``.
-    """
+    """Join elements and momenta to one state of `KineticDiffusion.flow`, ``[*batch, size + dim]``."""
     return torch.cat([point.elements.flatten(-len(group.element_shape)), point.momentum], -1)
 
 
 @checked
 class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
-    r"""Half a drift, the noise, half a drift: a palindrome of exact flows; one score and two exponentials a step.
+    r"""Half a drift, the noise, half a drift: symmetric exact flows, with one score and two exponentials a step.
 
     The momentum is exact for a constant :math:`r = \nabla_\xi \log p_t + \xi`, which is zero at equilibrium:
     :math:`\xi \leftarrow e^{-\gamma h} \xi + 2 (1 - e^{-\gamma h}) r + (1 - e^{-2 \gamma h})^{1/2} z` backwards over
-    h. The score is asked for in the middle of a step, never at its end.
+    h. The score is evaluated in the middle of a step, never at its end.
     """
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
@@ -170,7 +162,7 @@ class SplittingAOA(Stepper[KineticDiffusion, KineticState]):
 class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
     r"""Ancestral sampling of element and momentum, given the clean element that the score stands for.
 
-    Of a displacement x and its momentum from :math:`Z_0 = (0, \xi_0)`, see `KineticNoise`, the
+    For a displacement x and its momentum from :math:`Z_0 = (0, \xi_0)`, see `KineticNoise`, the
     distribution of :math:`Z_s` given :math:`Z_t` is normal,
 
     .. math:: Z_s = K Z_t + N(0, \Sigma_s - K \Sigma_t K^T), \quad K = \Sigma_s A^T \Sigma_t^{-1}, \quad
@@ -182,15 +174,15 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
     :math:`x_s - x_t` in its own frame. x is extrapolated to the middle of the step in the logarithm of the time from
     its last two values.
 
-    Exact on abelian groups where all data are one element, at any step, which no scheme is that takes the score to be
-    constant. Ancestral sampling (Ho, Jain and Abbeel 2020) in two steps (Lu et al. 2022, "DPM-Solver++"), of kinetic
-    diffusion; for grids of about equal ratios.
+    The step is exact on abelian groups where all data are one element, whatever its length, unlike schemes with a
+    constant score. It is ancestral sampling (Ho, Jain and Abbeel 2020) in two steps (Lu et al. 2022, "DPM-Solver++"),
+    for kinetic diffusion; for grids of about equal ratios.
     """
 
     def init(
         self, sde: KineticDiffusion, y: KineticState, start: float, generator: torch.Generator | None
     ) -> StepState:
-        """Return the state before the first step, whose memory says that there was none before."""
+        """Return the state before the first step, whose memory marks that no step came before."""
         return StepState(y, (torch.zeros_like(y.momentum), torch.full_like(y.momentum[..., :1], math.inf)))
 
     def step(
@@ -211,7 +203,7 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
         x = free / covariance * pull + covariance * point.momentum
         expected, apart = state.memory
         ratio = math.log(start / end) if end > 0.0 else 0.0
-        middle = x + 0.5 * ratio / apart * (x - expected)  # at time zero, infinitely far, x as it is
+        middle = x + 0.5 * ratio / apart * (x - expected)  # a step to time zero takes x as it is
         first, second = (normal(point.momentum.shape, point.momentum, generator) for _ in range(2))
         moved = (mean[0][0] - 1.0) * middle + mean[0][1] * point.momentum + root[0][0] * first
         momentum = mean[1][0] * middle + mean[1][1] * point.momentum + root[1][0] * first + root[1][1] * second
@@ -220,7 +212,7 @@ class KineticAncestralStep(Stepper[KineticDiffusion, KineticState]):
 
 
 def _bridge(noise: KineticNoise, start: float, end: float) -> tuple[float, float, list[list[float]], list[list[float]]]:
-    """Return C and sigma^2 at the start, K, and a root of the covariance, see `KineticAncestralStep`."""
+    """C and sigma^2 at the start, K, and a root of the covariance, see `KineticAncestralStep`."""
     times = torch.tensor([start, end, start - end], dtype=torch.float64)
     moments = zip(*(x.tolist() for x in noise.moments(times)), strict=True)
     (v, c, given), (v_end, c_end, _), (v_step, c_step, given_step) = moments
@@ -233,6 +225,6 @@ def _bridge(noise: KineticNoise, start: float, end: float) -> tuple[float, float
     rest = torch.eye(2, dtype=torch.float64) - mean @ a
     (xx, _), (xy, yy) = (rest @ after @ rest.mT + mean @ added @ mean.mT).tolist()
     spread = math.sqrt(max(xx, 0.0))
-    slope = xy / spread if spread > 0.0 else 0.0  # at time zero the element is known
+    slope = xy / spread if spread > 0.0 else 0.0  # zero at time zero, where the element is known
     root = [[spread, 0.0], [slope, math.sqrt(max(yy - slope**2, 0.0))]]
     return c, v * given, mean.tolist(), root

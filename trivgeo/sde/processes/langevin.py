@@ -26,13 +26,13 @@ from trivgeo.sde.scores.gradient import trivialized_grad, trivialized_grad_and_v
 Energy = Callable[[Tensor], Tensor]
 
 _MAX_RISE, _MAX_RISE_PER_DIMENSION = 32.0, 4.0
-"""Rise of the energy in temperatures above which a step is refused; an exact step does so with probability e^-32."""
+"""Rise of the energy in temperatures above which a step is refused; an exact step rises so with probability e^-32."""
 _MAX_ENERGY_ERROR, _MAX_ENERGY_ERROR_PER_DIMENSION = 8.0, 0.25
 """Error of the total energy of a kinetic step, in temperatures; Metropolis's rule accepts it with probability e^-8."""
 _MAX_ERROR_RATIO = 0.5
 """Ratio of that error to the change of the potential energy, (w h)^2 / 4 in a well of frequency w, where w h < 2."""
-_ROUNDING_ERROR = 64.0
-"""Rounding error of energies, in eps times their sizes, that is no error of a step."""
+_ENERGY_ROUNDING_ULPS = 64.0
+"""Rounding error of energies, in eps times their sizes, which does not count as an error of a step."""
 
 
 @checked
@@ -109,17 +109,17 @@ class KineticLangevinSDE(Process):
 
     The coadjoint term makes the motion without friction geodesic for the left-invariant metric, a Hamiltonian flow. Its
     divergence in :math:`\xi` is :math:`a \cdot \xi, a_i = \mathrm{tr}\,\mathrm{ad}(e_i)`, which cancels that of
-    :math:`\xi \cdot X` for left Haar measure: :math:`e^{-E / T} e^{-|\xi|^2 / 2 T}` is stationary on every group. So it
-    is with the constant force :math:`-T a` in place of the coadjoint term (``coadjoint=False``), which costs nothing
-    and is the same equation where the metric is bi-invariant, as on SO(n). With neither, the stationary density is
-    another one on groups that are not unimodular.
+    :math:`\xi \cdot X` for left Haar measure: :math:`e^{-E / T} e^{-|\xi|^2 / 2 T}` is stationary on every group. The
+    same density is stationary with the constant force :math:`-T a` in place of the coadjoint term
+    (``coadjoint=False``), which costs nothing and is the same equation where the metric is bi-invariant, as on SO(n).
+    With neither, the stationary density is another one on groups that are not unimodular.
 
     Attributes:
-        group: where g lives.
-        energy: E, as that of an `EnergyScore`.
+        group: the group of g.
+        energy: E, a function as for an `EnergyScore`.
         friction: gamma, positive.
         temperature: T, positive.
-        coadjoint: the coadjoint term; otherwise the constant force.
+        coadjoint: use the coadjoint term instead of the constant force.
     """
 
     group: LieGroup
@@ -195,14 +195,14 @@ class KineticLangevinSDE(Process):
     def overshot(
         self, old: Float[Tensor, "*batch"], new: Float[Tensor, "*batch"], kinetic: Float[Tensor, "*batch"]
     ) -> Bool[Tensor, "*batch"]:
-        """Return of which chains a step without noise made too much energy, see `SplittingOBABO`; never of NaN.
+        """Return a mask of chains whose energy a step without noise raised too much, see `SplittingOBABO`; not of NaN.
 
         Args:
             old: potential energies before the step.
-            new: those after it.
+            new: potential energies after it.
             kinetic: changes of the kinetic energies, without the `work` of the constant force.
         """
-        rounding = _ROUNDING_ERROR * torch.finfo(new.dtype).eps * (old.abs() + new.abs() + kinetic.abs())
+        rounding = _ENERGY_ROUNDING_ULPS * torch.finfo(new.dtype).eps * (old.abs() + new.abs() + kinetic.abs())
         bound = self.temperature * (_MAX_ENERGY_ERROR + _MAX_ENERGY_ERROR_PER_DIMENSION * self.group.dim)
         error = new - old + kinetic
         return (error > bound + rounding) & (error > _MAX_ERROR_RATIO * (new - old).abs())
@@ -238,10 +238,10 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
     the force; C turns the momentum by the coadjoint term for h / 2; A is :math:`g \leftarrow g \exp(h \xi)`, the order
     O B C A C B O (Bussi and Parrinello 2007; Leimkuhler and Matthews 2013).
 
-    B C A C B keeps the total energy :math:`E + |\xi|^2 / 2` but for an error of order h^3. A step whose error is above
-    (8 + dim / 4) T, and more than half of what the potential energy changes by, is not taken: `solve` counts it among
-    ``num_masked_steps``, and then steps are too long. The energy comes with the force, so that a step costs no more;
-    of the first step of a solve it is not known.
+    B C A C B keeps the total energy :math:`E + |\xi|^2 / 2` up to an error of order h^3. A step whose error is above
+    (8 + dim / 4) T, and above half of the change of the potential energy, is not taken: `solve` counts it among
+    ``num_masked_steps``, and then steps are too long. The energy comes with the force at no cost; for the first step
+    of a solve it is not known.
     """
 
     order: ClassVar[int | None] = 2
@@ -249,7 +249,7 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
     def init(
         self, sde: KineticLangevinSDE, y: KineticLangevinState, start: float, generator: torch.Generator | None
     ) -> StepState:
-        # the energy there is not known yet
+        # the energy at the start is not known yet
         return StepState(y, torch.full_like(y.momentum[..., 0], math.nan))
 
     def step(
@@ -275,5 +275,5 @@ class SplittingOBABO(Stepper[KineticLangevinSDE, KineticLangevinState]):
         kinetic = 0.5 * momentum.square().sum(-1) - before - sde.work(h * middle)
         overshot = sde.overshot(state.memory, energy.detach(), kinetic.detach())
         momentum = decay * momentum + spread * normal(momentum.shape, momentum, generator)
-        momentum = torch.where(overshot.unsqueeze(-1), math.nan, momentum)  # so that `solve` does not take it
+        momentum = torch.where(overshot.unsqueeze(-1), math.nan, momentum)  # `solve` masks steps with NaN
         return StepState(KineticLangevinState(elements, momentum, force), energy.detach())

@@ -42,8 +42,8 @@ def reverse_process(
             bound.
 
     Raises:
-        ConfigurationError: the score is none, or that of noise on another group or of another schedule, or the bound
-            is not positive.
+        ConfigurationError: the score is no score, or belongs to noise on another group or of another schedule, or the
+            bound is not positive.
     """
     if max_score_norm is not None and not callable(max_score_norm):
         check_positive("max_score_norm", max_score_norm)
@@ -60,11 +60,10 @@ def reversed_score(
     modular_drift: bool,
     max_norm: float | Callable[[float], float] | None = None,
 ) -> Score:
-    """Return the drift ``weight (a - s)`` of a score s, where a is the trace of ad.
+    """The drift ``weight (a - s)`` of a score s, where a is the trace of ad.
 
     Args:
-        group: the group of the elements.
-        schedule: schedule of the noise that the score belongs to.
+        schedule: schedule of the noise of the score.
         score: a `Score`, or a function of element and time to algebra vectors.
         weight: factor, one for the reverse diffusion and one half for the probability flow.
         modular_drift: False leaves a out.
@@ -94,7 +93,7 @@ class _Reversed(Score):
 
     @property
     def takes_row_times(self) -> bool:
-        """Whether the score takes them; a bound that depends on the time does not."""
+        """Whether the score takes a time for each element; with a bound that depends on the time it does not."""
         return self.score.takes_row_times and not callable(self.max_norm)
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:

@@ -26,7 +26,7 @@ class DriftIncrement(NamedTuple):
     """The increment of a step by the drifts of an equation.
 
     Attributes:
-        vector: in the algebra, ``[*batch, dim]``; zero without drift.
+        vector: algebra vector of the increment, ``[*batch, dim]``; zero without drift.
         evaluated: by-products of the drifts, see `StepState`.
     """
 
@@ -47,12 +47,12 @@ class TrivializedSDE(Process):
     Its state is the elements ``[*batch, *element_shape]``.
 
     Attributes:
-        group: where g lives.
+        group: the group of the elements.
         schedule: the diffusion coefficient gamma.
         drift: phi, a function of elements ``[*batch, *element_shape]`` and a time to algebra vectors ``[*batch, dim]``,
             or a `Score`, whose samples then come out of every step.
-        score_drift: psi, likewise, in units of the variance: over a step it is multiplied by the exact integral
-            of gamma^2 instead of by dt.
+        score_drift: psi, a function like ``drift``, in units of the variance: over a step it is multiplied by the exact
+            integral of gamma^2 instead of by dt.
         noisy: keep the noise; without it the equation is an ordinary one, in which gamma only weighs psi.
 
     Raises:
@@ -76,7 +76,7 @@ class TrivializedSDE(Process):
 
     @property
     def has_drift(self) -> bool:
-        """True if there is a drift, of either kind."""
+        """True if there is a drift, phi or psi."""
         return self.drift is not None or self.score_drift is not None
 
     def check_state(self, state: Tensor, name: str) -> None:
@@ -132,12 +132,7 @@ class TrivializedSDE(Process):
 
 @dataclass(frozen=True, repr=False)
 class _RowTimedSDE(TrivializedSDE):
-    """An equation on [0, 1], along which each chain goes from a time of its own to another.
-
-    Attributes:
-        first: the times at 0, ``[*batch]``.
-        last: the times at 1.
-    """
+    """An equation on [0, 1], along which each chain goes from a time of its own, ``[*batch]``, to another."""
 
     first: Tensor = dataclasses.field(default_factory=lambda: torch.zeros(()))
     last: Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
@@ -202,16 +197,10 @@ def check_noiseless(sde: TrivializedSDE, stepper: str) -> None:
 
 
 def check_reverse(sde: TrivializedSDE, start: float, end: float, stepper: object) -> Score:
-    """Return the drift of a reverse diffusion.
-
-    Args:
-        sde: equation with noise and a score, without another drift.
-        start: time before a step.
-        end: time after the step, at most ``start``.
-        stepper: scheme, whose class the message names.
+    """Return the score of a reverse diffusion, an equation with noise and no other drift.
 
     Raises:
-        ConfigurationError: the equation is another, or the time rises.
+        ConfigurationError: the equation is another, or the time rises; the message names the class of the stepper.
     """
     if sde.score_drift is None or sde.drift is not None or not sde.noisy or end > start:
         raise ConfigurationError(f"sde: expected a reverse diffusion for {type(stepper).__name__}")

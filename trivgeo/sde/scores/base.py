@@ -23,10 +23,10 @@ class SolveContext:
     """Context of a solve, from which an equation and its scores prepare what every step needs.
 
     Attributes:
-        times: the times at which the drift will be asked, in order.
+        times: times at which the drift will be evaluated, in order.
         batch: the batch shape of the chains.
-        dtype: of their state.
-        device: of their state.
+        dtype: dtype of their state.
+        device: device of their state.
         generator: the source of noise of the solve.
     """
 
@@ -44,7 +44,7 @@ class EnergySamples(NamedTuple):
         elements: arguments of the energy, ``[*batch, N, *element_shape]``.
         energy: energies of the elements, ``[*batch, N]``.
         finite: samples whose energy and gradient are finite, ``[*batch, N]``; the others are masked.
-        weights: of the N samples of each chain, summing to one, ``[*batch, N]``.
+        weights: weights of the N samples of each chain, summing to one, ``[*batch, N]``.
         log_density: logarithm of the estimate of p_t, up to the same constant for all chains and times, ``[*batch]``.
     """
 
@@ -62,8 +62,8 @@ class ScoreEstimate(NamedTuple):
     """The value of a score, and the samples it was estimated from.
 
     Attributes:
-        score: ``[*batch, dim]``.
-        samples: the energies that were evaluated; ``None`` for a score that evaluates none.
+        score: the value, ``[*batch, dim]``.
+        samples: the energies that were evaluated; ``None`` if there were none.
     """
 
     score: Float[Tensor, "*batch n"]
@@ -79,12 +79,12 @@ class Score(Described, ABC):
 
     @property
     def shares_noise(self) -> bool:
-        """True if all estimates along the first batch dimension are made of the same noise."""
+        """True if all estimates along the first batch dimension use the same noise."""
         return False
 
     @property
     def takes_row_times(self) -> bool:
-        """True if the time may be a tensor with one for each element, ``[*batch]``; by default not."""
+        """True if the time may be a tensor with a time for each element, ``[*batch]``; by default not."""
         return False
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Score(Described, ABC):
         return self
 
     def check_noise(self, group: LieGroup, schedule: Schedule) -> None:
-        """Check that the score belongs to the noise of ``schedule`` on ``group``; by default to any.
+        """Check that the score belongs to the noise of ``schedule`` on ``group``; by default it belongs to any.
 
         Raises:
             ConfigurationError: the score belongs to other noise.
@@ -132,12 +132,6 @@ class FunctionScore(Score):
 def check_drift(value: Any, group: LieGroup, g: Tensor, name: str = "score") -> Tensor:
     """Return the value of a drift or a score at elements, in their dtype.
 
-    Args:
-        value: algebra vectors ``[*batch, dim]``.
-        group: the group of the elements.
-        g: elements ``[*batch, *element_shape]``.
-        name: argument's name in messages.
-
     Raises:
         ConfigurationError: the value is no floating-point tensor.
         ShapeError: the shape is not ``[*batch, dim]``; nothing is broadcast, for that hides mistakes.
@@ -149,14 +143,10 @@ def check_drift(value: Any, group: LieGroup, g: Tensor, name: str = "score") -> 
 
 
 def as_score(score: Score | Callable[[Tensor, float], Tensor], name: str = "score") -> Score:
-    """Return a score as it is, and a plain function (g, t) -> ``[*batch, dim]`` as a `Score`.
-
-    Args:
-        score: a `Score` or a function.
-        name: of the argument in messages.
+    """Return a `Score` as it is, and a plain function (g, t) -> ``[*batch, dim]`` as a `Score`; see `check_drift`.
 
     Raises:
-        ConfigurationError: neither of both.
+        ConfigurationError: ``score`` is neither.
     """
     if isinstance(score, Score):
         return score
@@ -166,11 +156,7 @@ def as_score(score: Score | Callable[[Tensor, float], Tensor], name: str = "scor
 
 
 def checked_score(score: Score | Callable[[Tensor, float], Tensor], name: str = "score") -> Score:
-    """Return what `as_score` does, and check that a function takes an element and a time.
-
-    Args:
-        score: a `Score` or a function.
-        name: name of the argument in messages.
+    """Return the result of `as_score`, after a check that a function takes an element and a time.
 
     Raises:
         ConfigurationError: ``score`` is neither, or a function of other arguments.

@@ -31,19 +31,19 @@ class EnergyScore(Score):
     the gradient of a log-sum-exp, evaluated without overflow. A sample whose energy or gradient is not finite gets
     weight zero; a chain with no finite sample gets score zero. Every estimate comes with its `EnergySamples`.
 
-    Where the noise of a run comes from is a matter of cost: by default every chain has N paths of its own, kept at all
+    The source of noise sets the cost: by default every chain has N paths of its own, kept at all
     times. ``pool`` draws fewer paths and assigns them to the chains at random, anew at each time: with thousands of
     chains nearly all exponentials and memory are saved. ``replay`` keeps one time only, see `VirtualNoisePaths`.
 
     Args:
-        energy: elements ``[*batch, *element_shape]`` to energies ``[*batch]``, differentiable.
+        energy: function of elements ``[*batch, *element_shape]`` to energies ``[*batch]``, differentiable.
         kernel: the noise kernel.
         num_mc: the number N of noise samples of one estimate.
-        generator: the source of noise of direct calls; in a solve its own is used.
+        generator: the source of noise of direct calls; a solve uses its own.
         shared_noise: one set of noise samples for the first batch dimension: cheaper, but correlates the chains.
         antithetic: noise in pairs z, -z, within each estimate.
-        pool: the number of paths of a run, at least N; ``None`` for N of each chain's own.
-        replay: the memory of a run does not grow with its steps, at one more exponential a step and path.
+        pool: the number of paths of a run, at least N; ``None`` for N paths of each chain.
+        replay: keep the memory of a run constant in its steps, at one more exponential a step and path.
 
     Raises:
         ConfigurationError: ``num_mc`` is less than one, ``pool`` is less than ``num_mc`` or comes with
@@ -113,7 +113,7 @@ class EnergyScore(Score):
         """Return the estimate from given noise.
 
         The gradient is taken with respect to the coordinates of each argument of the energy, averaged with the
-        weights, and only then trivialized: by the chain rule the same, with one pull-back a chain.
+        weights, and trivialized last: the chain rule gives the same result, with one pull-back a chain.
 
         Args:
             g: ``[*batch, *element_shape]``.
@@ -139,7 +139,7 @@ class EnergyScore(Score):
         gradient, (energy, elements) = grad_and_aux(total, lifted)
         finite = torch.isfinite(energy) & torch.isfinite(gradient).flatten(-rank).all(-1)
         logits = torch.where(finite, -energy - log_modular, -torch.inf)
-        # Without one finite sample softmax would be NaN; the gradients are zero there.
+        # Without a finite sample softmax would be NaN; the gradients are zero there.
         weights = torch.softmax(torch.where(finite.any(-1, keepdim=True), logits, 0.0), -1)
         gradient = torch.where(finite.reshape(*finite.shape, *[1] * rank), gradient, 0.0)
         mean = einsum("...i,...ij->...j", weights, gradient.flatten(-rank)).unflatten(-1, group.element_shape)
@@ -203,7 +203,7 @@ class _RunScore(Score):
         )
 
     def _assign(self, batch: tuple[int, ...], reference: Tensor) -> Int[Tensor, "*batch"]:
-        """Return the index of a path for each sample of each chain; antithetic pairs stay together."""
+        """Indices of a path for each sample of each chain; antithetic pairs stay together."""
         *chains, number = batch
         pool, antithetic, generator = self._score.pool, self._score.antithetic, self._generator
         if pool is not None:

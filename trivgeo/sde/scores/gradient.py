@@ -24,7 +24,7 @@ def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) 
 
     Args:
         group: the group of the elements.
-        f: ``[*batch, *element_shape] -> [*batch]``.
+        f: function ``[*batch, *element_shape] -> [*batch]``.
         g: elements ``[*batch, *element_shape]``.
 
     Raises:
@@ -42,7 +42,7 @@ def trivialized_grad_and_value(
 
     Args:
         group: the group of the elements.
-        f: a function of elements ``[*batch, *element_shape]`` to numbers ``[*batch]``, each of its own element alone.
+        f: a function of elements ``[*batch, *element_shape]`` to numbers ``[*batch]``, each row independently.
         g: elements.
 
     Raises:

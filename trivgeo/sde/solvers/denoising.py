@@ -1,4 +1,4 @@
-"""Steps of a reverse diffusion by the denoised element: deterministic, ancestral, consistency."""
+"""Steps of a reverse diffusion by the denoised element: deterministic, ancestral, and consistency sampling."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
 
     .. math:: g \leftarrow g \exp\big((\sigma - r)\,\sigma\,(s - a) + q z\big).
 
-    Exact in that case for every r and q with :math:`r^2 + q^2 = \sigma'^2`, where exponential Euler needs small steps.
-    The drift is evaluated at the start of a step, never at t = 0.
+    The step is then exact for every r and q with :math:`r^2 + q^2 = \sigma'^2`, where exponential Euler needs small
+    steps. The drift is evaluated at the start of a step, never at t = 0.
 
     Raises:
         ConfigurationError: the process is no reverse diffusion, or does not run backwards.
@@ -34,9 +34,7 @@ class DenoisingStep(Stepper[TrivializedSDE, Tensor]):
 
     @abstractmethod
     def parts(self, level: float, lower: float) -> tuple[float, float]:
-        """Return the kept part r of the noise and the size q of fresh noise, for a step from noise ``level`` to
-        ``lower``.
-        """
+        """Return the kept part r of the noise and the size q of fresh noise, for a step from ``level`` to ``lower``."""
 
     def step(
         self, sde: TrivializedSDE, state: StepState, start: float, end: float, generator: torch.Generator | None
@@ -92,7 +90,7 @@ class RenoisingStep(DenoisingStep):
 class RefiningStep(DenoisingStep):
     """Iterated denoising without noise, at falling levels: for posteriors with one mode.
 
-    No sampler: every step goes to where the mean of the posterior is thought to be.
+    This is no sampler: every step goes to an estimate of the mean of the posterior.
     """
 
     def parts(self, level: float, lower: float) -> tuple[float, float]:

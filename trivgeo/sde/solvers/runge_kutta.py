@@ -1,4 +1,4 @@
-"""Runge-Kutta schemes on groups: tableaux, the schemes made of them, and steps of adaptive size."""
+"""Runge-Kutta schemes on groups: tableaux, schemes by their tableaux, and steps of adaptive size."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class ButcherTableau:
         commutators: entries (i, j, k, w) add :math:`w [k_j, k_k]` to the displacement of stage i, or of the step for
             i = s; all count from zero.
         jacobian: the coefficients of :math:`\mathrm{ad}_u^n, n \ge 1`, in :math:`J_r(u)^{-1}`, by which slopes at
-            displacements u are multiplied; schemes of order p need those up to n = p - 2, or commutators instead.
+            displacements u are multiplied; schemes of order p need terms up to n = p - 2, or commutators instead.
 
     Raises:
-        ConfigurationError: rows of other lengths, or ones that do not sum to their node, or weights not to one.
+        ConfigurationError: rows have other lengths, do not sum to their node, or weights do not sum to one.
     """
 
     nodes: tuple[float, ...]
@@ -144,17 +144,17 @@ class RungeKuttaMuntheKaas(Stepper[TrivializedSDE, Tensor]):
         return StepState(g, evaluated=merge_evaluated(*evaluated)), error
 
     def _slope(self, sde: TrivializedSDE, g: Tensor, t: float, start: float, end: float) -> DriftIncrement:
-        """Return what the velocity at elements g and time t adds in a step from ``start`` to ``end``."""
+        """The increment by the velocity at elements g and time t in a step from ``start`` to ``end``."""
         return sde.velocity(g, t, end - start)
 
 
 def _time_at(node: float, start: float, end: float) -> float:
-    """Return the time of a stage; the end of the step exactly, where others may ask for it too."""
+    """The time of a stage; exactly the end of the step for node 1, which others may ask for too."""
     return end if node == 1.0 else start + node * (end - start)
 
 
 def _displacement(tableau: ButcherTableau, algebra: LieAlgebra, stage: int, slopes: Sequence[Tensor]) -> Tensor:
-    """Return the displacement of a stage, or of the step where ``stage`` is the number of stages."""
+    """The displacement of a stage, or of the step where ``stage`` is the number of stages."""
     u = _weighted_sum(tableau.weights if stage == len(tableau.stages) else tableau.stages[stage], slopes)
     for place, i, j, weight in tableau.commutators:
         if place == stage and not algebra.is_abelian:
@@ -163,7 +163,7 @@ def _displacement(tableau: ButcherTableau, algebra: LieAlgebra, stage: int, slop
 
 
 def _weighted_sum(weights: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the slopes with their weights, of which one at least is not zero."""
+    """The weighted sum of the slopes, of whose weights at least one is not zero."""
     total = None
     for w, k in zip(weights, slopes, strict=True):
         if total is None:
@@ -175,7 +175,7 @@ def _weighted_sum(weights: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
 
 
 def _pulled_back(tableau: ButcherTableau, algebra: LieAlgebra, u: Tensor, k: Tensor) -> Tensor:
-    """Return J_r(u)^-1 k, by the terms of the tableau."""
+    """The slope J_r(u)^-1 k, by the terms of the tableau."""
     if algebra.is_abelian:
         return k
     total, term = k, k
@@ -206,9 +206,9 @@ class GeometricHeun(RungeKuttaMuntheKaas):
     drift ask for M on the drift and for the commutator with its change. The same expansion with u = 0 shows
     why `ExponentialEuler` has order 1 only even without drift.
 
-    Two drifts and two exponentials a step. The drift is asked for at the end of the step: at t = 0 in a reverse
-    diffusion. Where it does not exist there (a network or a closed form that divides by the variance), ``skip_zero``
-    makes the step to t = 0 one of exponential Euler; gamma is smallest there.
+    A step takes two drifts and two exponentials. It evaluates the drift at its end: at t = 0 in a reverse
+    diffusion. Where the drift does not exist there (a network or a closed form that divides by the variance),
+    ``skip_zero`` makes the step to t = 0 one of exponential Euler; gamma is smallest there.
 
     Args:
         skip_zero: never evaluate the drift at t = 0.
@@ -223,7 +223,7 @@ class GeometricHeun(RungeKuttaMuntheKaas):
 
     @property
     def takes_row_times(self) -> bool:
-        """True, but for a scheme that skips t = 0, which is not the same step of all chains."""
+        """True, except for a scheme that skips t = 0, which is not the same step of all chains."""
         return not self.skip_zero
 
     def times(self, grid: Sequence[float]) -> tuple[float, ...]:
@@ -317,18 +317,19 @@ class AdaptiveSolution(Described):
 
 
 _ORDER = 5
-_SAFETY, _MIN_STEP_RATIO, _MAX_STEP_RATIO = 0.9, 0.2, 5.0
+_STEP_SAFETY, _MIN_STEP_RATIO, _MAX_STEP_RATIO = 0.9, 0.2, 5.0
+"""Length of the next step: safety factor, and bounds of its ratio to the last."""
 _FIRST_STEP, _MAX_STEP, _MIN_STEP = 0.05, 0.1, 1e-12
 """Lengths of steps as fractions of the whole time."""
 _KINK_ORDER, _MIN_STEP_RATIO_AT_KINK = 2, 0.1
-"""Order of the error estimate of a step over a kink, and how much shorter steps may get there."""
+"""Order of the error estimate of a step over a kink, and smallest ratio of the next step to the last there."""
 _KINK_TOLERANCE = 0.02
-"""Part of the tolerance that is asked of steps over kinks and jumps, where errors are up to 160 times the estimate."""
-_MAX_GROWTH = 10.0
-"""Ratio of the error coefficient to that of the steps before above which there is a kink."""
+"""Share of the tolerance for steps over kinks and jumps, where errors are up to 160 times the estimate."""
+_MAX_COEFFICIENT_GROWTH = 10.0
+"""Ratio of the error coefficient to its recent maximum, above which there is a kink."""
 _COEFFICIENT_DECAY = 0.3
 """Decay in a step of the running maximum of the error coefficient, since one estimate may vanish by chance."""
-_MAX_ROUNDING_ERROR = 4.0
+_MAX_ROUNDING_ULPS = 4.0
 """Rounding error of the error estimate in units of eps times the slopes; the sum of its absolute weights is 1/6."""
 
 
@@ -345,27 +346,27 @@ def solve_adaptive(
 ) -> AdaptiveSolution:
     r"""Integrate an equation without noise from one time to another, forwards or backwards, by `DormandPrince5`.
 
-    All chains take the same steps. One is taken if in every chain the root mean square of the error estimate is below
-    the ``tolerance``, in units of the basis; else it is made smaller. Where velocities are so large that their rounding
-    alone makes more than that, a coordinate need not be better than the rounding. A chain that is not finite after as
-    small a step as the precision of times allows is given up: its element is NaN, and it is counted.
+    All chains take the same steps. A step is taken if in every chain the root mean square of the error estimate is
+    below the ``tolerance``, in units of the basis; else it is made smaller. Where velocities are so large that their
+    rounding alone exceeds the tolerance, a coordinate may have errors of the size of this rounding. A chain that is not
+    finite after as small a step as the precision of times allows is given up: its element is NaN, and it is counted.
 
-    A velocity may have kinks and jumps in time: the estimate says little of the error of a step over one, and where it
-    does not fall with the step as that of a smooth velocity would, a fiftieth of the tolerance is asked for. A peak of
-    the velocity is seen if it is not much narrower than the longest step.
+    A velocity may have kinks and jumps in time, over which the estimate says little of the error of a step. Where it
+    does not fall with the step as for a smooth velocity, a fiftieth of the tolerance is required. A peak of the
+    velocity is seen if it is not much narrower than the longest step.
 
     Args:
         sde: the equation.
         initial: elements ``[*batch, *element_shape]`` at the start.
         start: the first time, finite, in [0, horizon].
         end: the last time.
-        tolerance: of a step; the error of the solution is about as large, or what its dtype can hold.
+        tolerance: error of a step; the error of the solution is about as large, or as its dtype allows.
         max_step: the longest step, in units of time; default a tenth of the whole time.
-        max_steps: of the run.
+        max_steps: largest number of steps of the run.
 
     Raises:
-        ConfigurationError: the equation has noise, or it takes more steps.
-        DomainError: a time lies outside [0, horizon], or is not finite, or they are equal.
+        ConfigurationError: the equation has noise, or the run needs more than ``max_steps``.
+        DomainError: a time lies outside [0, horizon], or is not finite, or the times are equal.
     """
     check_positive("tolerance", tolerance)
     if max_step is not None:
@@ -392,9 +393,9 @@ def solve_adaptive(
         fine = _all_finite(difference, len(batch)) & _all_finite(new.memory, len(batch))
         if abs(after - t) <= sizes.smallest:
             lost = lost | ~fine
-        # no smaller step would make this a smaller part of what is added
+        # a smaller step would not reduce this rounding relative to the increment
         slopes = torch.maximum(state.memory.detach().abs(), new.memory.detach().abs())
-        rounding = _MAX_ROUNDING_ERROR * limits.eps * abs(after - t) * slopes
+        rounding = _MAX_ROUNDING_ULPS * limits.eps * abs(after - t) * slopes
         error = (difference.detach() / rounding.clamp(min=max(tolerance, limits.tiny))).square().mean(-1).sqrt()
         error = torch.where(lost, 0.0, torch.where(fine, error, torch.inf))
         if sizes.accepts(abs(t - start), abs(after - t), float(error.max()) if error.numel() else 0.0):
@@ -406,11 +407,11 @@ def solve_adaptive(
 
 
 class _StepSizes:
-    """The next step, by the error estimates of those before.
+    """The next step, by the error estimates of earlier ones.
 
     The estimate for a smooth velocity is a slowly changing multiple of the fifth power of the step. Where it is much
-    more than that, or is not so much smaller in the next attempt at a step that was refused, there is a kink or a jump
-    before the end of the step: up to there `_KINK_TOLERANCE` is asked for.
+    larger, or does not fall so much in the next attempt at a refused step, there is a kink or a jump before the end of
+    the step: up to there `_KINK_TOLERANCE` holds.
 
     Args:
         duration: length of the run.
@@ -418,8 +419,8 @@ class _StepSizes:
         eps: rounding of the dtype.
 
     Attributes:
-        step: the next one to try.
-        smallest: a step that is not refused.
+        step: length of the next attempt.
+        smallest: length of a step that is never refused.
     """
 
     def __init__(self, duration: float, max_step: float | None, eps: float) -> None:
@@ -427,15 +428,15 @@ class _StepSizes:
         self.smallest = max(_MIN_STEP, 8.0 * eps) * duration
         self.step = min(_FIRST_STEP * duration, self.max_step)
         self._kink_end = 0.0
-        self._coefficient = math.inf  # of the error; infinite before it is known
-        self._refused: tuple[float, float, float] | None = None  # where a step began, its length, and its error
+        self._coefficient = math.inf  # coefficient of the error; infinite before it is known
+        self._refused: tuple[float, float, float] | None = None  # begin, length and error of the last refused step
 
     def accepts(self, begin: float, length: float, error: float) -> bool:
-        """Whether a step is good enough; chooses the next one.
+        """Whether a step is accurate enough; chooses the next one.
 
         Args:
-            begin: the time since the start of the run.
-            length: of the step.
+            begin: time of the step since the start of the run.
+            length: length of the step.
             error: the largest estimate, in units of the tolerance; infinite if a chain is not finite.
         """
         if length > self.smallest and not math.isfinite(error):
@@ -446,17 +447,17 @@ class _StepSizes:
         if error > limit and length > self.smallest:
             self._refused = (begin, length, error)
             order, least = (_ORDER, _MIN_STEP_RATIO) if limit == 1.0 else (_KINK_ORDER, _MIN_STEP_RATIO_AT_KINK)
-            self.step = length * max(least, _SAFETY * (error / limit) ** (-1.0 / order))
+            self.step = length * max(least, _STEP_SAFETY * (error / limit) ** (-1.0 / order))
             return False
         known = 0.0 if math.isinf(self._coefficient) else self._coefficient
         self._coefficient = max(_COEFFICIENT_DECAY * known, error / length**_ORDER)
-        ratio = _SAFETY * min(max(error / limit, 1e-10), 1.0) ** (-1.0 / _ORDER)
+        ratio = _STEP_SAFETY * min(max(error / limit, 1e-10), 1.0) ** (-1.0 / _ORDER)
         self.step = min(self.max_step, length * min(_MAX_STEP_RATIO, ratio))
         return True
 
     def _kink_before(self, begin: float, length: float, error: float) -> float:
-        """Return a time before which there seems to be a kink or a jump; zero if there seems to be none."""
-        if error > max(_KINK_TOLERANCE, _MAX_GROWTH * self._coefficient * length**_ORDER):
+        """A time before which there seems to be a kink or a jump; zero if there seems to be none."""
+        if error > max(_KINK_TOLERANCE, _MAX_COEFFICIENT_GROWTH * self._coefficient * length**_ORDER):
             return begin + length
         if self._refused is not None and self._refused[0] == begin:
             _, before, refused = self._refused

@@ -27,9 +27,9 @@ class PopulationWeights(NamedTuple):
 
     Attributes:
         t: the time.
-        log_weights: normalised, ``[*batch, K]``; uniform where no chain has a positive weight.
+        log_weights: normalised log-weights, ``[*batch, K]``; uniform where no chain has a positive weight.
         effective_size: `effective_sample_size` of the weights, ``[*batch]``.
-        resampled: which populations are resampled now, ``[*batch]``.
+        resampled: mask of populations that are resampled now, ``[*batch]``.
     """
 
     t: float
@@ -56,8 +56,8 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
     r"""Sequential Monte Carlo with exponential Euler steps; the last batch dimension is the population.
 
     A reverse step :math:`g' = g \exp(v), v \sim N(m, \sigma^2)` with an estimated score and a finite step does not
-    carry p_t to p_t' exactly. Against the noise that undoes it, :math:`g = g' \exp(-v), v \sim N(0, \sigma^2)`, its
-    weight is
+    carry p_t to p_t' exactly. Relative to the noise that reverses it, :math:`g = g' \exp(-v), v \sim N(0, \sigma^2)`,
+    its weight is
 
     .. math:: \frac{\hat p_{t'}(g')}{\hat p_t(g)} \cdot
         \frac{N(v; 0, \sigma^2)}{N(v; m, \sigma^2)} \cdot e^{-a \cdot v}, \quad
@@ -68,28 +68,28 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
     diffusions Wu et al. 2023, Phillips et al. 2024). Since :math:`\hat p_t` is unbiased and the same estimate stands
     in two consecutive weights, the samples tend to :math:`p_t`, and at the end to :math:`p_0 \propto e^{-E}`, as
     K grows, **for every N, every number of steps and every drift**: without the modular drift, with shortened scores,
-    with a start that is not p_1. What those spoil is the spread of the weights. Every estimate is one that the score
-    makes anyway; in addition each chain is evaluated once at the end, at t = 0.
+    with a start that is not p_1. These only spread the weights. The score makes every estimate anyway, except one
+    evaluation of each chain at the end, at t = 0.
 
     Populations whose effective size has fallen below ``threshold`` K are resampled systematically, and all at the end,
     so that the samples returned have equal weights (and may repeat). A chain without a finite energy, or that a step
-    would have made non-finite, has weight zero; a population of such chains goes on as it is and is weighed anew.
-    Sharp energies with few noise samples give :math:`\hat p_t` a heavy spread, and then few chains have descendants:
+    would have made non-finite, has weight zero; a population of such chains continues unchanged and is weighed anew.
+    For sharp energies and few noise samples :math:`\hat p_t` spreads widely, and then few chains have descendants:
     lower ``power`` or raise N. Of 2,000 chains on SE(2), two wells and N = 64, 26 counted, and the wells
     of .7 and .3 got .42 and .58: `trivgeo.inversion.PosteriorSampler` samples a posterior by far fewer evaluations.
 
-    The start must come from a distribution whose density is known, as that of k_1 is not: ``group.random(K, std=V **
-    0.5)`` with ``V = schedule.variance(0, 1)`` has the default density, if exp is one to one or `noise_log_density`
-    says that it counts all logarithms. On other compact groups start with ``group.random_haar(K)`` and a
-    ``start_log_density`` of zero: else the weights are those of another start, unless V is small.
+    The density of the start must be known; the density of k_1 is not. ``group.random(K, std=V ** 0.5)`` with
+    ``V = schedule.variance(0, 1)`` has the default density, if exp is one to one or `noise_log_density` says that it
+    counts all logarithms. On other compact groups start with ``group.random_haar(K)`` and a ``start_log_density`` of
+    zero: else the weights are those of another start, unless V is small.
 
     Args:
         threshold: effective size, as a fraction of K in [0, 1], below which a population is resampled; 0 resamples only
             at the end.
         power: the intermediate targets are :math:`\hat p_t^{power}`, in [0, 1]; the last one is p_0 in any case.
-        start_log_density: log-density for left Haar measure, up to a constant, of the distribution of the start,
+        start_log_density: log-density of the start for left Haar measure, up to a constant, a function of
             elements ``[*batch, *element_shape]`` to ``[*batch]``; default `noise_log_density` of the variance up
-            to the first time. Zero for the uniform one of a compact group.
+            to the first time. Zero for the uniform distribution on a compact group.
         last: the time at which the grid ends, where the target is the estimate itself and all are resampled.
 
     Raises:
@@ -142,7 +142,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         kernels = -(mean * (0.5 * mean / std**2 + z / std)).sum(-1)
         if not sde.group.algebra.is_unimodular:
             kernels = kernels - matmul(v, sde.group.algebra.trace_ad_like(v))
-        # a chain that was held back is at an earlier time: its weight is zero
+        # a chain whose step was masked is at an earlier time: its weight is zero
         before = torch.where(memory.time == start, memory.log_weights, -torch.inf)
         log_weights = _finite_sum(
             before, -self._target(memory.density, start), self._target(density, end), kernels.detach()
@@ -151,7 +151,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         return self._resampled(sde, new, weighed, end, generator, merge_evaluated(state.evaluated, samples))
 
     def _target(self, density: Tensor, t: float) -> Tensor:
-        """Return the logarithm of the target density."""
+        """The logarithm of the target density."""
         return density if t == self.last else self.power * density
 
     def _resampled(
@@ -163,7 +163,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         generator: torch.Generator | None,
         evaluated: Any,
     ) -> StepState:
-        """Resample element and memory of the chains, in the populations whose weights are uneven."""
+        """Elements and memory, resampled in the populations whose weights are uneven."""
         alive = torch.isfinite(memory.log_weights).any(-1, keepdim=True)
         log_weights = normalized_log_weights(memory.log_weights)
         number = log_weights.shape[-1]
@@ -182,7 +182,7 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
 
 
 def _estimate(score: Score, g: Tensor, t: float) -> tuple[Tensor, Tensor, Any]:
-    """Return drift and estimated log-density at g, and the samples of both."""
+    """Drift and estimated log-density at g, and the samples of both."""
     drift, samples = score.estimate(g, t)
     if samples is None:
         raise ConfigurationError("resampling: expected an EnergyScore, which estimates densities, got none")
@@ -190,12 +190,12 @@ def _estimate(score: Score, g: Tensor, t: float) -> tuple[Tensor, Tensor, Any]:
 
 
 def _times(reference: Tensor, t: float) -> Tensor:
-    """Return one time for every chain, in double precision."""
+    """The time of every chain, in double precision."""
     return torch.full_like(reference, t, dtype=torch.float64)
 
 
 def _finite_sum(*terms: Tensor) -> Tensor:
-    """Return the sum, or minus infinity, the logarithm of weight zero, where a term is not finite."""
+    """The sum, or minus infinity (weight zero) where a term is not finite."""
     finite = torch.isfinite(terms[0])
     for term in terms[1:]:
         finite = finite & torch.isfinite(term)

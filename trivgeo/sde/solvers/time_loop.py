@@ -32,9 +32,8 @@ def checkpointed(run: Segment, generator: torch.Generator | None) -> Segment:
     (see `trivgeo._torch`). Leaf tensors other than the state that ``run`` depends on are found in its graph, and get
     their gradients too. Differentiable once.
 
-    Args:
-        run: a function of (state, first, last) to a state, a tree of tensors.
-        generator: random numbers that ``run`` uses; its state is restored for the second run.
+    The ``run`` goes from (state, first, last) to a state, a tree of tensors. The state of ``generator``, its random
+    numbers, is restored for the second run.
     """
 
     def segment(state: Any, first: int, last: int) -> Any:
@@ -54,7 +53,7 @@ def checkpointed(run: Segment, generator: torch.Generator | None) -> Segment:
             finally:
                 _set_noise_state(inputs[0], generator, now)
 
-        # an accumulator may grow, so that the structure after is another one
+        # an accumulator may grow, so that the structure changes in a segment
         outputs, after = pytree.tree_flatten(body([x.detach() for x in inputs]))
         leaves = _graph_leaves(outputs)
         results = _Rerun.apply(again, [x.detach() for x in outputs], len(inputs), *inputs, *leaves)
@@ -80,7 +79,7 @@ class _Rerun(torch.autograd.Function):
             outputs = ctx.again(state)
         pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
         inputs = [*state, *ctx.leaves]
-        # what lies between leaves and the run is shared by the segments, so it is kept
+        # the graph between leaves and the run is shared by the segments, so it is kept
         found = iter(
             torch.autograd.grad(
                 [o for o, _ in pairs],
@@ -94,7 +93,7 @@ class _Rerun(torch.autograd.Function):
 
 
 def _graph_leaves(outputs: list[Tensor]) -> list[Tensor]:
-    """The leaf tensors that outputs depend on and that require gradients."""
+    """The leaf tensors with gradients on which outputs depend."""
     pending: list[Any] = [x.grad_fn for x in outputs if x.grad_fn is not None]
     seen, leaves = set(pending), []
     while pending:
@@ -152,8 +151,8 @@ class Solution(Described, Generic[State]):
     Attributes:
         final: the state at the last time; elements ``[*batch, *element_shape]`` for a `TrivializedSDE`.
         saved: the states at the times asked for, each tensor ``[len(save_at), ...]``, or ``None``.
-        num_masked_steps: masked steps of each chain, ``[*batch]``: a step that would make a chain non-finite, or raise
-            its `Process.potential` by more than is possible, is not taken.
+        num_masked_steps: number of masked steps of each chain, ``[*batch]``, which are not taken since they would make
+            it non-finite, or raise its `Process.potential` by more than `Process.max_rise`.
         accumulated: the last aggregate of the accumulator, or ``None``.
     """
 
@@ -164,7 +163,7 @@ class Solution(Described, Generic[State]):
 
     @property
     def final_or_nan(self) -> State:
-        """The final state, NaN in the chains of which a step was masked: they are no solutions."""
+        """The final state, NaN in chains with masked steps, which are no solutions."""
         nan = pytree.tree_map(lambda leaf: torch.full_like(leaf, math.nan), self.final)
         return _where(self.num_masked_steps == 0, self.final, nan)
 
@@ -207,17 +206,17 @@ def solve(
         stepper: the scheme; default that of the process, `ExponentialEuler` for a `TrivializedSDE`.
         generator: the source of noise, on the device of ``initial``.
         save_at: indices into ``times`` at which to keep the state.
-        observe: called with the index, the time or times and the state at the start and after every step, for what has
-            an effect outside, such as a progress bar.
+        observe: function of the index, the time or times, and the state, called at the start and after every step, for
+            effects outside, such as a progress bar.
         accumulator: aggregate over the steps and over all that was evaluated in them.
         checkpoint_every: steps between the states that are kept for the backward pass; ``None`` keeps everything.
 
     Raises:
         DomainError: the grid is not strictly monotone, or leaves [0, horizon].
         ShapeError: the initial state has the wrong shape, or there are not as many grids as chains.
-        ConfigurationError: ``save_at`` repeats an index or holds one that is none, ``checkpoint_every`` is less than
-            one, or it comes with ``observe``, which the backward pass would call again; chains have times of their own,
-            which equation, drift or scheme do not take.
+        ConfigurationError: ``save_at`` holds an index twice or out of range, ``checkpoint_every`` is less than one,
+            or is given with ``observe``, which the backward pass would call again; chains have times of their own,
+            which the equation, drift or scheme does not support.
     """
     initial = with_tensors("initial", initial)
     sde.check_state(initial, "initial")
@@ -271,7 +270,7 @@ def solve(
 def _grid(
     times: Any, sde: Process, scheme: Stepper[Any, Any], batch: torch.Size, reference: Tensor
 ) -> tuple[Any, bool]:
-    """The times of all chains, or those of each in a tensor ``[k, *batch]``; and whether they are the latter."""
+    """The times of all chains, or of each chain in a tensor ``[k, *batch]``, and whether it is the latter."""
     times = torch.as_tensor(times) if isinstance(times, np.ndarray) else times
     if not isinstance(times, Tensor) or times.ndim < 2:
         return check_grid(times, sde.horizon), False
@@ -282,7 +281,7 @@ def _grid(
 
 
 def _stops(wanted: set[int], number: int, checkpoint_every: int | None, is_observed: bool) -> list[int]:
-    """Indices into the times at which a state is kept, in order."""
+    """Indices of the times at which a state is kept, in order."""
     if checkpoint_every is None:
         return sorted(wanted | {number - 1})
     check_count("checkpoint_every", checkpoint_every)
@@ -296,7 +295,7 @@ def _leaves(state: Any) -> list[Tensor]:
 
 
 def _finite(state: Any, batch_ndim: int) -> Tensor:
-    """Return which chains are finite, ``[*batch]``."""
+    """Mask of finite chains, ``[*batch]``."""
     masks = []
     for leaf in _leaves(state):
         trailing = tuple(range(batch_ndim, leaf.ndim))
@@ -309,19 +308,19 @@ def _finite(state: Any, batch_ndim: int) -> Tensor:
 
 
 def _potential(equation: Process, state: Any) -> Any:
-    """Return `Process.potential`, which takes part in no derivative; an empty tree for none."""
+    """The `Process.potential`, without derivatives; an empty tree for none."""
     with torch.no_grad():
         found = equation.potential(state)
     return () if found is None else found.detach()
 
 
 def _admitted(equation: Process, state: Any, potential: Any, batch_ndim: int) -> tuple[Tensor, Any]:
-    """Return which chains may go to a state, ``[*batch]``, and the potential of where they are then."""
+    """Mask of chains that may go to a state, ``[*batch]``, and the potential of the state that they are in then."""
     finite = _finite(state, batch_ndim)
     if isinstance(potential, tuple):
         return finite, potential
     new = _potential(equation, state)
-    taken = finite & ~(new - potential > equation.max_rise)  # of NaN the states decide
+    taken = finite & ~(new - potential > equation.max_rise)  # NaN potentials do not mask a finite state
     return taken, torch.where(taken, new, potential)
 
 
