@@ -466,8 +466,8 @@ def train_flow_map(
         NonFiniteError: the training diverged.
     """
     if features is not None and (not isinstance(features, Tensor) or features.ndim != 2):
-        found = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ConfigurationError(f"condition: expected features that are vectors [m, d], got {found}")
+        got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ConfigurationError(f"condition: expected features that are vectors [m, d], got {got}")
     reference = next(networks.parameters())
 
     def draw_features(count: int, generator: torch.Generator) -> Tensor | None:

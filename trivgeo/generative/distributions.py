@@ -47,8 +47,6 @@ _MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of a value from thos
 
 
 class _Elements(constraints.Constraint):
-    """Elements of a group."""
-
     def __init__(self, group: LieGroup) -> None:
         self.group, self.event_dim = group, len(group.element_shape)
         super().__init__()
@@ -558,7 +556,6 @@ class EmpiricalDistribution(GroupDistribution):
 
 
 def _members(modules: nn.ModuleList) -> list[GroupDistribution]:
-    """The distributions of a module list, typed."""
     return cast("list[GroupDistribution]", list(modules))
 
 

@@ -168,7 +168,6 @@ class FlowTrajectories:
         return FlowMapBatch(g, level, end, self._displacement(g, h), features)
 
     def _follow(self, generator: torch.Generator) -> None:
-        """Draw new trajectories."""
         few = self._base(2, generator)
         entries = (_NUM_TRAJECTORY_STEPS + 1) * few[0].numel()
         count = max(2, min(_NUM_TRAJECTORIES, _MAX_TRAJECTORY_ENTRIES // entries))

@@ -119,7 +119,6 @@ class LieAlgebra:
             )
 
     def __repr__(self) -> str:
-        """The dimension and the names of the basis."""
         return f"LieAlgebra(dim={self.dim}, basis=({', '.join(self.names)}))"
 
     @property

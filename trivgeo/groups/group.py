@@ -716,7 +716,6 @@ def exponential_mean(group: LieGroup, g: Tensor, weights: Tensor, max_iterations
 
 @on_cpu
 def _numbers_of(group: LieGroup) -> dict[str, Any]:
-    """The fingerprint of a group; see `LieGroup.fingerprint`."""
     dim, shape = group.dim, group.element_shape
     units = _FINGERPRINT_NORM * torch.eye(dim, dtype=torch.float64)
     sines = [[math.sin((k + 1.0) * (i + 1.0) + k) for i in range(dim)] for k in range(3)]

@@ -193,7 +193,6 @@ class RotationHeatKernel(HeatKernel):
         return (2.0 * math.pi - angle).clamp(max=_MIN_END_DISTANCE)
 
     def _log_radial(self, angle: Tensor, v: Tensor) -> Tensor:
-        """The log-density at an angle."""
         x, few, near, far = self._inside(angle, v)
         images = sum((weight * image for image, weight in self._images(x, near)), torch.zeros_like(x))
         harmonics = sum((size * (order * x).sin() for order, size in self._harmonics(far)), torch.zeros_like(x))

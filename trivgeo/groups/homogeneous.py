@@ -218,7 +218,6 @@ def _check_square(name: str, x: Tensor, k: int | None = None) -> Tensor:
 
 
 def _check_tall(name: str, x: Tensor) -> Tensor:
-    """Check matrices ``[*batch, n, k]`` with k < n."""
     x = check_tensor(name, x)
     if x.ndim < 2 or not 0 < x.shape[-1] < x.shape[-2]:
         raise ShapeError(f"{name}: expected frames [*batch, n, k] with k less than n, got {list(x.shape)}")

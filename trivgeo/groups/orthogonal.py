@@ -180,8 +180,6 @@ class _ClosedForms(ABC):
 
 
 class _PlaneRotations(_ClosedForms):
-    """Rotations of the plane, by the angle."""
-
     def tangent(self, v: Tensor) -> Tensor:
         (a,) = last_entries(v)
         return _scaled_rotation(torch.zeros_like(a), a)

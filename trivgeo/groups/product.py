@@ -102,7 +102,6 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         return torch.cat([p.expand(*batch, -1) for p in flat], -1)
 
     def _join(self, parts: Iterable[Tensor]) -> Tensor:
-        """The inverse of `_split`."""
         pairs = zip(self._runs, parts, strict=True)
         flat = [flatten_array(part, len(group.element_shape) + 1) for (group, _), part in pairs]
         batch = broadcast_shapes(*(p.shape[:-1] for p in flat))

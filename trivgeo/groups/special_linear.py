@@ -75,8 +75,6 @@ class SL(MatrixGroup):
 
 
 class _PlaneForms:
-    """Closed forms of SL(2, R)."""
-
     def tangent(self, v: Tensor) -> Tensor:
         x, y, z = last_entries(v)
         return from_rows([[x, y], [z, -x]])

@@ -246,7 +246,6 @@ class KineticPath(NoisingPath):
         return 8.0 * float(area.square().sum()) / self.group.dim
 
     def _target_variance(self, level: Tensor) -> Tensor:
-        """Variance v of a target, see `KineticPath`."""
         return 1.0 + 0.25 * self._curvature * self._coefficients(self._time(level))[1].squeeze(-1).square()
 
     @functools.cached_property
@@ -281,7 +280,6 @@ class KineticPath(NoisingPath):
         return self.group.retract(g, covariance * momentum)
 
     def _covariance(self, t: float) -> float:
-        """Covariance C of displacement and momentum at one time."""
         return float(self.noise.moments(torch.tensor(t))[1])
 
     def _coefficients(self, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -326,7 +326,6 @@ def _own_adjoint(semisimple: LieAlgebra, unit: Tensor, ideal: Tensor) -> Tensor:
 
 
 def _blocks(a: Tensor, b: Tensor) -> Tensor:
-    """Block-diagonal matrices of blocks a and b."""
     m, size = a.shape[-1], a.shape[-1] + b.shape[-1]
     matrices = a.new_zeros(len(a), size, size)
     matrices[:, :m, :m], matrices[:, m:, m:] = a, b

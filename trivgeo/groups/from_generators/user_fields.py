@@ -112,7 +112,6 @@ def parse_fields(
 
 
 def _symbols(variables: Sequence[Any]) -> list[Any]:
-    """Coordinates as SymPy symbols."""
     sp = require_sympy()
     # names are parsed by a whitelist, never executed
     symbols = [parse_expression(v, f"variables[{i}]") if isinstance(v, str) else v for i, v in enumerate(variables)]

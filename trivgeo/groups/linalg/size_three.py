@@ -462,7 +462,6 @@ class _Exponential:
 
 
 def _triple_product(rows: Rows) -> Tensor:
-    """The determinant of a matrix given by its entries."""
     return dot(rows[0], cross(rows[1], rows[2]))
 
 

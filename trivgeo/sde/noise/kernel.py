@@ -306,7 +306,6 @@ class NoiseKernel(Described):
         return self.group.retract(w, v), log_modular + self._log_modular(v)
 
     def _log_modular(self, v: Tensor) -> Tensor:
-        """Return the logarithm of the modular function of ``exp(v)``."""
         if self.group.algebra.is_unimodular:
             return v.new_zeros(v.shape[:-1])
         return -matmul(v, self.group.algebra.trace_ad_like(v))
@@ -370,7 +369,6 @@ def _rounded(t: float) -> float:
 
 
 def _index(nodes: Sequence[float], t: float) -> int:
-    """Index of the time t among rounded ones."""
     index = bisect.bisect_left(nodes, _rounded(t))
     if index == len(nodes) or nodes[index] != _rounded(t):
         raise DomainError(f"t: expected one of the times of the paths, got {t}")

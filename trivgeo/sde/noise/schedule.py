@@ -61,7 +61,6 @@ class _Bounded(Schedule):
         self.maximum = float(maximum)
 
     def __repr__(self) -> str:
-        """Return the class with the two bounds."""
         return f"{type(self).__name__}({self.minimum:g}, {self.maximum:g})"
 
 
@@ -163,7 +162,6 @@ class ConstantSchedule(Schedule):
         self.gamma = float(gamma)
 
     def __repr__(self) -> str:
-        """Return the class with the coefficient."""
         return f"ConstantSchedule({self.gamma:g})"
 
     @property

@@ -151,7 +151,6 @@ class Resampling(Stepper[TrivializedSDE, Tensor]):
         return self._resampled(sde, new, weighed, end, generator, merge_evaluated(state.evaluated, samples))
 
     def _target(self, density: Tensor, t: float) -> Tensor:
-        """The logarithm of the target density."""
         return density if t == self.last else self.power * density
 
     def _resampled(
