@@ -291,7 +291,7 @@ class _AveragedTraining(NetworkTraining[ModuleT]):
     """Training with an average of the weights.
 
     Args:
-        seed: seed of weights and random numbers.
+        seed: see `trivgeo.training.NetworkTraining`.
 
     Attributes:
         average: the network with the average of the weights.
@@ -487,8 +487,8 @@ def train_flow_map(
         first = trajectories.draw(_NUM_SCALE_ROWS, keyed(seed, 2, device=reference.device))
         flow_map.network.standardise(first.elements)
         flow_map.adopt(networks.network)
-        found = torch.isfinite(first.displacement).all(-1)
-        flow_map.speed.copy_(first.displacement[found].square().mean().sqrt())
+        is_found = torch.isfinite(first.displacement).all(-1)
+        flow_map.speed.copy_(first.displacement[is_found].square().mean().sqrt())
     training = FlowMapTraining(flow_map, settings.learning_rate, seed)
     train_average(training, trajectories.draw, settings)
     return training.average.to(reference.device).eval()
