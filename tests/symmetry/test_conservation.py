@@ -11,7 +11,7 @@ from sympy.calculus.euler import euler_equations
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import parse_equations
 from trivgeo.symmetry import conservation_laws
-from trivgeo.symmetry.result import ConservationLaws
+from trivgeo.symmetry.conservation import ConservationLaws
 
 KDV = "u_t + u*u_x + u_xxx = 0"
 SCHROEDINGER = ["u_t = -v_xx - v*(u^2 + v^2)", "v_t = u_xx + u*(u^2 + v^2)"]
