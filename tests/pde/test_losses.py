@@ -15,7 +15,8 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.pde import EvolutionEquation, SpectralEquation, solve
 from trivgeo.pde.losses import ConservedQuantities, characteristic, prolongation
 from trivgeo.symmetry import conservation_laws, find_symmetries
-from trivgeo.symmetry.result import ConservationLaws, Symmetries
+from trivgeo.symmetry.conservation import ConservationLaws
+from trivgeo.symmetry.result import Symmetries
 
 F64 = torch.float64
 TEXT = "u_t + u*u_x + u_xxx = 0"
