@@ -32,7 +32,7 @@ __all__ = [
 _USUAL_VARIABLES = ("x", "y", "z", "t")  # variables of an unknown whose derivatives are all misspelt
 # names of operators and functions that the grammar does not have
 _DERIVATIVE_OPERATORS = {"D", "Dx", "Dy", "Dz", "Dt", "Derivative", "Diff", "derivative", "grad", "div", "curl", "rot"}
-_LAPLACE_OPERATORS = {"lap", "Lap", "laplace", "Laplace", "laplacian", "Laplacian", "Delta"}
+_DERIVATIVE_OPERATORS |= {"lap", "Lap", "laplace", "Laplace", "laplacian", "Laplacian", "Delta"}
 _INTEGRALS_AND_SUMS = {"int", "Int", "integral", "Integral", "integrate", "sum", "Sum"}
 _COMPLEX_FUNCTIONS = {"re", "Re", "im", "Im", "conj", "conjugate", "arg"}
 _NON_SMOOTH = {"max", "Max", "min", "Min", "heaviside", "Heaviside", "delta", "DiracDelta", "floor", "ceil", "mod"}
@@ -266,7 +266,7 @@ def _check_operator(
     if name == "sgn":
         raise ConfigurationError(f"{argument}: expected sign({inner}), got sgn({inner}), which is unknown")
     kinds = [
-        (_DERIVATIVE_OPERATORS | _LAPLACE_OPERATORS, "derivatives as u_x, or diff(u, x)"),
+        (_DERIVATIVE_OPERATORS, "derivatives as u_x, or diff(u, x)"),
         (_INTEGRALS_AND_SUMS, "differential equations without integrals and sums"),
         (_COMPLEX_FUNCTIONS, "real equations, with real and imaginary parts as two unknowns"),
         (_NON_SMOOTH, "functions that have derivatives everywhere"),
@@ -549,7 +549,7 @@ class _Reader:
         self._body = _tree(text, argument, primes)
 
     def expression(self) -> Any:
-        """The whole text."""
+        """The expression of the whole text."""
         return self._read(self._body, 0)
 
     def _refuse(self, expected: str) -> ConfigurationError:

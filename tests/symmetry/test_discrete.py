@@ -126,7 +126,7 @@ def test_without_a_time_all_variables_are_exchanged() -> None:
 
 @pytest.mark.parametrize(
     ("equation", "message"),
-    [("u_t^2 = u_x^2 + u", "each branch"), ("u_t = sqrt(u_x^2)*u_y", "case of each sign")],
+    [("u_t^2 = u_x^2 + u", "each branch"), ("u_t = sqrt(u_x^2)*u_y", "equation of each sign")],
 )
 def test_branches_that_are_not_seen(equation: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):

@@ -373,7 +373,6 @@ class FieldAction(Action):
         return torch.cat([origin, origin + edges], -2)
 
     def _moved(self, g: Tensor, x: Field) -> Grid:
-        """The image of the grid."""
         corners = self._corners(x)
         image = self.point_action(g, corners.flatten(-3, -2)).unflatten(-2, corners.shape[-3:-1])
         lengths = torch.tensor(x.counts, dtype=image.dtype, device=image.device)

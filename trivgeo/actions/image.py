@@ -157,7 +157,6 @@ class ImageWarp(Action):
         return [self._warp(h, image) for h, image in zip(elements, images, strict=True)]
 
     def _warp(self, g: Tensor, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*out c h w"]:
-        """Return the warped images."""
         batch, dtype = self._out_shape(g, x), x.dtype
         g, x = promoted(g=self.group.check_elements(g), x=x)
         channels, height, width = x.shape[-3:]

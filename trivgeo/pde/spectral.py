@@ -326,5 +326,4 @@ def _separated(x: Tensor, count: int, dim: int) -> Sequence[Tensor]:
 
 
 def _joined(tensors: Sequence[Tensor], dim: int) -> Tensor:
-    """Undo `_separated`."""
     return torch.cat(list(tensors), dim) if len(tensors) > 1 else tensors[0]

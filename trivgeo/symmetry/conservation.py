@@ -62,18 +62,20 @@ class ConservationLaw:
     @property
     def text(self) -> str:
         """The law as text, such as ``D_t(u) + D_x(u^2/2 + u_xx) = 0``."""
+        return " + ".join(f"D_{v}({_written(e)})" for v, e in self._components) + " = 0"
+
+    @property
+    def _components(self) -> list[tuple[sp.Symbol, sp.Expr]]:
+        """The density and the fluxes, each with its variable."""
         space = [v for i, v in enumerate(self.variables) if i != self.time]
-        parts = [(self.variables[self.time], self.density), *zip(space, self.fluxes, strict=True)]
-        return " + ".join(f"D_{v}({_written(e)})" for v, e in parts) + " = 0"
+        return [(self.variables[self.time], self.density), *zip(space, self.fluxes, strict=True)]
 
     def __str__(self) -> str:
         return f"{self.text}, multiplier {', '.join(map(_written, self.multipliers))}"
 
     def latex(self) -> str:
         """The law as a formula of LaTeX, without dollar signs."""
-        space = [v for i, v in enumerate(self.variables) if i != self.time]
-        parts = [(self.variables[self.time], self.density), *zip(space, self.fluxes, strict=True)]
-        return " + ".join(f"D_{{{v}}}\\left({sp.latex(e)}\\right)" for v, e in parts) + " = 0"
+        return " + ".join(f"D_{{{v}}}\\left({sp.latex(e)}\\right)" for v, e in self._components) + " = 0"
 
     def _repr_latex_(self) -> str:
         return f"${self.latex()}$"

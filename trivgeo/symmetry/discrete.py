@@ -18,7 +18,7 @@ from trivgeo.checks import check_positive, check_tensor
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.symmetry.equations.equation import EvolutionSystem, check_one_branch, residuals_of
 from trivgeo.symmetry.equations.multi_index import Index
-from trivgeo.symmetry.equations.numeric import is_root_of_even_power, vanishes
+from trivgeo.symmetry.equations.numeric import vanishes
 from trivgeo.symmetry.from_data.function import MAX_BROKEN, floating_values, operator_fields
 
 __all__ = [
@@ -97,9 +97,6 @@ def discrete_symmetries(pde: Any, *, time: Any = None) -> tuple[DiscreteSymmetry
     residuals = residuals_of(pde)
     system = EvolutionSystem(residuals, time)
     check_one_branch(system, residuals)
-    hidden = next((p for e in system.right for p in e.atoms(sp.Pow) if is_root_of_even_power(p)), None)
-    if hidden is not None:
-        raise ConfigurationError(f"pde: expected no roots of even powers, got {hidden}: write the case of each sign")
     count, unknowns = len(system.variables), len(system.unknowns)
     has_time = time is not None or system.variables[system.time].name == "t"
     space = [i for i in range(count) if i != system.time or not has_time]

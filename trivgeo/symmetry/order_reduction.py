@@ -19,7 +19,7 @@ from trivgeo.symmetry.algebra.brackets import bracket
 from trivgeo.symmetry.determining.finder import residual, search
 from trivgeo.symmetry.equations.equation import EvolutionSystem, check_one_branch, free_name, residuals_of
 from trivgeo.symmetry.equations.formulas import flow, landing
-from trivgeo.symmetry.equations.numeric import INFINITE, is_root_of_even_power, vanishes
+from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 from trivgeo.symmetry.equations.vector_fields import Symmetry
 
 __all__ = ["OrderReduction", "Quadrature", "integrate_by_symmetries", "reduce_order"]
@@ -432,15 +432,9 @@ def _equation(pde: Any) -> _OrdinaryEquation:
             f"{system.unknowns}"
         )
     check_one_branch(system, residuals)
-    right = system.right[0]
-    hidden = next((p for p in right.atoms(sp.Pow) if is_root_of_even_power(p)), None)
-    if hidden is not None:
-        raise ConfigurationError(
-            f"pde: expected no roots of even powers, got {hidden}: write the equation of each sign"
-        )
     ((_, (order,)),) = system.leaders
     jets = tuple(system.jet(0, (k,)) for k in range(order))
-    return _OrdinaryEquation((system.variables[0], system.unknowns[0]), right, jets)
+    return _OrdinaryEquation((system.variables[0], system.unknowns[0]), system.right[0], jets)
 
 
 def _coordinates(plane: Plane, field: Field) -> Iterator[tuple[sp.Expr, sp.Expr, int, int]]:

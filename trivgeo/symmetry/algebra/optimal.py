@@ -118,7 +118,6 @@ class _LineSearch:
         self._triple = self._split_triple() if len(self._levi) and not self._turns else None
 
     def bracket(self, x: Array, y: Array) -> Array:
-        """Return the bracket [x, y]."""
         result = [sp.S.Zero] * self._size
         for i, j in itertools.product(np.flatnonzero(x != 0), np.flatnonzero(y != 0)):
             for k in np.flatnonzero(self._exact[i, j] != 0):

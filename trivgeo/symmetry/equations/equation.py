@@ -24,7 +24,7 @@ from sympy.core.function import AppliedUndef
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import FUNCTIONS, exact, parse_equations
 from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, shifted
-from trivgeo.symmetry.equations.numeric import is_complex, vanishes
+from trivgeo.symmetry.equations.numeric import is_complex, is_root_of_even_power, vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, arbitrary, with_symbols
 
 _NUM_REAL_POINTS = 200  # points at which a solution is evaluated until its value is real
@@ -107,8 +107,6 @@ class EvolutionSystem:
             raise ConfigurationError("pde: expected functions such as u(x, t), got none")
         self.variables: tuple[sp.Symbol, ...] = functions[0].args
         if any(f.args != self.variables for f in functions) or not all(v.is_Symbol for v in self.variables):
-            raise ConfigurationError(f"pde: expected functions of the same symbols, got {functions}")
-        if len({f.func for f in functions}) != len(functions):
             raise ConfigurationError(f"pde: expected functions of the same symbols, got {functions}")
         self.functions = tuple(functions)
         self.unknowns: tuple[sp.Symbol, ...] = tuple(sp.Symbol(f.func.__name__) for f in functions)
@@ -280,13 +278,8 @@ class EvolutionSystem:
         preferred = sorted(range(len(names)), key=lambda i: (names[i] != "t", -i))
         reasons = []
         positions = preferred if time is None else [names.index(str(time))]
-        for position in positions:
-            reason = self._solve_for(residuals, position)
-            if reason is None:
-                return
-            reasons.append(f"{names[position]}: {reason}")
-        for position in positions:
-            reason = self._complete(residuals, position)
+        for solve, position in itertools.product((self._solve_for, self._complete), positions):
+            reason = solve(residuals, position)
             if reason is None:
                 return
             reasons.append(f"{names[position]}: {reason}")
@@ -463,10 +456,12 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
 
 
 def check_one_branch(system: EvolutionSystem, residuals: Sequence[sp.Expr]) -> None:
-    """Check that equations determine their highest derivatives: the solved form of ``y'^2 = x`` is one branch alone.
+    """Check that the solved form is all of the equations: that of ``y'^2 = x`` is one branch alone.
+
+    Roots such as ``sqrt(y^2)`` are refused, too: values at random points do not show their other sign.
 
     Raises:
-        ConfigurationError: an equation is not linear in the derivatives that it is solved for.
+        ConfigurationError: an equation is not linear in the derivatives that it is solved for, or holds such a root.
     """
     leading = {system.jet(a, index) for a, index in system.leaders}
     for residual in residuals:
@@ -476,6 +471,11 @@ def check_one_branch(system: EvolutionSystem, residuals: Sequence[sp.Expr]) -> N
                 f"pde: expected equations that are linear in {', '.join(map(str, sorted(leading, key=str)))}, got "
                 f"{residual}: write the equation of each branch"
             )
+    hidden = next((p for e in system.right for p in e.atoms(sp.Pow) if is_root_of_even_power(p)), None)
+    if hidden is not None:
+        raise ConfigurationError(
+            f"pde: expected no roots of even powers, got {hidden}: write the equation of each sign"
+        )
 
 
 def _with_arbitrary(residuals: Sequence[sp.Expr]) -> list[sp.Expr]:
