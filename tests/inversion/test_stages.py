@@ -271,3 +271,18 @@ class TestRefused:
     def test_what_does_not_fit(self, make: Callable[[], object], error: type[Exception], message: str) -> None:
         with pytest.raises(error, match=message):
             make()
+
+
+class Copied(torch.nn.Module):
+    """The elements of a population, each three times."""
+
+    def forward(self, elements: Tensor) -> Tensor:
+        masked = torch.zeros(elements.shape[:2], dtype=torch.int64)
+        return Population(elements, masked).copies(3).elements
+
+
+def test_copies_leave_the_batch_of_an_exported_program_free() -> None:
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(Copied(), (randn(3, 2, 4),), dynamic_shapes=({0: batch},), strict=False)
+    elements = randn(5, 2, 4, seed=1)
+    assert torch.equal(program.module()(elements), elements.repeat_interleave(3, 1))
