@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks.timing import environment, version_of
 from tasks.focal import FoCal
 from trivgeo.groups import Affine
-from trivgeo.inversion import InverseProblem
+from trivgeo.inversion import InverseProblem, Posterior
 
 Row = dict[str, Any]
 
