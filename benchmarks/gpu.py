@@ -46,7 +46,7 @@ from tasks.summary import summarise
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
 from trivgeo.generative import GroupDiffusion
-from trivgeo.groups import SE, SL, SO, Affine, LieGroup, Projective, compile_group
+from trivgeo.groups import SE, SL, SO, Affine, LieGroup, Projective, compiled
 from trivgeo.inversion import TIED
 from trivgeo.sde import GeometricSchedule
 
@@ -221,7 +221,7 @@ def group_operations(setting: Setting, seconds: float) -> Iterator[Row]:
     rate = copying(setting.device, setting.size(1 << 28, 1 << 20))()
     for dtype in (torch.float32, torch.float64):
         for plain in (SO(3), SE(3), SL(2)):
-            fast = compile_group(plain)
+            fast = compiled(plain)
             v, w = 0.3 * torch.randn(2, count, plain.dim, device=setting.device, dtype=dtype)
             inputs = {"exp": (v,), "log": (plain.exp(v),), "compose": (plain.exp(v), plain.exp(w))}
             inputs["inverse"] = inputs["log"]

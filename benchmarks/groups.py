@@ -1,7 +1,7 @@
 """Group operations against torch's dense routines and other libraries.
 
 Every operation at batches 1e2 to 1e6 in float64, forward, and forward with backward to all inputs. Columns: trivgeo
-compiled (see `trivgeo.groups.compile_group`; the first call, which compiles, is not timed) and eager; the same on dense
+compiled (see `trivgeo.groups.compiled`; the first call, which compiles, is not timed) and eager; the same on dense
 matrices with ``torch.linalg.matrix_exp``, ``inv`` and ``matmul``; pypose, geomstats, kornia and torchlie where they
 have the group and are installed; last the floor, the time to read the inputs and write the output once at the speed of
 copying in main memory (64 MB, timed in turns with the libraries; what fits into caches can be faster), and in brackets
@@ -45,7 +45,7 @@ from trivgeo.groups import (
     Torus,
     Translation,
     U,
-    compile_group,
+    compiled,
 )
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 
@@ -247,7 +247,7 @@ _RIVALS: dict[str, Callable[[LieGroup], Suite]] = {
 
 
 def _libraries(group: LieGroup) -> list[Library]:
-    own = [Library(name, _trivgeo(g)) for name, g in zip(_OWN, (compile_group(group), group), strict=True)]
+    own = [Library(name, _trivgeo(g)) for name, g in zip(_OWN, (compiled(group), group), strict=True)]
     found = [*own, Library("torch dense", _dense(group))]
     for name, build in _RIVALS.items():
         if version_of(name) is None:
@@ -289,10 +289,10 @@ _FIRST = """
 import sys, time, warnings
 import torch
 from benchmarks.groups import Selection, _trivgeo
-from trivgeo.groups import compile_group
+from trivgeo.groups import compiled
 warnings.simplefilter("ignore")
 (group,), (operation,) = (lambda s: (s.groups, s.operations))(Selection.of([sys.argv[1]], [sys.argv[2]], [], []))
-f, make = _trivgeo(compile_group(group))[operation]
+f, make = _trivgeo(compiled(group))[operation]
 inputs = [x.requires_grad_(sys.argv[3] != "forward") for x in make(*(0.3 * torch.randn(2, 500, group.dim).double()))]
 inputs = [x.detach().repeat(4, *[1] * (x.ndim - 1)).requires_grad_(x.requires_grad) for x in inputs]
 start = time.perf_counter()

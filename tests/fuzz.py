@@ -49,7 +49,7 @@ SLOW = (
     "distil",
     "for_data",
     "check_energy",
-    "compile_group",
+    "compiled",
     "find_symmetries",
     "special_values",
     "symmetry_dimension",

@@ -1,6 +1,6 @@
 """Compile a function by `torch.compile` and compare its first result with the eager one.
 
-Compiled groups (`trivgeo.groups.compile_group`) and inverters with ``compiled=True`` share the rules: a function whose
+Compiled groups (`trivgeo.groups.compiled`) and inverters with ``compiled=True`` share the rules: a function whose
 compilation fails, or whose first result differs, stays eager and one warning says why; nothing is compiled in a forked
 process; if a file in torch's cache is broken, the function is compiled anew in a folder below the cache.
 """

@@ -23,7 +23,7 @@ from trivgeo.groups import (
     LieGroup,
     MatrixGroup,
     Projective,
-    compile_group,
+    compiled,
     from_generators,
 )
 
@@ -236,7 +236,7 @@ def test_results_may_be_changed_in_place(case: GroupCase) -> None:
     g = group.exp(v)
     given = v.clone(), g.clone(), group.scale.clone(), group.algebra.structure_constants.clone()
     of_elements = group.log(g), group.inverse(g), group.project(g), group.compose(g, g)
-    matrices = [group.Ad(g), group.left_jacobian(v), compile_group(group).left_jacobian(v)]
+    matrices = [group.Ad(g), group.left_jacobian(v), compiled(group).left_jacobian(v)]
     if isinstance(group, MatrixGroup):
         matrices += [group.hat(v), group.vee(g)]
     for result in (group.exp(v), *group.exp_with_score(v, v), *of_elements, *matrices):

@@ -14,7 +14,7 @@ import torch
 
 from tests.helpers import seeded
 from trivgeo import _compile
-from trivgeo.groups import SL, compile_group
+from trivgeo.groups import SL, compiled
 
 
 class Cache:
@@ -39,7 +39,7 @@ def test_code_is_compiled_anew(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     cache = tmp_path / name
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
     monkeypatch.setattr(_compile, "fuse", compiler := Cache(tmp_path, name))
-    group = compile_group(SL(2), threshold=2)
+    group = compiled(SL(2), threshold=2)
     v = torch.randn(4, 3, generator=seeded(0))
     with pytest.warns(RuntimeWarning, match=r"a file in its cache .* seems to be broken .* Delete the folder") as seen:
         g = group.exp(v)
@@ -66,7 +66,7 @@ def test_a_spare_folder_that_is_broken_is_emptied(tmp_path: Path, monkeypatch: p
         return function
 
     monkeypatch.setattr(_compile, "fuse", compiler)
-    group = compile_group(SL(2), threshold=2)
+    group = compiled(SL(2), threshold=2)
     with pytest.warns(RuntimeWarning, match="SyntaxError: unexpected end"):
         group.exp(torch.zeros(4, 3))
     assert not group.compiler.report[0].reason
@@ -75,7 +75,7 @@ def test_a_spare_folder_that_is_broken_is_emptied(tmp_path: Path, monkeypatch: p
 def test_what_no_cache_is_the_reason_of_is_said_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(_compile, "fuse", compiler := Cache(tmp_path, ".", "trivgeo_spare"))
-    group = compile_group(SL(2), threshold=2)
+    group = compiled(SL(2), threshold=2)
     with pytest.warns(RuntimeWarning, match="exp in torch.float32: eager, since compilation failed: ImportError"):
         group.exp(torch.zeros(4, 3))
     assert len(compiler.seen) == 2
@@ -84,8 +84,8 @@ def test_what_no_cache_is_the_reason_of_is_said_as_it_was(tmp_path: Path, monkey
 
 SCRIPT = """
 import sys, torch, warnings
-from trivgeo.groups import SO, compile_group
-group = compile_group(SO(2), threshold=2)
+from trivgeo.groups import SO, compiled
+group = compiled(SO(2), threshold=2)
 v = torch.linspace(0, 1, 4, dtype=torch.float64).unsqueeze(-1)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")

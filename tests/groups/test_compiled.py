@@ -30,7 +30,7 @@ from trivgeo.groups import (
     Projective,
     Torus,
     Translation,
-    compile_group,
+    compiled,
 )
 from trivgeo.groups.linalg import matrix_functions
 from trivgeo.groups.matrix import restore_determinant, unit_determinant
@@ -38,7 +38,7 @@ from trivgeo.groups.rotations import rotation_from_euler, rotation_to_euler, rot
 
 
 def traced_only(function: Callable[..., Any], dynamic: bool | None = None) -> Callable[..., Any]:
-    """Trace like `compile_group`, and run the graph by Python, without a compiler."""
+    """Trace like `compiled`, and run the graph by Python, without a compiler."""
     return torch.compile(function, fullgraph=True, backend="eager")
 
 
@@ -61,7 +61,7 @@ def spread_frames(values: list[float]) -> Tensor:
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
 def test_rows_that_are_not_finite_make_nothing_eager(bad: float, traced: None) -> None:
     """What comes of such a row is NaN or infinity, in compiled code at other places than in eager code."""
-    group, v = compile_group(SE(3), threshold=10), random_vectors(SE(3), 20, std=1.0)
+    group, v = compiled(SE(3), threshold=10), random_vectors(SE(3), 20, std=1.0)
     v[3], v[7, 2] = bad, bad
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -145,7 +145,7 @@ def test_a_whole_operation_is_elementwise(group: LieGroup, operation: str) -> No
 @pytest.mark.usefixtures("traced")
 class TestSwitch:
     def test_a_large_batch_is_compiled_once_and_small_ones_never(self) -> None:
-        group = compile_group(SL(2), threshold=4)
+        group = compiled(SL(2), threshold=4)
         v = torch.randn(6, 3, generator=seeded(0), dtype=torch.float64)
         group.exp(v[:3])
         assert group.compiler.report == ()
@@ -157,7 +157,7 @@ class TestSwitch:
         assert "exp in torch.float64: compiled" in repr(group.compiler)
 
     def test_batches_from_1000_on_are_compiled(self) -> None:
-        group = compile_group(SL(2))
+        group = compiled(SL(2))
         v = torch.randn(1000, 3, generator=seeded(0), dtype=torch.float64)
         group.exp(v[:999])
         assert group.compiler.report == ()
@@ -167,7 +167,7 @@ class TestSwitch:
 
     def test_code_is_used_for_what_it_was_made_for_alone(self) -> None:
         """Once one tensor twice, derivatives by one argument, inference and another number of threads."""
-        plain, group = SL(2), compile_group(SL(2), threshold=2)
+        plain, group = SL(2), compiled(SL(2), threshold=2)
         g, h = plain.random(2, 4, generator=seeded(0), dtype=torch.float64)
         assert_relative(group.compose(g, g), plain.compose(g, g), 1e-14)
         assert_relative(group.compose(g, h), plain.compose(g, h), 1e-14)
@@ -183,7 +183,7 @@ class TestSwitch:
 
     def test_batches_broadcast_and_scales_stay(self) -> None:
         plain = SL(2, scale=[0.1, 2.0, 3.0])
-        group = compile_group(plain, threshold=2)
+        group = compiled(plain, threshold=2)
         g = plain.random(4, generator=seeded(0), dtype=torch.float64)
         h = plain.random(3, 1, generator=seeded(1), dtype=torch.float64)
         assert_relative(group.compose(g, h), plain.compose(g, h), 1e-14)
@@ -195,11 +195,11 @@ class TestSwitch:
 
     def test_iterations_transforms_and_half_precision_stay_eager(self) -> None:
         group, threshold = SO(3), 2
-        rotations = compile_group(group, threshold)
+        rotations = compiled(group, threshold)
         g = group.random(4, generator=seeded(0))
         assert torch.equal(rotations.inverse(g), g.mT)
         assert rotations.compiler.report[0].reason == "since it computes nothing"
-        homographies = compile_group(Projective(3), threshold)
+        homographies = compiled(Projective(3), threshold)
         p = Projective(3).random(4, std=0.1, generator=seeded(0))
         assert_relative(homographies.log(p), Projective(3).log(p), 1e-6)
         assert homographies.compiler.report[0].reason.startswith("since it is too long to compile")
@@ -217,12 +217,12 @@ class TestSwitch:
         """Below the threshold and beyond, also of operations that compute nothing."""
         v = random_vectors(group, 4, std=0.1)
         g = group.exp(v)
-        for fast in (compile_group(group, 100), compile_group(group, 2)):
+        for fast in (compiled(group, 100), compiled(group, 2)):
             for name, x in {"exp": v, "log": g, "inverse": g, "project": g}.items():
                 assert not shares_memory(getattr(fast, name)(x), x), name
 
     def test_it_is_the_same_group(self) -> None:
-        group = compile_group(HeatSymmetry(0.1, scale=0.5))
+        group = compiled(HeatSymmetry(0.1, scale=0.5))
         assert group.is_same_group(HeatSymmetry(0.1))
         assert (group.nu, float(group.scale[0])) == (0.1, 0.5)
         assert group.action().group is group
@@ -233,9 +233,9 @@ class TestSwitch:
 
     def test_bad_input(self) -> None:
         with pytest.raises(ConfigurationError, match="group: expected"):
-            compile_group("SO(3)")  # type: ignore[type-var]
+            compiled("SO(3)")  # type: ignore[type-var]
         with pytest.raises(ConfigurationError, match="threshold"):
-            compile_group(SO(3), threshold=1)
+            compiled(SO(3), threshold=1)
 
 
 def refuse(function: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
@@ -249,7 +249,7 @@ def differ(function: Callable[..., Any], dynamic: bool | None) -> Callable[..., 
 @pytest.mark.parametrize(("broken", "said"), [(refuse, "no C\\+\\+ compiler found"), (differ, "result differed")])
 def test_a_broken_compiler_is_said_once(monkeypatch: pytest.MonkeyPatch, broken: Any, said: str) -> None:
     monkeypatch.setattr(_compile, "fuse", broken)
-    group = compile_group(SL(2), threshold=2)
+    group = compiled(SL(2), threshold=2)
     v = torch.randn(4, 3, generator=seeded(0))
     with pytest.warns(RuntimeWarning, match=f"exp in torch.float32: eager, since .*{said}") as seen:
         first = group.exp(v)
@@ -266,7 +266,7 @@ def test_results_of_one_number() -> None:
     """A scalar for each element is compared as any result."""
     for group in (SO(3), Affine(2)):
         g = group.random(5, generator=seeded(0), std=0.3)
-        assert_relative(compile_group(group, threshold=2).log_modular(g), group.log_modular(g), 1e-6)
+        assert_relative(compiled(group, threshold=2).log_modular(g), group.log_modular(g), 1e-6)
 
 
 @pytest.mark.slow(reason="compiles more often than torch does for one function")
@@ -276,7 +276,7 @@ def test_many_groups_share_methods() -> None:
     for dim in range(1, 12):
         group = Heisenberg(dim)
         g = group.random(5, generator=seeded(0), dtype=torch.float64)
-        fast = compile_group(group, threshold=2)
+        fast = compiled(group, threshold=2)
         assert_relative(fast.compose(g, g.flip(0)), group.compose(g, g.flip(0)), 1e-14)
         assert [line.reason for line in fast.compiler.report] == [""]
 
@@ -284,7 +284,7 @@ def test_many_groups_share_methods() -> None:
 @pytest.mark.usefixtures("traced")
 def test_derivatives() -> None:
     """By some arguments, of derivatives, of strided and of negated cotangents."""
-    plain, group = SE(2), compile_group(SE(2), threshold=2)
+    plain, group = SE(2), compiled(SE(2), threshold=2)
     g, h = plain.random(2, 6, generator=seeded(0), dtype=torch.float64)
     for inputs in ((g.clone().requires_grad_(), h), (g, h.clone().requires_grad_())):
         leaves = [x for x in inputs if x.requires_grad]
@@ -309,7 +309,7 @@ def test_derivatives() -> None:
     ids=repr,
 )
 def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
-    fast = compile_group(group, threshold=10)
+    fast = compiled(group, threshold=10)
     v, w = 0.4 * torch.randn(2, 50, group.dim, generator=seeded(0), dtype=torch.float64)
     g, h = group.exp(v), group.exp(w)
     operations = {"exp": (v,), "log": (g,), "compose": (g, h), "inverse": (g,), "Ad": (g,)}
@@ -329,7 +329,7 @@ def test_machine_code_is_the_eager_operation(group: LieGroup) -> None:
 
 def test_a_hundred_thousand_rigid_motions_are_compiled() -> None:
     """On every torch of the range, and the report says so."""
-    fast = compile_group(SE(3))
+    fast = compiled(SE(3))
     v = 0.5 * torch.randn(100_000, 6, generator=seeded(0), dtype=torch.float64)
     assert_relative(fast.exp(v), SE(3).exp(v), 1e-12)
     (line,) = fast.compiler.report
@@ -339,7 +339,7 @@ def test_a_hundred_thousand_rigid_motions_are_compiled() -> None:
 def test_nothing_is_compiled_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the number of the process alone; of a real one below."""
     monkeypatch.setattr(_compile, "_PROCESS_ID", os.getpid() - 1)
-    group = compile_group(SO(3), threshold=2)
+    group = compiled(SO(3), threshold=2)
     g = SO(3).random(4, generator=seeded(0), dtype=torch.float64)
     with pytest.warns(RuntimeWarning, match="spawn"):
         found = group.compose(g, g)
@@ -352,8 +352,8 @@ def test_a_forked_process_uses_code_and_compiles_none() -> None:
     """With a cold cache torch's compiler waits there for ever for workers that its parent has."""
     script = """
 import os, sys, warnings, torch
-from trivgeo.groups import SL, compile_group
-group = compile_group(SL(2))
+from trivgeo.groups import SL, compiled
+group = compiled(SL(2))
 v = torch.randn(1000, 3, dtype=torch.float64)
 g = group.exp(v)
 child = os.fork()

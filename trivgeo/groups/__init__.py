@@ -3,7 +3,7 @@
 from trivgeo.groups.action import Action, PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.check_group import check_group
-from trivgeo.groups.compilation import compile_group
+from trivgeo.groups.compilation import compiled
 from trivgeo.groups.export import export_action
 from trivgeo.groups.from_generators import GeneratedGroup, from_generators
 from trivgeo.groups.group import LieGroup
@@ -49,7 +49,7 @@ __all__ = [
     "Translation",
     "U",
     "check_group",
-    "compile_group",
+    "compiled",
     "export_action",
     "from_generators",
 ]

@@ -20,7 +20,7 @@ from trivgeo.groups.group import EAGER, Evaluator, LieGroup
 __all__ = [
     "Compilation",
     "Compiler",
-    "compile_group",
+    "compiled",
 ]
 
 
@@ -35,7 +35,7 @@ _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 
 @checked
-def compile_group(group: GroupT, threshold: int | None = None) -> GroupT:
+def compiled(group: GroupT, threshold: int | None = None) -> GroupT:
     """Return the same group with operations that `torch.compile` fuses, for large batches.
 
     The result is a group with the same elements, scale and fingerprint, and works with samplers, scores and inverters.
@@ -64,7 +64,7 @@ def compile_group(group: GroupT, threshold: int | None = None) -> GroupT:
 
     Example:
         ```python
-        group = compile_group(SE(3))
+        group = compiled(SE(3))
         g = group.exp(torch.zeros(100_000, 6))  # compiled now
         print(group.compiler)
         ```
@@ -81,7 +81,7 @@ class Compiler(Evaluator):
     """Compiles and evaluates the operations of one group.
 
     Args:
-        threshold: smallest batch that is compiled, see `compile_group`.
+        threshold: smallest batch that is compiled, see `compiled`.
     """
 
     def __init__(self, threshold: int | None = None) -> None:

@@ -252,7 +252,7 @@ class LieGroup(ABC):
     @property
     @final
     def compiler(self) -> Evaluator | None:
-        """The `Compiler` of a group from `compile_group`, with its report; ``None`` on others."""
+        """The `Compiler` of a group from `compiled`, with its report; ``None`` on others."""
         return None if self._evaluator is EAGER else self._evaluator
 
     # Operations, final: they check arguments and convert between the scaled and the natural basis --------------------

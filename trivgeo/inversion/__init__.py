@@ -4,6 +4,9 @@ Methods and what they return are here; their parts are in `trivgeo.inversion.sta
 `trivgeo.inversion.learned`; ready distributions in `trivgeo.inversion.transformations`.
 """
 
+from importlib import import_module
+from typing import Any
+
 from trivgeo.inversion.energy_check import EnergyReport, check_energy
 from trivgeo.inversion.energy_measurement import calibrated_scale
 from trivgeo.inversion.equivariant.equivariant_model import TestTimeEquivariant
@@ -42,3 +45,16 @@ __all__ = [
     "calibrated_scale",
     "check_energy",
 ]
+
+_OF_PACKAGES_ABOVE = {
+    "FeatureEnergy": "trivgeo.features",
+    "LearnedEnergy": "trivgeo.features",
+    "register": "trivgeo.registration",
+}
+"""Names that are reached from here, too; their packages import this one, so they are loaded when asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_PACKAGES_ABOVE:
+        return getattr(import_module(_OF_PACKAGES_ABOVE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
