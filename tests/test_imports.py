@@ -310,3 +310,15 @@ def test_training_says_that_it_needs_lightning(module: str, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     with pytest.raises(ConfigurationError, match="trivgeo\\[training\\]"):
         importlib.import_module(module)
+
+
+def test_names_of_packages_above_are_reached() -> None:
+    """They are loaded when asked for, in whatever order the packages are imported."""
+    for first in ("trivgeo.inversion", "trivgeo.features", "trivgeo.registration"):
+        script = (
+            f"import {first}; from trivgeo.inversion import FeatureEnergy, LearnedEnergy, register; print(register)"
+        )
+        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+        assert run.returncode == 0, run.stderr
+    with pytest.raises(AttributeError, match="no attribute 'Absent'"):
+        importlib.import_module("trivgeo.inversion").Absent  # noqa: B018

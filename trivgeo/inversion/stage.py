@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -79,13 +78,8 @@ class Population(Described):
 
     def copies(self, num_copies: int) -> Population:
         """Return a population with every chain ``num_copies`` times, the copies of a chain side by side."""
-        # not by `take`, whose index would make the batch of an exported program a constant
-        return replace(
-            self,
-            elements=repeat(self.elements, "b k ... -> b (k m) ...", m=num_copies),
-            num_masked_steps=repeat(self.num_masked_steps, "b k -> b (k m)", m=num_copies),
-            energies=None if self.energies is None else repeat(self.energies, "b k -> b (k m)", m=num_copies),
-        )
+        index = torch.arange(self.size, device=self.elements.device).repeat_interleave(num_copies)
+        return self.take(index.expand(self.elements.shape[0], -1))
 
 
 @dataclass(frozen=True, repr=False)

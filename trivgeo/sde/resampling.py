@@ -188,7 +188,9 @@ def next_inverse_temperature(
 @checked
 def take_rows(x: Shaped[Tensor, "*rows"], index: Int[Tensor, "*batch k"]) -> Shaped[Tensor, "*taken"]:
     """Return the rows ``[*batch, k, ...]`` with numbers ``index`` of x ``[*batch, n, ...]``."""
-    return torch.take_along_dim(x, index.reshape(*index.shape, *[1] * (x.ndim - index.ndim)), index.ndim - 1)
+    # not by `take_along_dim`, which makes the batch of an exported program a constant
+    rows = index.reshape(*index.shape, *[1] * (x.ndim - index.ndim)).expand(*index.shape, *x.shape[index.ndim :])
+    return x.gather(index.ndim - 1, rows)
 
 
 def _uniform_where_zero(log_weights: Tensor) -> Tensor:
