@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import scipy.linalg
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -204,6 +205,17 @@ class Reals(GroundField[Tensor]):
 
     def tensor(self, values: Tensor) -> Tensor:
         return values
+
+
+def pivot_columns(rows: NDArray[np.float64]) -> tuple[list[int], float]:
+    """Return well-conditioned columns of rows ``[k, n]``, k <= n, and the last pivot relative to the first.
+
+    The columns are the first k of a QR decomposition with pivoting; the rows are dependent where the number is small.
+    """
+    _, triangle, order = scipy.linalg.qr(rows, mode="economic", pivoting=True)
+    last = len(rows) - 1
+    first = abs(float(triangle[0, 0]))
+    return [int(column) for column in order[: last + 1]], abs(float(triangle[last, last])) / first if first else 0.0
 
 
 class ExactField(GroundField[Array]):

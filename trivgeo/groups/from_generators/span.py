@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from trivgeo._random import integers
 from trivgeo.errors import AlgebraError
 from trivgeo.expressions import require_sympy
 from trivgeo.groups.from_generators.fields import VectorFields, sample_points, values_and_jacobians
-from trivgeo.groups.ground_fields import RATIONALS, Array
+from trivgeo.groups.ground_fields import RATIONALS, Array, pivot_columns
 from trivgeo.groups.structure import LieStructure, describe, rational_structure
 
 SUM_ROUNDING = 1e-13  # rounding error of a sum, relative to the sizes of its terms
@@ -214,10 +213,10 @@ def _reduced_decimals(table: Sequence[Sequence[Fraction]]) -> tuple[list[list[Fr
     if len(table[0]) < n or not _looks_rounded(table):
         return None
     a = torch.tensor([[float(x) for x in row] for row in table], dtype=torch.float64)
-    _, triangle, order = scipy.linalg.qr(a.numpy(), mode="economic", pivoting=True)
-    if abs(triangle[n - 1, n - 1]) <= _RANK_TOLERANCE * abs(triangle[0, 0]):
+    order, ratio = pivot_columns(a.numpy())
+    if ratio <= _RANK_TOLERANCE:
         return None
-    columns = sorted(int(c) for c in order[:n])
+    columns = sorted(order)
     rows = torch.linalg.solve(a[:, columns], a)
     matrix = [[Fraction(x).limit_denominator(_MAX_SIMPLE_DENOMINATOR) for x in row] for row in rows.tolist()]
     exact = torch.tensor([[float(x) for x in row] for row in matrix], dtype=torch.float64)
@@ -306,7 +305,7 @@ def evaluation_basis(fields: VectorFields, points: Tensor) -> Tensor:
         table = values[finite].transpose(0, 1).reshape(n, -1)
         if table.shape[-1] < n:
             continue
-        _, triangle, order = scipy.linalg.qr(table.numpy(), mode="economic", pivoting=True)
-        if abs(triangle[n - 1, n - 1]) > _RANK_TOLERANCE * abs(triangle[0, 0]):
-            return torch.linalg.inv(table[:, torch.as_tensor(order[:n].copy())])
+        order, ratio = pivot_columns(table.numpy())
+        if ratio > _RANK_TOLERANCE:
+            return torch.linalg.inv(table[:, order])
     raise AlgebraError("fields: expected independent ones over R")

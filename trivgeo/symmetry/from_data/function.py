@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
 import sympy as sp
 import torch
 from jaxtyping import Float
@@ -18,6 +17,7 @@ from torch.func import jacrev, vmap
 from trivgeo.actions import Field
 from trivgeo.checks import check_count, check_type
 from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups.ground_fields import pivot_columns
 from trivgeo.symmetry.algebra.brackets import closes
 from trivgeo.symmetry.equations.multi_index import multi_indices
 from trivgeo.symmetry.equations.vector_fields import Symmetry
@@ -238,8 +238,7 @@ def _reduced(basis: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[int]
     """A basis of the same space in which well-conditioned columns are the identity, and their numbers."""
     if not len(basis):
         return basis, []
-    _, _, order = scipy.linalg.qr(basis, mode="economic", pivoting=True)
-    pivots = sorted(map(int, order[: len(basis)]))
+    pivots = sorted(pivot_columns(basis)[0])
     return np.asarray(np.linalg.solve(basis[:, pivots], basis), dtype=np.float64), pivots
 
 
