@@ -14,10 +14,10 @@ TORCH ?= $(firstword $(TORCH_ENDS))
 TORCH_VENV := .venv-torch$(TORCH)
 # group laws, derivatives, compiled groups, graphs of torch.compile and torch.export, time steps, sampled images and fields, inverters
 TORCH_TESTS := tests/test_numerics.py tests/groups/test_group_laws.py tests/groups/test_autodiff.py \
-	tests/groups/test_catalogue.py tests/groups/test_geometry.py tests/groups/test_standalone.py \
-	tests/groups/test_compiled.py tests/actions \
-	tests/sde/test_solve.py tests/sde/test_processes.py tests/sde/test_gradient.py tests/sde/test_kinetic.py \
-	tests/inversion/test_every_inverter.py tests/inversion/test_least_squares.py tests/inversion/test_learned_inverter.py
+	tests/groups/test_dense_oracles.py tests/groups/test_geometry.py tests/groups/test_standalone.py \
+	tests/groups/test_compiled.py tests/actions tests/sde/solvers/test_solve.py tests/sde/solvers/test_processes.py \
+	tests/sde/scores/test_gradient.py tests/sde/processes/test_kinetic.py tests/inversion/test_every_inverter.py \
+	tests/inversion/energies/test_least_squares.py tests/inversion/learned/test_learned_inverter.py
 
 AREAS := groups sde inversion symmetry tasks
 
@@ -45,7 +45,7 @@ test: lint
 # the fast tests of one area, without lint
 test-groups: TESTS := tests/groups tests/test_numerics.py
 test-sde: TESTS := tests/sde tests/generative
-test-inversion: TESTS := tests/inversion tests/actions tests/devices tests/test_devices.py
+test-inversion: TESTS := tests/inversion tests/registration tests/features tests/actions tests/devices tests/test_devices.py
 test-symmetry: TESTS := tests/symmetry tests/pde tests/test_expressions.py
 test-tasks: TESTS := tests/tasks
 $(AREAS:%=test-%): setup

@@ -48,9 +48,9 @@ with install_import_hook([*CHECKED, "tasks"], "beartype.beartype"):
     from tasks.pde.kdv import KdVEquation
     from tasks.pde.training import Collocation, PhysicsInformedTraining, SolvedData, SupervisedTraining
     from tests.helpers import seeded
-    from tests.inversion.circle import shape, untrained
+    from tests.inversion.learned.circle import shape, untrained
     from tests.inversion.test_every_inverter import METHODS, images, operators
-    from tests.tasks.helpers import DIGITS, framed_digits
+    from tests.tasks.sample_runs import DIGITS, framed_digits
     from trivgeo.actions import ImageWarp, OperatorAction, OperatorInput
     from trivgeo.groups import SE, SL, Affine, BurgersSymmetry, HeatSymmetry, Heisenberg, Translation
     from trivgeo.inversion import (

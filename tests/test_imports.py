@@ -186,6 +186,15 @@ def test_no_file_name_stands_twice() -> None:
     assert [name for name, number in Counter(names).items() if number > 1] == []
 
 
+def test_tests_lie_as_the_code_does() -> None:
+    """A folder of tests has the name of the folder that it tests, and no file of tests stands twice."""
+    rooms = {place.relative_to(ROOT / "trivgeo") for place in (ROOT / "trivgeo").rglob("*") if place.is_dir()}
+    rooms |= {place.relative_to(ROOT) for place in [ROOT / "tasks", *(ROOT / "tasks").rglob("*")] if place.is_dir()}
+    files = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
+    assert {path.parent for path in files} - rooms == {Path(), Path("devices")}  # of many rooms
+    assert [name for name, number in Counter(path.name for path in files).items() if number > 1] == []
+
+
 def test_no_circle_of_modules() -> None:
     files = {dotted(path): path for package in ("trivgeo", "tasks") for path in modules(package)}
     imports = {name: imported_modules(path, set(files)) for name, path in files.items()}

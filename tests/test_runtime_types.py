@@ -14,8 +14,8 @@ TESTS = [
     "tests/groups/test_geometry.py::TestMean",
     "tests/actions/test_image.py::TestBatches",
     "tests/actions/test_image.py::TestFramedEnergy",
-    "tests/sde/test_score.py",
-    "tests/generative/test_paths.py::test_targets_make_the_score",
+    "tests/sde/scores/test_score.py",
+    "tests/generative/paths/test_paths.py::test_targets_make_the_score",
     *(
         f"tests/inversion/test_every_inverter.py::test_lowers_the_energy_and_counts[{case}]"
         for case in ("TIED-images", "LieLAC-operators", "ITS-operators")

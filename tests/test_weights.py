@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.images.pose import PoseNetwork
-from tests.inversion.circle import Perceptron, untrained
+from tests.inversion.learned.circle import Perceptron, untrained
 from trivgeo.errors import CheckpointError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.fitted import FittedPath

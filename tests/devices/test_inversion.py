@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.helpers import random_elements, seeded
 from tests.inversion import test_field_inversion as fields
-from tests.inversion import test_learned_inverter as points
+from tests.inversion.learned import test_learned_inverter as points
 from tests.inversion.problems import DOMAIN, clean_problems, operator_action
 from tests.inversion.test_every_inverter import MORE, SMALL, Make
 from trivgeo._torch import pytree

@@ -13,7 +13,7 @@ import yaml
 
 from tasks.cli import main
 from tests.devices import emulated
-from tests.tasks.helpers import CONFIGS
+from tests.tasks.sample_runs import CONFIGS
 
 LEARNED = {"steps": 3, "width": 8, "depth": 1}
 SAMPLE = {"class_path": "tasks.images.mnist.BundledSample"}

@@ -97,7 +97,7 @@ def test_every_exported_group_has_a_case() -> None:
 
 def test_slow_laws_exist() -> None:
     """A law that a case leaves to the long run is a test of this folder, and its parameters are ids of that file."""
-    sources = [path.read_text() for path in Path(__file__).parent.glob("test_*.py")]
+    sources = [path.read_text() for path in Path(__file__).parent.rglob("test_*.py")]
     for law in {law for case in CASES for law in case.slow_laws}:
         name, _, parameters = law.removesuffix("]").partition("[")
         found = [source for source in sources if f"def {name}(" in source]

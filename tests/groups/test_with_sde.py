@@ -7,7 +7,7 @@ from torch.func import jacfwd, jacrev, vmap
 
 from tests.groups.cases import CASES, GroupCase
 from tests.helpers import assert_relative, numeric_jacobian, random_elements, seeded
-from tests.sde.test_gradient import energy
+from tests.sde.scores.test_gradient import energy
 from trivgeo.groups import LieGroup
 from trivgeo.sde import GeometricSchedule, NoiseKernel, trivialized_grad
 from trivgeo.sde.scores import trivialized_grad_and_value

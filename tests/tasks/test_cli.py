@@ -17,7 +17,7 @@ from tasks.allowed_classes import check_callables
 from tasks.cli import check_checkpoint, main
 from tasks.files import hold
 from tasks.seeds import check_seeds
-from tests.tasks.helpers import CONFIGS
+from tests.tasks.sample_runs import CONFIGS
 from trivgeo.errors import CheckpointError, ConfigurationError
 
 HEAT = "--config=tasks/configs/heat/tied.yaml"

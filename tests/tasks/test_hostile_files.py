@@ -25,7 +25,7 @@ from tasks.images.idx import DataError, read_idx
 from tasks.images.mat import read_affnist, read_homnist
 from tasks.images.mnist import read_digits
 from tasks.training import check_export
-from tests.tasks.helpers import CONFIGS, run_on_sample
+from tests.tasks.sample_runs import CONFIGS, run_on_sample
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.groups import Torus

@@ -13,7 +13,7 @@ from tasks import checkpoints
 from tasks.allowed_classes import import_modules
 from tasks.cli import main
 from tasks.run_identity import identity
-from tests.tasks.test_new_image_set import FIT, TEST, run
+from tests.tasks.images.test_new_image_set import FIT, TEST, run
 from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.networks import Network
 from trivgeo.training import AtomicCheckpointIO

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tasks.cli import main
-from tests.tasks.helpers import CONFIGS
+from tests.tasks.sample_runs import CONFIGS
 from trivgeo._torch import pytree
 
 _SEEDS, _CASES = 8, 8
