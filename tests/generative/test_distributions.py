@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ from trivgeo.generative.distributions import (
     NormalDistribution,
     ProductDistribution,
 )
-from trivgeo.groups import SE, SO, SU, DirectProduct, Torus, Translation
+from trivgeo.groups import SE, SO, SU, Affine, DirectProduct, LieGroup, Torus, Translation
+from trivgeo.groups.rotations import rotation_to_quaternion
 
 SHEAR = torch.tensor([[2.0, 1.0, -0.5], [0.3, -3.0, 1.0], [0.0, 2.0, 1.5]], dtype=torch.float64)
 
@@ -46,17 +48,96 @@ def test_fisher_constant(factor: float, form: Tensor, quadrature: tuple[Tensor, 
     assert float((gradient - (density * rotations).sum(0) / density.sum()).abs().max()) < 1e-8
 
 
-def test_fisher_constant_of_narrow_distributions() -> None:
-    """Laplace's approximation, exact in the limit; single precision does not overflow."""
-    for s in (1e3, 1e5):
-        values = s * torch.tensor([1.0, 0.6, -0.2], dtype=torch.float64)
-        pairs = values[0] + values[1], values[0] + values[2], values[1] + values[2]
-        # the volume element of Haar measure of mass one is 1 / 8 pi^2 at the mode
-        expected = values.sum() + 0.5 * sum((2.0 * math.pi / p).log() for p in pairs) - math.log(8.0 * math.pi**2)
-        found = MatrixFisher(torch.diag(values)).log_normaliser()
-        assert float(found - expected) == pytest.approx(0.0, abs=10.0 / s)
-        single = MatrixFisher(torch.diag(values).float()).log_normaliser()
-        assert float(single) == pytest.approx(float(found), rel=1e-5)
+@pytest.mark.parametrize("k", [1e-6, 0.1, 3.0, 200.0, 1e4, 1e6, 1e8])
+def test_constants_at_all_concentrations(k: float) -> None:
+    """Closed forms by mpmath, of narrow distributions and of those about an axis or a plane, in both forms."""
+    bessel = [mpmath.besseli(order, 2.0 * k) for order in (0, 1)]
+    fisher = {
+        (1.0, 1.0, 1.0): (bessel[0] - bessel[1]) * mpmath.exp(k),
+        (1.0, 1.0, -1.0): (bessel[0] + bessel[1]) * mpmath.exp(-k),
+        (1.0, 0.0, 0.0): mpmath.sinh(k) / k,
+    }
+    bingham = {
+        (0.0, 0.0, 0.0, -1.0): mpmath.hyp1f1(0.5, 2, -k),
+        (0.0, -1.0, -1.0, -1.0): mpmath.hyp1f1(1.5, 2, -k),
+        (0.0, 0.0, -1.0, -1.0): -mpmath.expm1(-k) / k,
+        (1.0, 0.0, 0.0, 0.0): mpmath.hyp1f1(0.5, 2, k),
+    }
+    for family, forms in ((MatrixFisher, fisher), (Bingham, bingham)):
+        found = family(k * torch.diag_embed(torch.tensor(list(forms), dtype=torch.float64))).log_normaliser()
+        expected = torch.tensor([float(mpmath.log(c)) for c in forms.values()], dtype=torch.float64)
+        assert torch.allclose(found, expected, rtol=1e-14, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [20.0, 1e4, 1e8])
+def test_constants_without_symmetry(k: float) -> None:
+    """Adaptive quadrature by mpmath, of three singular values turned by two rotations; and the mean rotation."""
+    values = k * torch.tensor([1.0, 0.6, -0.599], dtype=torch.float64)
+    s1, s2, s3 = map(mpmath.mpf, values.tolist())
+
+    def scaled(z: Any) -> Any:
+        return mpmath.besseli(0, z) * mpmath.exp(-z)
+
+    def moment(power: int) -> Any:
+        ends = [0.0, *(2.0**-j for j in range(34, 0, -3)), *(1.0 - 2.0**-j for j in range(3, 34, 3)), 1.0]
+
+        def term(x: Any) -> Any:
+            both = scaled((s1 - s2) * x) * scaled((s1 + s2) * (1 - x))
+            return x**power * both * mpmath.exp(-2 * (s2 + s3) * x)
+
+        return mpmath.quad(term, ends, maxdegree=5)
+
+    expected = float(mpmath.log(moment(0)) + s1 + s2 + s3)
+    u, v = SO(3).random_haar(2, generator=seeded(0), dtype=torch.float64)
+    f = (u @ torch.diag(values) @ v.mT).requires_grad_()
+    found = MatrixFisher(f).log_normaliser()
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-14, abs=1e-12)
+    (mean,) = torch.autograd.grad(found, f)
+    # the mean of the third diagonal entry at the mode is the derivative by s3
+    slope = float((u.mT @ mean @ v)[2, 2])
+    assert slope == pytest.approx(float(1 - 2 * moment(1) / moment(0)), abs=1e-11)
+
+
+@pytest.mark.parametrize("kappa", [1e3, 1e6, 1e8])
+def test_narrow_densities_in_single_precision(kappa: float) -> None:
+    """To 1e-5 of their spread, against the quadratic form of the logarithm about the mode, exact in the limit."""
+    values = kappa * torch.tensor([1.0, 0.7, -0.2], dtype=torch.float64)
+    u, v = SO(3).random_haar(2, generator=seeded(0), dtype=torch.float64)
+    fisher = MatrixFisher((u @ torch.diag(values) @ v.mT).float())
+    vectors, noise = torch.linalg.qr(torch.randn(4, 4, generator=seeded(1), dtype=torch.float64))[0], 0.3 * kappa
+    bingham = Bingham(
+        (vectors @ torch.diag(noise * torch.tensor([1.0, 0.1, -0.5, -1.0])).double() @ vectors.mT).float()
+    )
+    centre = SO(3).random_haar(1, generator=seeded(2))[0]
+    heat = HeatKernelDistribution(SO(3), centre, kappa**-0.5)
+    normal = NormalDistribution(SO(3), centre, torch.zeros(3), kappa**-0.5 * torch.eye(3))
+    for distribution in (fisher, bingham, heat, normal):
+        g = distribution.sample(500, seeded(3))
+        assert g.dtype == torch.float32
+        found = distribution.log_prob(g)
+        assert found.dtype == torch.float32
+        mode = SO(3).project((distribution.centre if distribution in (heat, normal) else distribution.mode).double())
+        if distribution in (fisher, bingham):
+            mode = type(distribution)(distribution.parameter.double()).mode
+        w = SO(3).log(mode.mT @ SO(3).project(g.double()))
+        if distribution is fisher:
+            v = torch.linalg.svd(fisher.parameter.double())[2].mT
+            v = v * torch.linalg.det(v)
+            proper = values[[0, 1, 2]]
+            sums = torch.stack([proper[1] + proper[2], proper[0] + proper[2], proper[0] + proper[1]])
+            half = (0.5 * (w @ v).square() * sums).sum(-1)
+        elif distribution is bingham:
+            q, top = (
+                rotation_to_quaternion(SO(3).project(g.double())),
+                torch.linalg.eigvalsh(bingham.parameter.double()),
+            )
+            eigen = torch.linalg.eigh(bingham.parameter.double())[1]
+            half = ((q @ eigen).square() * (top[-1] - top)).sum(-1)
+        else:
+            half = 0.5 * kappa * w.square().sum(-1)
+        # apart from a constant, and from the curvature of the group
+        error = found.double() + half
+        assert float((error - error.mean()).abs().max()) < (1e-5 + 10.0 / kappa) * float(half.std())
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 4.0])
@@ -82,6 +163,17 @@ def test_samples_of_both(factor: float) -> None:
     assert float((error.abs() / (drawn.std(0) / math.sqrt(4000) + 1e-12)).max()) < 4.5
     assert bool((distribution.log_prob(drawn) <= distribution.log_prob(distribution.mode) + 1e-9).all())
     assert float((drawn @ drawn.mT - torch.eye(3)).abs().max()) < 1e-12
+
+
+def test_moments_of_bingham_samples() -> None:
+    """Those of the gradient of the constant, where the envelope is tight: of few, several and many dimensions."""
+    gaps = [[0, 0, 0, 3], [0, 1, 2, 3], [0, 0, 8, 8], [0, 5, 5, 5], [0, 2, 40, 40], [0, 30, 30, 30]]
+    parameter = -torch.diag_embed(torch.tensor(gaps, dtype=torch.float64)).requires_grad_()
+    (moments,) = torch.autograd.grad(Bingham(parameter).log_normaliser().sum(), parameter)
+    q = rotation_to_quaternion(Bingham(parameter.detach()).sample(20_000, seeded(0)))
+    squares = q.unsqueeze(-1) * q.unsqueeze(-2)
+    errors = (squares.mean(0) - moments).abs() / (squares.std(0) / math.sqrt(20_000) + 1e-12)
+    assert float(errors.max()) < 4.5
 
 
 def test_bingham_mode_and_samples() -> None:
@@ -206,6 +298,41 @@ def test_bad_input() -> None:
         MatrixFisher(torch.zeros(3, 3)).rsample()
     with pytest.raises(ShapeError, match="value"):
         MatrixFisher(torch.zeros(3, 3)).log_prob(torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        HaarDistribution(SO(3)),
+        HaarDistribution(Torus(2)),
+        MatrixFisher(torch.eye(3)),
+        Bingham(torch.eye(4)),
+        HeatKernelDistribution(SO(3), SO(3).identity(), 0.5),
+        HeatKernelDistribution(SU(2), SU(2).identity(), 0.5),
+        HeatKernelDistribution(Torus(2), torch.zeros(2), 0.5),
+        NormalDistribution(SE(2), SE(2).identity(), torch.zeros(3), torch.eye(3)),
+        NormalDistribution(Affine(2), Affine(2).identity(), torch.zeros(6), 0.1 * torch.eye(6)),
+        NormalDistribution(Translation(2), torch.zeros(2), torch.zeros(2), torch.eye(2)),
+        MixtureDistribution([HaarDistribution(SO(3)), MatrixFisher(torch.eye(3))], torch.tensor([0.5, 0.5])),
+        ProductDistribution(DirectProduct(SO(3), SO(2)), [HaarDistribution(SO(3)), HaarDistribution(SO(2))]),
+    ],
+    ids=lambda x: f"{type(x).__name__}-{x.group!r}",
+)
+def test_no_density_off_the_group(distribution: Any) -> None:
+    """Values that are no elements have density zero, without NaN in derivatives; elements keep theirs beside them."""
+    group: LieGroup = distribution.group
+    g = distribution.sample(3, seeded(0)).double()
+    off = [torch.full_like(g, math.nan), torch.full_like(g, math.inf)]
+    if not isinstance(group, Torus | Translation):  # all other numbers are coordinates
+        off += [torch.zeros_like(g), -0.3 * g if isinstance(group, SU) else 1.1 * g.flip(-2)]
+    x = torch.cat([g, *off]).requires_grad_()
+    found = distribution.log_prob(x)
+    assert torch.equal(found[:3], distribution.log_prob(g))
+    assert bool(torch.isfinite(found[:3]).all())
+    assert bool((found[3:] == -math.inf).all())
+    if found.requires_grad:
+        (gradient,) = torch.autograd.grad(found[:3].sum(), x)
+        assert bool(torch.isfinite(gradient).all())
 
 
 def test_batches_are_distributions_one_by_one() -> None:
