@@ -44,7 +44,8 @@ def model() -> GroupDiffusion:
     classes = torch.arange(600) % 2
     centre = torch.tensor([[0.3, -0.8], [-1.5, 1.0]])[classes]
     angles = centre + 0.5 * torch.randn(600, 2, generator=seeded(0))
-    own = GroupDiffusion(Torus(2), "flow", condition=nn.Embedding(2, 4), width=16, depth=1)
+    embedding = nn.Embedding(2, 4, _weight=torch.randn(2, 4, generator=seeded(1)))
+    own = GroupDiffusion(Torus(2), "flow", condition=embedding, width=16, depth=1)
     return own.fit(angles, classes, steps=60, batch_size=64, progress=False)
 
 
