@@ -44,7 +44,7 @@ _KINDS = (
     *(Precision, ClusterEnvironment, CheckpointIO, LayerSync),
     *(Dataset, Distribution),
 )
-# other modules of torch hold networks that are made of code, torch.fx among them
+# prefixes of modules with classes that are safe to construct; others, such as torch.fx, make networks of code
 _MODULES_OF_KINDS = (
     *("torch.nn.", "torch.optim.", "torch.distributions.", "torch.utils.data.dataset.", "lightning."),
     *("torchmetrics.classification.", "torchmetrics.regression.", "geoopt."),
@@ -86,7 +86,7 @@ def import_modules(names: Iterable[str]) -> None:
 
 
 def _check_module(name: str) -> None:
-    """See that a module is the project's or the user's, before code of it is run."""
+    """Raise unless a module is the project's or the user's, before code of it runs."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigurationError(f"imports: expected dotted names of modules, got {name!r}")
     package = name.split(".")[0]
@@ -110,7 +110,7 @@ def _check_module(name: str) -> None:
 
 
 def _check(value: Any, name: str, owner: str | None) -> None:
-    """See `check_callables`, of an argument of this name of the class at the path `owner`."""
+    """`check_callables` for the argument ``name`` of the class at the path ``owner``."""
     if isinstance(value, list | tuple | set):
         for part in value:
             _check(part, name, None)
@@ -140,7 +140,7 @@ def _check_callable(path: str) -> None:
 
 
 def _is_allowed(found: object) -> bool:
-    """Whether a configuration may have this called."""
+    """Whether a configuration may call ``found``."""
     if isinstance(found, type):
         is_kind = issubclass(found, _KINDS) and f"{found.__module__}.".startswith(_MODULES_OF_KINDS)
         return is_kind or _is_ours_or_users(found.__module__)

@@ -88,7 +88,7 @@ def save_checkpoint(
         network: the network.
         path: see `trivgeo.networks.write_file`.
         metadata: values that JSON can hold.
-        score: of a learned score, see `trivgeo.inversion.learned.score_files.describe`.
+        score: description of a learned score, see `trivgeo.inversion.learned.score_files.describe`.
 
     Raises:
         CheckpointError: the metadata cannot be written as JSON.
@@ -126,7 +126,7 @@ def load_checkpoint(kind: type[NetworkT], name: str) -> Loaded[NetworkT]:
             network of another class, or its tensors do not fit the architecture of its header.
     """
     file, sha256, listed = checkpoint_file(name)
-    file, _ = file.split("calibration")  # of an inverter that was written with the network
+    file, _ = file.split("calibration")  # left out: the calibration of an inverter that was written with the network
     network, metadata = file.build(kind), file.entry("metadata")
     score = file.entry("score") if "score" in file.header else None
     return Loaded(network, metadata, score, sha256, listed)

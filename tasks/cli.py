@@ -97,7 +97,7 @@ class SavedConfig(SaveConfigCallback):
             ConfigurationError: a symbolic link lies in the folder.
             StorageError: it cannot be written to.
         """
-        folder = trainer.log_dir  # a call of all devices
+        folder = trainer.log_dir  # every device must ask, since Lightning sends the answer to all
         if folder is not None and trainer.is_global_zero and not self.already_saved:
             make_folder(Path(folder))
             path = Path(folder) / self.config_filename
@@ -145,7 +145,7 @@ class TasksCLI(LightningCLI):
             check_checkpoint(config, _CHECKPOINT_ALIASES if subcommand == "fit" else ())
 
     def before_instantiate_classes(self) -> None:
-        """See `check_callables` and `import_modules`; a model that takes something from the data needs some."""
+        """Check and import what the configuration names; raise if the model lacks the data it takes from."""
         check_callables(self.config)
         config = self.config[self.subcommand]
         import_modules(config.imports)
@@ -164,12 +164,12 @@ class TasksCLI(LightningCLI):
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError) as error:
             raise ConfigurationError(f"trainer: {error}") from error
-        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # none of the user's
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # Lightning's own: the user has set none
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer
 
     def before_fit(self) -> None:
-        """See that the model can be trained.
+        """Raise unless the model can be trained.
 
         Raises:
             ConfigurationError: it is one that is tested.
@@ -196,7 +196,7 @@ class TasksCLI(LightningCLI):
         if self.trainer.limit_test_batches == 0:
             raise ConfigurationError("trainer.limit_test_batches: expected at least one batch, got 0")
         if isinstance(self.model, ShardedTest) and not self._writers():
-            # the first of all: a run that finds its folder in use must write nothing, not even its configuration
+            # the writer comes first: a run that finds its folder in use must write nothing, not even its configuration
             self.trainer.callbacks.insert(0, ResultsWriter(self.trainer.default_root_dir))  # type: ignore[attr-defined]
         config = yaml.safe_load(self._parser("test").dump(self.config["test"], skip_none=False))
         if not config["imports"]:
@@ -208,7 +208,7 @@ class TasksCLI(LightningCLI):
             self.config_init["test"]["verbose"] = False
 
     def after_test(self) -> None:
-        """See that something was tested.
+        """Raise unless a batch was tested.
 
         Raises:
             ConfigurationError: the data had no batch.
@@ -225,7 +225,7 @@ def check_checkpoint(config: Namespace, found: Sequence[str] = ()) -> None:
     """Check that `ckpt_path` is a local file of tensors: Lightning takes addresses, too, and may read pickles there.
 
     Args:
-        config: of a subcommand; its `weights_only` becomes true.
+        config: configuration of a subcommand; its `weights_only` becomes true.
         found: names that Lightning finds a file for.
 
     Raises:

@@ -23,7 +23,7 @@ class Command:
         target: ``module:function``, of this package after a dot. The function takes the arguments after the name of
             the command and returns the exit status, or ``None`` for zero.
         description: one line for the usage.
-        example: of its arguments.
+        example: example of its arguments.
         needs: a package that the library alone does not bring.
         extra: the extra of the distribution that brings that package.
         prefix: arguments in front of those of the command line.

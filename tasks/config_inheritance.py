@@ -24,9 +24,9 @@ from trivgeo.errors import ConfigurationError
 CONFIGS = Path(__file__).parent / "configs"
 """The configurations that come with the library."""
 
-_BASE = "base"
-_OPTIONS = ("--config", "-c")
-_MAX_SETTINGS = 100_000  # number of settings of a file
+_BASE_KEY = "base"  # key of the list of files that a configuration builds on
+_CONFIG_OPTIONS = ("--config", "-c")
+_MAX_SETTINGS = 100_000  # settings in one file, aliases written out
 
 
 def find(name: str | Path) -> Path:
@@ -42,7 +42,7 @@ def find(name: str | Path) -> Path:
 def names() -> list[str]:
     """The names of all configurations that come with the library and that a command can be given."""
     files = (path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
-    return sorted(file.as_posix() for file in files if file.name != _BASE and file.parent.name)
+    return sorted(file.as_posix() for file in files if file.name != _BASE_KEY and file.parent.name)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -159,13 +159,13 @@ def resolved(arguments: Sequence[str]) -> list[str]:
         option, equals, value = argument.partition("=")
         if expects_file:
             found.append(_text(argument))
-        elif option in _OPTIONS and equals:
+        elif option in _CONFIG_OPTIONS and equals:
             found.append(f"{option}={_text(value)}")
         elif option.startswith("-") and equals:
             found.append(f"{option}={_importable_value(value)}")
         else:
             found.append(_importable_value(argument))
-        expects_file = argument in _OPTIONS
+        expects_file = argument in _CONFIG_OPTIONS
     return found
 
 
@@ -190,7 +190,7 @@ def _importable_value(value: str) -> str:
 def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, NUL
+    except (OSError, RuntimeError, ValueError) as error:  # symbolic links in a circle, or NUL in the path
         raise ConfigurationError(f"{str(path)!r}: expected the path of a configuration: {error}") from error
 
 
@@ -205,9 +205,9 @@ def _read(path: Path, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]
     document = load(path) or {}
     if not isinstance(document, dict):
         raise ConfigurationError(f"{path}: expected a configuration in YAML, got {type(document).__name__}")
-    files = document.pop(_BASE, [])
+    files = document.pop(_BASE_KEY, [])
     if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
-        raise ConfigurationError(f"{path}: {_BASE}: expected a list of files, got {files!r}")
+        raise ConfigurationError(f"{path}: {_BASE_KEY}: expected a list of files, got {files!r}")
     whole: dict[str, Any] = {}
     for file in files:
         whole = merge(whole, _read(_resolved(path.parent / file), (*above, path), known))

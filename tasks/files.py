@@ -20,11 +20,11 @@ from trivgeo.errors import ConfigurationError, TrivgeoError
 _read: ContextVar[dict[str, str]] = ContextVar("_read", default={})  # noqa: B039  outside of `recording`: the process's
 
 
-_CHECK = "checksum"
+_CHECKSUM = "checksum"  # key of the checksum in a document
 
-_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_MAGIC = b"\x1f\x8b"  # first bytes of a gzip file
 
-_PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
+_PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
 
 
 class StorageError(TrivgeoError):
@@ -62,7 +62,7 @@ def decompressed(content: bytes, limit: int) -> bytes:
     """Content as it was before gzip, if it was compressed.
 
     Args:
-        content: of a file.
+        content: content of a file.
         limit: bytes that it may have; a small file can grow to any size.
 
     Raises:
@@ -119,7 +119,7 @@ def append(path: Path, text: str) -> None:
 def encoded(document: Mapping[str, Any], indent: int | None = None) -> str:
     """A mapping as JSON, with the checksum of the rest in it."""
     check = zlib.crc32(json.dumps(document).encode())
-    return json.dumps({**document, _CHECK: check}, indent=indent)
+    return json.dumps({**document, _CHECKSUM: check}, indent=indent)
 
 
 def decoded(text: str) -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ def decoded(text: str) -> dict[str, Any] | None:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return document if isinstance(document, dict) and _is_intact(document, document.pop(_CHECK, None)) else None
+    return document if isinstance(document, dict) and _is_intact(document, document.pop(_CHECKSUM, None)) else None
 
 
 def _is_intact(document: Mapping[str, Any], check: object) -> bool:
@@ -145,8 +145,10 @@ def read_document(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_bytes().decode(errors="replace"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: expected the results of a test, whole: {error}") from error
-    if isinstance(document, dict) and _CHECK in document and not _is_intact(document, document.pop(_CHECK)):
-        raise ConfigurationError(f"{path}: expected the results of a test, whole, got others than were written")
+    if isinstance(document, dict) and _CHECKSUM in document and not _is_intact(document, document.pop(_CHECKSUM)):
+        raise ConfigurationError(
+            f"{path}: expected the results of a test as they were written, got a file that does not match its checksum"
+        )
     if not isinstance(document, dict) or "device" not in document or not _are_metrics(document.get("metrics")):
         raise ConfigurationError(f"{path}: expected the results of a test")
     rows = document.get("rows", [])
@@ -203,8 +205,8 @@ def check_picture_name(name: str, value: str | None) -> str | None:
     """
     if value is not None and (value != Path(value).name or "\\" in value or "\0" in value or value in ("", ".", "..")):
         raise ConfigurationError(f"{name}: expected the name of a file, without folders, got {value!r}")
-    if value is not None and not value.lower().endswith(_PICTURES):
-        raise ConfigurationError(f"{name}: expected a name that ends in {', '.join(_PICTURES)}, got {value!r}")
+    if value is not None and not value.lower().endswith(_PICTURE_SUFFIXES):
+        raise ConfigurationError(f"{name}: expected a name that ends in {', '.join(_PICTURE_SUFFIXES)}, got {value!r}")
     return value
 
 

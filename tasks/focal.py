@@ -35,12 +35,12 @@ try:
 except ImportError as missing:
     raise ConfigurationError("FoCal: expected BoTorch to be installed (pip install trivgeo[bayes])") from missing
 
-_OBSERVATION_VARIANCE = 1e-6  # for values of variance one
-_LENGTH_SCALE_STARTS = (0.1, 0.3, 1.0)  # sides of the unit cube; the given length scale is one more
-_FIT_ITERATIONS = 20
-_RANDOM_STARTS, _LOCAL_STARTS = 32, 16  # where the expected improvement is asked before its ascent
-_NEAREST_START, _FARTHEST_START = 1e-3, 0.3  # standard deviations about the incumbent, sides of the unit cube
-_NUM_ASCENTS = 2
+_OBSERVATION_VARIANCE = 1e-6  # noise variance of an observation, in units of the variance of the values
+_LENGTH_SCALE_STARTS = (0.1, 0.3, 1.0)  # initial length scales of fits, in sides of the unit cube, beside the given one
+_FIT_ITERATIONS = 20  # iterations of a fit of the length scale
+_RANDOM_STARTS, _LOCAL_STARTS = 32, 16  # points at which the expected improvement is evaluated before its ascent
+_NEAREST_START, _FARTHEST_START = 1e-3, 0.3  # standard deviations of local starts, in sides of the unit cube
+_NUM_ASCENTS = 2  # best starts from which the expected improvement is ascended
 # a window longer than the run: no early stop, which would look at all problems together
 _ASCENT: dict[str, Any] = {
     "optimizer_options": {"lr": 0.03},
@@ -58,7 +58,7 @@ class FoCal(Inverter):
         energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
         initial: number of random points.
         evaluations: number of points that come after, see `BayesianOptimization`.
-        length_scale: of the squared exponential kernel, in units of the group's basis.
+        length_scale: length scale of the squared exponential kernel, in units of the group's basis.
         box: c of the box, in units of the group's basis, one number or one for each direction.
         num_hypotheses: number K of points kept, see `BayesianOptimization`.
         fit: fit the length scale to every datum before every point.
@@ -93,7 +93,7 @@ class BayesianOptimization(Stage):
     Args:
         initial: number of random points.
         evaluations: number of points that come after, one by one.
-        length_scale: of the squared exponential kernel, in units of the group's basis for a box of one; where its fit
+        length_scale: scale of the kernel, in units of the group's basis for a box of one; where its fit
             starts.
         box: c, in units of the group's basis, one number or one for each basis direction.
         num_hypotheses: number K of points kept, in order of their energies.
@@ -188,7 +188,7 @@ def propose(
     Args:
         x: points in the unit cube.
         y: finite values.
-        length_scale: of the kernel, a start of the fit.
+        length_scale: length scale of the kernel, a start of the fit.
         fit: fit the length scales; otherwise they are as given.
         generator: the source of random points.
 

@@ -21,7 +21,6 @@ class NoiseNetwork(trivgeo.inversion.learned.NoiseNetwork):
     """A `trivgeo.inversion.learned.NoiseNetwork` that takes its data out of the batches of a data set."""
 
     def data(self, batch: Any) -> Any:
-        """The data in a batch of training."""
         return batch
 
 
@@ -72,7 +71,6 @@ class ScoreTraining(NamedExport, training.ScoreTraining):
         super().__init__(score, learning_rate, weight_decay, warmup, seed, export)
 
     def data(self, batch: Any) -> Any:
-        """The data in a batch of training, by `NoiseNetwork.data` of the network."""
         return self.network.data(batch)
 
 
@@ -105,7 +103,6 @@ class DistillationTraining(NamedExport, training.DistillationTraining):
         super().__init__(load_score(teacher, action), ratio, learning_rate, weight_decay, warmup, seed, export)
 
     def data(self, batch: Any) -> Any:
-        """The data in a batch of training, by `NoiseNetwork.data` of the network."""
         return self.network.data(batch)
 
 

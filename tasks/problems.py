@@ -14,8 +14,8 @@ class Request(NamedTuple):
     """A batch without data, for tests that draw all that they need.
 
     Attributes:
-        seed: of the draws.
-        number: of the batch among those of its seed.
+        seed: seed of the draws.
+        number: number of the batch among those of its seed.
         size: how many are to be drawn.
     """
 
@@ -28,7 +28,7 @@ class Problems(pl.LightningDataModule, ABC):
     """Batches of a test, all of one seed, then all of the next; each says its `seed` and its `number` in that seed.
 
     Args:
-        seeds: of the test; every method that draws random numbers at a batch draws them by its seed and number.
+        seeds: seeds of the test; every method that draws random numbers at a batch draws them by its seed and number.
 
     Raises:
         ConfigurationError: no seeds, or a seed twice.
@@ -40,7 +40,7 @@ class Problems(pl.LightningDataModule, ABC):
 
     @property
     def batches(self) -> int:
-        """Batches of a seed."""
+        """Number of batches of a seed."""
         return 1
 
     @abstractmethod

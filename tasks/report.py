@@ -17,10 +17,10 @@ from trivgeo.errors import ConfigurationError
 from .config_inheritance import load
 from .files import make_folder, read_document, write_whole
 
-_HERE = Path(__file__).parent
-TABLES = _HERE / "configs" / "tables.yaml"
+_TASKS_FOLDER = Path(__file__).parent
+TABLES = _TASKS_FOLDER / "configs" / "tables.yaml"
 """The published tables, and which run fills which cell."""
-KEPT = _HERE / "kept"
+KEPT = _TASKS_FOLDER / "kept"
 """Summaries of runs that are kept, and travel with the package."""
 
 
@@ -31,7 +31,7 @@ class Cell:
     Attributes:
         run: name of the run, `set/config`; empty where there is none to make.
         published: the text of the cell in the publication.
-        metrics: in place of those of the table.
+        metrics: metrics in place of those of the table.
     """
 
     run: str = ""
@@ -39,7 +39,7 @@ class Cell:
     metrics: Mapping[str, float] | None = None
 
 
-_COUNTS = ("energy_evaluations", "gradient_evaluations", "network_evaluations", "gradient_evaluations_per_sample")
+_COSTS = ("energy_evaluations", "gradient_evaluations", "network_evaluations", "gradient_evaluations_per_sample")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Result:
         summary: mean, standard deviation and worst value of every metric.
         cases: rows, of all seeds.
         seconds: a case.
-        evaluations: of the energy, with and without gradient, and of networks that stand for it, for a case or a
+        evaluations: evaluations of energy, gradient, and networks that stand for the energy, for a case or a
             sample; none if the test does not count them.
         device: where it ran.
         origin: the file.
@@ -109,7 +109,7 @@ def find_result(run: str, roots: Sequence[Path]) -> Result | None:
     """The result of a run in the first folder that has one."""
     for root in roots:
         for path in (root / run / "results.json", root / f"{run}.json"):
-            if os.path.exists(path):  # also asked of names that no file can have
+            if os.path.exists(path):  # false, where `Path.exists` raises, for names that no file can have
                 return read_result(path)
     return None
 
@@ -143,7 +143,7 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
 
 def _place(path: Path) -> str:
     """The path in the repository; the name of a file that is elsewhere."""
-    root = _HERE.parent
+    root = _TASKS_FOLDER.parent
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
 
 
@@ -174,7 +174,7 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def _evaluations(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    counted = [name for name in _COUNTS if any(name in row for row in rows)]
+    counted = [name for name in _COSTS if any(name in row for row in rows)]
     return sum(_mean(rows, name) for name in counted) if counted else None
 
 

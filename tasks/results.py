@@ -41,7 +41,7 @@ class ShardedTest(pl.LightningModule):
     (`trainer.use_distributed_sampler: false`), for that pads the last batch with cases of the first.
 
     Attributes:
-        writer: of the results; `ResultsWriter.setup` sets it, ``None`` for a test without one.
+        writer: writer of the results; `ResultsWriter.setup` sets it, ``None`` for a test without one.
         gains: beginnings of the names of metrics that are better when they are larger. Their worst value is the
             smallest. The worst value of every other metric is the largest.
     """
@@ -134,7 +134,7 @@ class ResultsWriter(Callback):
         return (seed, batch) in self._batches
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Take the folder, before any long work, and become the writer of the test.
+        """Lock the folder of the results before any long work, and become the writer of the test.
 
         Raises:
             ConfigurationError: several devices, and the test is no `ShardedTest`; or another run writes to the folder.
@@ -224,11 +224,11 @@ class ResultsWriter(Callback):
         sys.stdout.write(f"\n{format_summary(summary)}\n{partial}{written}\n")
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Let the folder and the test go."""
+        """Release the folder and the test."""
         self._release(pl_module)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Let the folder and the test go: the trainer calls no `teardown` then."""
+        """Release the folder and the test: the trainer calls no `teardown` then."""
         self._release(pl_module)
 
     def _release(self, pl_module: pl.LightningModule) -> None:

@@ -22,7 +22,7 @@ from trivgeo.training import versions
 
 from .files import checksum, files_read
 
-_SILENT = {"figure", "progress"}
+_PRESENTATION_SETTINGS = {"figure", "progress"}  # settings that change no number of a result
 
 
 def identity(config: Mapping[str, Any]) -> str:
@@ -34,7 +34,7 @@ def identity(config: Mapping[str, Any]) -> str:
     installed; nothing else, so that neither the folder nor the kind of output matters.
 
     Args:
-        config: of the test, as the command line has it.
+        config: configuration of the test, as the command line has it.
     """
     trainer = config.get("trainer") or {}
     parts = {
@@ -72,7 +72,7 @@ def _imported(file: Path) -> list[str]:
     """Modules that a file imports, but for those of its own package."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except SyntaxError:  # it was not imported
+    except SyntaxError:  # a file that Python cannot read was not imported
         return []
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     parents = (node for node in nodes if isinstance(node, ast.ImportFrom) and not node.level)
@@ -89,7 +89,7 @@ def _numeric(settings: Any, ours: bool = True) -> Any:
     if isinstance(settings, Mapping):
         path = settings.get("class_path")
         ours = is_ours(path) if isinstance(path, str) else ours
-        kept = {name: value for name, value in settings.items() if not (ours and name in _SILENT)}
+        kept = {name: value for name, value in settings.items() if not (ours and name in _PRESENTATION_SETTINGS)}
         return {name: _numeric(value, ours) for name, value in kept.items()}
     return [_numeric(value, ours) for value in settings] if isinstance(settings, list) else settings
 
@@ -141,7 +141,7 @@ def _named(config: Mapping[str, Any]) -> list[str]:
     named = [str(name) for part in ("model", "data") for _, name in _strings(_numeric(config.get(part)))]
     for path in files_read():
         if path.endswith(".safetensors"):
-            # it is gone, or none
+            # the file may be gone, or not a network
             with suppress(OSError, SafetensorError), safe_open(path, framework="pt") as file:
                 named += re.findall(r"[\w.]+", str(file.metadata()))
     return [name for name in named if "." in name] + list(config.get("imports") or ())

@@ -15,7 +15,7 @@ def summarise(rows: Sequence[Row], gains: Sequence[str] = ()) -> dict[str, dict[
     Metrics are the entries under `metrics` of a row. A metric that some rows lack is that of the rows that have it.
 
     Args:
-        rows: of all seeds.
+        rows: rows of all seeds.
         gains: beginnings of the names of metrics whose worst value is the smallest; the largest of all others.
     """
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
@@ -35,7 +35,7 @@ def spread(name: str, of_seeds: Sequence[float], gains: Sequence[str] = ()) -> d
     """Mean and standard deviation over seeds of a metric, and the worst.
 
     Args:
-        name: of the metric.
+        name: name of the metric.
         of_seeds: its value for each seed.
         gains: as for `summarise`.
     """

@@ -30,7 +30,7 @@ class Line:
     Attributes:
         label: name of the line in print.
         settings: dotted names of settings and their values.
-        series: of a line: dotted names of settings and their values in each column.
+        series: values along a line: dotted names of settings and their values in each column.
     """
 
     label: str
@@ -47,12 +47,12 @@ class Sweep:
         base: configuration files that all cells share.
         settings: dotted names of settings that all cells share, over those of the files.
         metric: the entry of `metrics` in `results.json` that fills the cells.
-        factor: of the printed numbers over the metric.
+        factor: ratio of the printed numbers over the metric.
         directory: each cell writes its results to a folder in it.
         rows: the lines.
         columns: the columns.
         published: the published figure of every cell, or nothing.
-        scale: of the metric in the picture, "linear" or "log".
+        scale: scale of the metric in the picture, "linear" or "log".
         quantity: what the metric measures, if its name does not say so; before its name in the picture.
         marks: labels and folders of other runs of the same test, which the picture shows, too.
         quoted: labels of published figures, and the number of evaluations and the figure, which the picture shows, too.
@@ -133,8 +133,8 @@ class Sweep:
         """The settings of a cell as a tree: those of the column win over those of the row, and its series over both.
 
         Args:
-            row: of the cell.
-            place: of its column.
+            row: row of the cell.
+            place: number of its column.
 
         Raises:
             ConfigurationError: a setting lies inside one that has no settings.
@@ -305,7 +305,7 @@ def _nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for layer in layers:
         for name, value in layer.items():
-            settings.pop(name, None)  # the place in the order is that of the last
+            settings.pop(name, None)  # a setting that is given twice comes where it is given last
             settings[name] = copy.deepcopy(value)
     order = list(settings)
     tree: dict[str, Any] = {}

@@ -19,7 +19,7 @@ _DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps")  # types of devices whose autocast
 
 
 def full_precision(f: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that calls no network with ``torch.autocast`` off, on every device, while it runs.
+    """Return ``f``, which calls no network, with ``torch.autocast`` off on every device while it runs.
 
     Under autocast products of matrices in float32 would be returned in bfloat16.
     """

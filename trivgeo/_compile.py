@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 _CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch reads it at every compilation, and sets it at the first
 _SPARE_FOLDER = "trivgeo_spare"  # below the cache of torch
-_PROCESS_ID = os.getpid()  # of the process that imported this; in a forked child it differs from `os.getpid`
+_PROCESS_ID = os.getpid()  # the process that imported this module; a forked child has another number
 _COMPILER_LOCK = threading.RLock()  # torch traces one function at a time
 _CODE_NUMBERS = itertools.count()
 

@@ -39,7 +39,7 @@ def described(thing: Any, values: Mapping[str, Any] | None = None) -> str:
     Default: its public attributes, or the entries of a named tuple.
     """
     if values is None:
-        names = getattr(type(thing), "_fields", None)  # of a named tuple
+        names = getattr(type(thing), "_fields", None)  # `None` unless it is a named tuple
         values = vars(thing) if names is None else dict(zip(names, thing, strict=True))
     shown = (f"{name}={text_of(value)}" for name, value in values.items() if not name.startswith("_"))
     return f"{type(thing).__name__}({', '.join(shown)})"

@@ -183,7 +183,7 @@ def check_arguments(name: str, function: Callable[..., Any], *arguments: str, ke
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         signature = inspect.signature(called)
-    except (TypeError, ValueError):  # of built-in functions
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return
     try:
         signature.bind(*arguments, **dict.fromkeys(keywords))
@@ -325,7 +325,7 @@ def check_device(device: torch.device | str | None) -> None:
     if device is not None and not isinstance(device, torch.device):
         try:
             torch.empty(0, device=device)
-        except (TypeError, ValueError, RuntimeError, AssertionError) as error:  # by the kind of fault
+        except (TypeError, ValueError, RuntimeError, AssertionError) as error:  # which one depends on the fault
             raise ConfigurationError(f"device: expected a device of this machine, got {device!r}: {error}") from error
 
 

@@ -29,7 +29,7 @@ __all__ = [
     "require_sympy",
 ]
 
-_USUAL_VARIABLES = ("x", "y", "z", "t")  # variables of an unknown whose derivatives are all misspelt
+_USUAL_VARIABLES = ("x", "y", "z", "t")  # variables of derivatives that are sought in misspelt names
 # names of operators and functions that the grammar does not have
 _DERIVATIVE_OPERATORS = {"D", "Dx", "Dy", "Dz", "Dt", "Derivative", "Diff", "derivative", "grad", "div", "curl", "rot"}
 _DERIVATIVE_OPERATORS |= {"lap", "Lap", "laplace", "Laplace", "laplacian", "Laplacian", "Delta"}

@@ -22,7 +22,7 @@ from .training import WithParameters, relative_error, train
 
 MOVES: dict[Moves, str] = {"never": "network alone", "once": "trained on fields moved once", "always": "augmented"}
 """What was moved in training, and the metric of the network by itself."""
-_LEARNED_BATCH = 96
+_LEARNED_BATCH_SIZE = 96  # fields of a training step of the learned inverter
 
 
 class FieldComparison(ShardedTest):
@@ -36,11 +36,11 @@ class FieldComparison(ShardedTest):
     Args:
         problem: the equation, its symmetries and its fields.
         network: makes an untrained one, from values and one parameter, `[b, c + 1, *n]`, to values.
-        inverter: of the column `inverter`, from the action and the energy of the training set.
+        inverter: inverter of the column `inverter`, made from the action and the energy of the training set.
         finish: a stage after that, and after learned inversion; `null` for none.
         fields: solutions that are simulated for training.
-        steps: of each training of the network, of `batch_size` fields.
-        learned_steps: of the training of learned inversion.
+        steps: number of steps of each training of the network, of `batch_size` fields.
+        learned_steps: number of steps of the training of learned inversion.
         batch_size: see `FieldData`.
         learning_rate: see `tasks.fields.training.OperatorTraining`.
 
@@ -119,12 +119,12 @@ class FieldComparison(ShardedTest):
         return train(WithParameters(self.network()), data, self.steps, self.learning_rate, self.device)
 
     def _inverters(self, seed: int) -> dict[str, Inverter]:
-        """By metric; learned inversion is last."""
+        """Inverters by the name of their metric; learned inversion is last."""
         problem = self.problem
         clean = on_device(problem.solutions(self.fields, seed, [0.0]), self.device)
         energy = problem.energy(clean)
         learned = LearnedInverter(problem.action, energy, seed=seed).fit(
-            clean, problem.draw, steps=self.learned_steps, batch_size=_LEARNED_BATCH, seconds=None, progress=False
+            clean, problem.draw, steps=self.learned_steps, batch_size=_LEARNED_BATCH_SIZE, seconds=None, progress=False
         )
         searched = self.inverter(problem.action, energy)
         return {

@@ -29,7 +29,7 @@ class FieldData(LightningDataModule):
         fields: number of simulated solutions.
         moved: not at all, `once`, or `always` anew: augmented.
         batch_size: pairs in a batch, at most `fields`.
-        seed: of the solutions and of what is drawn.
+        seed: seed of the solutions and of what is drawn.
 
     Raises:
         ConfigurationError: a count below one, or another way to move.

@@ -15,8 +15,8 @@ class LibraryFNO(nn.Module):
 
     Args:
         modes: lowest modes kept along each axis.
-        in_channels: of the input.
-        out_channels: of the output.
+        in_channels: number of channels of the input.
+        out_channels: number of channels of the output.
         width: channels inside.
         layers: number of layers.
 
@@ -61,7 +61,7 @@ class LibraryFNO(nn.Module):
 
 
 def check_points(u: Tensor, modes: Sequence[int]) -> None:
-    """See that fields have as many axes as there are modes, and points for them: two for each mode.
+    """Raise unless fields have an axis for each number of modes, and two points for each mode.
 
     Args:
         u: fields ``[b, c, *n]``.
@@ -94,7 +94,7 @@ class SpectralConvolution(nn.Module):
         self.weight = nn.Parameter(torch.randn(*shape, width, width, 2) / width)
 
     def forward(self, u: Tensor) -> Tensor:
-        """Channels ``[b, c, *n]`` to as many.
+        """Convolve fields ``[b, c, *n]``; the number of channels stays.
 
         Raises:
             ShapeError: see `check_points`.

@@ -40,14 +40,14 @@ class FieldProblem:
     """The solution of a periodic equation after a time, from random fields, and the symmetries of it.
 
     Args:
-        equation: for the solver.
-        action: of its symmetries, scaled so that unit steps are as large as the transformations of the test set.
+        equation: equation for the solver.
+        action: action of its symmetries, scaled so that unit steps are as large as the transformations of the test set.
         initial: distribution of initial fields.
         box: the range of each x.
         horizon: the time after which the solution is wanted.
-        points: of the grid, along each axis.
-        energy: of initial fields, from those of the training set.
-        max_step: of the solver.
+        points: number of points of the grid along each axis.
+        energy: energy of initial fields, made from those of the training set.
+        max_step: longest step of the solver.
 
     Raises:
         ConfigurationError: a number is not positive.
@@ -88,7 +88,7 @@ class FieldProblem:
         return self.action.group.random(count, generator=generator, dtype=torch.float64)
 
     def mover(self, seed: int) -> torch.Generator:
-        """What draws the transformations of the solutions of a seed: not the numbers that these are made of."""
+        """Generator of the transformations of a seed, whose numbers are not those that made the solutions."""
         return generator_of(seed, 1)
 
     def pairs(self, block: Field, elements: Tensor) -> Pairs:
@@ -160,7 +160,7 @@ class Eddies:
     axes, spread = (1.0, 0.7), (0.5, 0.3)
 
     def sample(self, count: int, generator: torch.Generator, /) -> Callable[[Tensor, Tensor], Tensor]:
-        """Amplitudes and centres are normal."""
+        """Draw bells with normal amplitudes and centres."""
         spread = torch.tensor(self.spread, dtype=torch.float64)
         centres = spread * torch.randn(count, self.count, 2, generator=generator, dtype=torch.float64)
         amplitudes = torch.randn(count, self.count, 1, generator=generator, dtype=torch.float64)

@@ -41,8 +41,8 @@ class OperatorTraining(LightningModule):
     """Relative errors, Adam, one cycle of the learning rate.
 
     Args:
-        network: from values and parameters to values.
-        steps: of the optimiser.
+        network: network from values and parameters to values.
+        steps: number of steps of the optimiser.
         learning_rate: the largest.
     """
 

@@ -17,10 +17,10 @@ class RandomBatches(Sampler[list[int]]):
     """Indices drawn with replacement, the same ones for the same seed and epoch.
 
     Args:
-        number: of the rows to draw from.
-        size: of a batch.
-        batches: of an epoch.
-        seed: of the draws.
+        number: number of rows to draw from.
+        size: number of rows of a batch.
+        batches: number of batches of an epoch.
+        seed: seed of the draws.
     """
 
     def __init__(self, number: int, size: int, batches: int, seed: int) -> None:
@@ -44,10 +44,10 @@ class DigitFrames(Problems):
     """The bundled frames.
 
     Args:
-        batch_size: of training.
+        batch_size: number of rows of a training batch.
         steps_per_epoch: batches of an epoch.
-        seeds: of the test, one set of samples each.
-        seed: of the batches.
+        seeds: seeds of the test, one set of samples each.
+        seed: seed of the batches.
 
     Raises:
         ConfigurationError: counts below one, no seeds, or repeated ones.
@@ -69,5 +69,4 @@ class DigitFrames(Problems):
         return DataLoader(rows, batch_sampler=batches)  # type: ignore[arg-type]
 
     def batch(self, seed: int, number: int) -> Request:
-        """One set of samples."""
         return Request(seed, number)

@@ -32,9 +32,9 @@ from .group import COORDINATES
 from .network import FrameScore
 from .statistics import energy_distance, kolmogorov_smirnov, mean_embedding_distance
 
-_FIRST_TIME = 0.003  # training draws no time below it
-_NOISE_STEPS = 6  # exponentials of one noise sample
-_IMPLICIT_TIMES = (0.1, 0.3, 0.6)
+_MIN_TIME = 0.003  # smallest time that training draws, of [0, 1]
+_NUM_NOISE_FACTORS = 6  # exponentials whose product is one noise sample
+_IMPLICIT_TIMES = (0.1, 0.3, 0.6)  # times at which implicit and denoising loss are compared
 
 
 class FrameDiffusion(ShardedTest):
@@ -48,14 +48,14 @@ class FrameDiffusion(ShardedTest):
         scale: the basis: about the spread of the data in each direction.
         schedule: the noise, see `FrameScore`.
         checkpoint: trained weights for a test, a name of the manifest or a path.
-        width: of the network.
-        depth: of the network.
-        learning_rate: at the start; a cosine takes it to zero.
+        width: width of the network.
+        depth: number of hidden layers of the network.
+        learning_rate: rate at the start; a cosine takes it to zero.
         levels: times of one step, one in each part of [0, 1].
         reuse: steps served by one set of noise.
-        decay: of the average of the weights.
-        steps: of the reverse diffusion.
-        seed: of the initial weights and the noise.
+        decay: decay of the average of the weights.
+        steps: number of steps of the reverse diffusion.
+        seed: seed of the initial weights and the noise.
         export: see `tasks.training.NetworkTraining`.
         figure: see `tasks.images.inversion.ImageInversion`.
     """
@@ -107,7 +107,7 @@ class FrameDiffusion(ShardedTest):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     def on_fit_start(self) -> None:
-        """Mean and covariance of the training frames, after a look at the place of the export.
+        """Check the path of the export, and fit mean and covariance of the training frames.
 
         Raises:
             ConfigurationError: see `check_export`.
@@ -146,9 +146,9 @@ class FrameDiffusion(ShardedTest):
         shifts = torch.rand(self.levels, generator=generator).tolist()
         self._noise = []
         for level, (part, shift) in enumerate(zip(parts, shifts, strict=True)):
-            t = max(_FIRST_TIME, (level + shift) / self.levels)
+            t = max(_MIN_TIME, (level + shift) / self.levels)
             variance = torch.full((len(part),), self.schedule.variance(0.0, t), dtype=part.dtype)
-            w, target, _ = noise_with_target(self.group, variance, steps=_NOISE_STEPS, generator=generator)
+            w, target, _ = noise_with_target(self.group, variance, steps=_NUM_NOISE_FACTORS, generator=generator)
             self._noise.append((t, w.to(part.device), target.to(part.device)))
 
     # Test ----------------------------------------------------------------------------------------------------
@@ -215,20 +215,20 @@ class FrameDiffusion(ShardedTest):
         return solve(process, start, grid, stepper=stepper, generator=generator).final
 
     def _loss_agreement(self, clean: Tensor, generator: torch.Generator) -> float:
-        """Both losses equal |s|^2 plus a term of mean -2 E[s . grad log p_t]: by how many standard errors they differ.
+        """Largest difference of implicit and denoising loss, whose expectations agree, in standard errors.
 
         The largest of three times. The difference is taken in ten parts of the same noised frames.
         """
         worst = 0.0
         for t in _IMPLICIT_TIMES:
             variance = clean.new_full((len(clean),), self.schedule.variance(0.0, t))
-            w, target, _ = noise_with_target(self.group, variance, steps=_NOISE_STEPS, generator=generator)
+            w, target, _ = noise_with_target(self.group, variance, steps=_NUM_NOISE_FACTORS, generator=generator)
             g = self.group.compose(clean, w)
             differences = []
             with torch.no_grad():
                 for part, goal in zip(g.chunk(10), target.chunk(10), strict=True):
                     score, divergence = ExactDivergence()(self.group, functools.partial(self.average, t=t), part)
-                    # of the implicit loss |s|^2 + 2 div s and the denoising loss |s|^2 - 2 s . T
+                    # the implicit loss |s|^2 + 2 div s minus the denoising loss |s|^2 - 2 s . T
                     differences.append(2.0 * (divergence + (score * goal).sum(-1)).mean())
             d = torch.stack(differences)
             worst = max(worst, abs(float(d.mean())) / (float(d.std()) / math.sqrt(len(d))))

@@ -23,16 +23,16 @@ from .group import frame_group, from_affine
 BUNDLED = Path(__file__).with_name("digit_frames.safetensors")
 """8,000 frames of training digits and 4,000 of test digits of MNIST (Y. LeCun, C. Cortes; CC BY-SA 3.0)."""
 
-_SIZES = {"train": 8000, "test": 4000}
-_SEED = 0
+_NUM_IMAGES = {"train": 8000, "test": 4000}
+_SELECTION_SEED = 0  # seed that chooses the images
 
 
 class FrameSplit(NamedTuple):
     """Elements of `frame_group`.
 
     Attributes:
-        train: of training digits, `[n, 5]`.
-        test: of test digits, `[m, 5]`.
+        train: frames of training digits, `[n, 5]`.
+        test: frames of test digits, `[m, 5]`.
     """
 
     train: Tensor
@@ -101,10 +101,10 @@ def extract(root: str | None, path: Path) -> None:
     """Write the frames of random training and test digits."""
     source = MNIST(root)
     source.prepare()
-    generator = torch.Generator().manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(_SELECTION_SEED)
     tensors = {}
     for name, digits in (("train", source.train()), ("test", source.test())):
-        chosen = torch.randperm(len(digits.images), generator=generator)[: _SIZES[name]]
+        chosen = torch.randperm(len(digits.images), generator=generator)[: _NUM_IMAGES[name]]
         tensors[name] = relative_frames(digits.images[chosen].squeeze(1)).float().contiguous()
     about = (
         "relative frames of the halves of MNIST digits (Y. LeCun and C. Cortes, CC BY-SA 3.0); tasks/frames/digits.py"

@@ -44,7 +44,7 @@ class FrameScore(Network):
     Args:
         scale: see `FrameDiffusion`.
         schedule: smallest and largest noise of a `GeometricSchedule`, in units of ``scale``.
-        width: of the hidden layers.
+        width: width of the hidden layers.
         depth: number of hidden layers.
     """
 
@@ -62,7 +62,6 @@ class FrameScore(Network):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """See `Network`."""
         return dict(self._architecture)
 
     def forward(self, g: Tensor, t: float) -> Tensor:

@@ -34,11 +34,11 @@ from .proteins import (
     windows,
 )
 
-_FRAGMENT = 7  # frames
-_TOLERANCE = 0.3  # angstroms, of a bond
-_CLASH = 3.6  # angstroms between CA of residues that are three or more apart
-_APART = 3  # residues
-_FRAME = SE(3)
+_FRAGMENT = 7  # frames of a fragment
+_BOND_TOLERANCE = 0.3  # error of the length of a valid bond, in angstroms
+_CLASH_DISTANCE = 3.6  # distance of two CA atoms below which they clash, in angstroms
+_CLASH_SEPARATION = 3  # residues along the chain, from which on two atoms can clash
+_FRAME_GROUP = SE(3)
 
 
 class BackboneTest(ShardedTest):
@@ -51,18 +51,18 @@ class BackboneTest(ShardedTest):
     distributions of independent frames has a likelihood.
 
     Args:
-        source: of the chains.
+        source: source of the chains.
         kind: "diffusion" or "flow", see `GroupDiffusion`.
         shortest: frames of a chain.
         longest: frames of a chain.
         repeats: training chains of random length that begin at a residue.
         steps: see `GroupDiffusion.fit`, also for `seconds`, `batch_size` and `learning_rate`.
-        samples: of each length in the test, at most.
+        samples: largest number of samples of each length in the test.
         evaluations: see `PoseTest`, also for `file`.
         likelihoods: held-out chains whose density is estimated; 0 for none.
         tolerance: see `GroupDiffusion.log_prob`.
-        width: of the `ChainNetwork`.
-        components: of the mixture of normal distributions.
+        width: width of the `ChainNetwork`.
+        components: number of components of the mixture of normal distributions.
         figure: see `tasks.images.inversion.ImageInversion`; torsion angles of the middle residues of chains of each
             length.
 
@@ -108,7 +108,7 @@ class BackboneTest(ShardedTest):
         self.group = SE(3) ** (longest - 1)
 
     def test_step(self, batch: Request, index: int) -> None:
-        """One split and one training."""
+        """Train and test one model on one split of the chains."""
         if not self.is_due(batch, index):
             return
         train, test = self.source.split(batch.seed)
@@ -162,7 +162,7 @@ class BackboneTest(ShardedTest):
         return runs
 
     def _chains(self, segments: list[Segment], repeats: int, generator: torch.Generator) -> list[Tensor]:
-        """Runs of frames of random length, so many from each residue that is far enough from the end."""
+        """Draw ``repeats`` runs of frames of random length from each residue that is far enough from the end."""
         found = []
         for segment in segments:
             frames = frames_of(segment.atoms)
@@ -172,7 +172,7 @@ class BackboneTest(ShardedTest):
         return found
 
     def _fitted(self, chains: list[Tensor], residue: Tensor, seed: int) -> GroupDiffusion:
-        """A model of the relative frames of chains, whose residues have a shape, see `ChainNetwork`."""
+        """Fit a model of relative frames of chains whose residues have the shape ``residue``, see `ChainNetwork`."""
         with seeded_training(seed):
             network = ChainNetwork(residue, self.width)
             model = GroupDiffusion(self.group, self.kind, seed, network=network).to(self.device)
@@ -180,26 +180,26 @@ class BackboneTest(ShardedTest):
             return model.fit((elements, None, mask), **self.training_settings)
 
     def _drawn(self, model: GroupDiffusion, number: int, length: int, generator: torch.Generator) -> Tensor:
-        """Chains of a model, `[number, length, 3, 4]`."""
+        """Draw chains from a model, `[number, length, 3, 4]`."""
         mask = torch.arange(self.longest - 1) < length - 1
         steps = steps_of(model, self.evaluations)
         found = model.sample(number, mask=mask, generator=generator, steps=steps).cpu().double()
         return chain_of(found.unflatten(-1, (-1, 3, 4))[:, : length - 1])
 
     def _measures(self, frames: Tensor, held: Tensor, residue: Tensor) -> dict[str, float]:
-        """How chains of residues of a shape compare with as many that are held out."""
+        """Metrics of generated chains against as many held-out ones; ``residue`` is the shape of one."""
         length = held.shape[1]
         lost = ~torch.isfinite(frames.flatten(1)).all(-1)
         frames = frames[~lost]
         atoms, true = (atoms_of(x, residue) for x in (frames, held))
         bonds = (atoms[:, 1:, 0] - atoms[:, :-1, 2]).norm(dim=-1)
-        valid = (bonds - BOND).abs() < _TOLERANCE
+        valid = (bonds - BOND).abs() < _BOND_TOLERANCE
         centres = atoms[:, :, 1]
-        far = torch.ones(length, length).triu(_APART).bool()
+        far = torch.ones(length, length).triu(_CLASH_SEPARATION).bool()
         metrics = {
             "valid chains": float(valid.all(-1).double().sum()) / len(lost),
             "valid bonds": float(valid.double().mean()),
-            "clashes": float((torch.cdist(centres, centres)[:, far] < _CLASH).any(-1).double().mean()),
+            "clashes": float((torch.cdist(centres, centres)[:, far] < _CLASH_DISTANCE).any(-1).double().mean()),
             "end to end": kolmogorov_smirnov(_ends(atoms), _ends(true)),
             "Ramachandran": energy_distance(_waves(torsions(atoms)), _waves(torsions(true))),
             "lost samples": float(lost.sum()),
@@ -215,8 +215,8 @@ class BackboneTest(ShardedTest):
         elements, mask = pad_particles(self.group, relative)
         start = time.perf_counter()
         logs = model.log_prob(elements, mask=mask, tolerance=self.tolerance, divergence=HutchinsonDivergence())
-        mixture = fit_base_distribution(_FRAME, single, num_components=self.components)
-        independent = mixture.log_prob(torch.cat(relative)) - sum_over_compact(_FRAME, log_torus_volume)
+        mixture = fit_base_distribution(_FRAME_GROUP, single, num_components=self.components)
+        independent = mixture.log_prob(torch.cat(relative)) - sum_over_compact(_FRAME_GROUP, log_torus_volume)
         number = int(mask.sum())
         return {
             "NLL a residue, samples": -float(logs.double().sum()) / number,
@@ -227,7 +227,7 @@ class BackboneTest(ShardedTest):
 
 
 def _chosen(chains: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """So many of the chains, at random."""
+    """Draw ``number`` of the chains."""
     return chains[torch.randperm(len(chains), generator=generator)[:number]]
 
 

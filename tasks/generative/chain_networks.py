@@ -8,19 +8,19 @@ from torch import Tensor, nn
 from trivgeo.checks import check_count
 
 _NUM_LEVEL_WAVES = 16
-_MIN_LEVEL = 0.02  # below which the predicted displacement is no longer divided by less
-_LENGTH = 2.0  # angstroms, the unit of distances between atoms
-_FREQUENCIES = (1.0, 2.0, 4.0, 8.0)
-_DILATIONS = (1, 2, 4, 1)
-_FRAME = 12  # entries of an element of SE(3)
+_LEVEL_OFFSET = 0.02  # added to the level that divides predicted displacements, so that velocities stay finite
+_LENGTH_UNIT = 2.0  # unit of distances between atoms, in angstroms
+_LENGTH_FREQUENCIES = (1.0, 2.0, 4.0, 8.0)
+_BLOCK_DILATIONS = (1, 2, 4, 1)
+_FRAME_ENTRIES = 12  # entries of an element of SE(3)
 
 
 class ConvolutionBlock(nn.Module):
     """A residual block of a convolution along the chain and a layer for each frame, with an embedding of the level.
 
     Args:
-        width: of its input and output.
-        dilation: of the convolution.
+        width: width of its input and output.
+        dilation: dilation of the convolution.
     """
 
     def __init__(self, width: int, dilation: int) -> None:
@@ -36,7 +36,7 @@ class ConvolutionBlock(nn.Module):
 
         Args:
             hidden: its input `[b, n, width]`.
-            embedded: of the level, `[b, 1, width]`.
+            embedded: embedding of the level, `[b, 1, width]`.
             present: one for frames that are present, zero for others, `[b, n, 1]`.
         """
         mixed = self.mixing((self.norm(hidden) * present).mT).mT
@@ -52,7 +52,7 @@ class ChainNetwork(nn.Module):
 
     Args:
         residue: N, CA and C of a residue in its frame, `[3, 3]`.
-        width: of the layers.
+        width: width of the layers.
     """
 
     def __init__(self, residue: Tensor, width: int = 128) -> None:
@@ -61,12 +61,12 @@ class ChainNetwork(nn.Module):
         self.register_buffer("atoms", residue.float())
         self.atoms: Tensor
         pairs = len(residue) ** 2
-        size = _FRAME + 3 * pairs + (1 + 2 * len(_FREQUENCIES)) * pairs + 1
+        size = _FRAME_ENTRIES + 3 * pairs + (1 + 2 * len(_LENGTH_FREQUENCIES)) * pairs + 1
         self.first = nn.Linear(size, width)
         self.level = nn.Sequential(nn.Linear(2 * _NUM_LEVEL_WAVES + 2, width), nn.SiLU(), nn.Linear(width, width))
-        self.blocks = nn.ModuleList(ConvolutionBlock(width, dilation) for dilation in _DILATIONS)
+        self.blocks = nn.ModuleList(ConvolutionBlock(width, dilation) for dilation in _BLOCK_DILATIONS)
         self.norm = nn.LayerNorm(width)
-        self.outputs = 6 + pairs + _FRAME
+        self.outputs = 6 + pairs + _FRAME_ENTRIES
         self.last = nn.Linear(width, 2 * self.outputs)
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)
@@ -88,21 +88,21 @@ class ChainNetwork(nn.Module):
         before = (self.atoms - shift.unsqueeze(-2)) @ rotation
         between = (self.atoms.unsqueeze(-2) - before.unsqueeze(-3)).flatten(-3, -2)
         lengths = (between.square().sum(-1) + 1e-4).sqrt()
-        phase = lengths.unsqueeze(-1) * (lengths.new_tensor(_FREQUENCIES) / _LENGTH)
+        phase = lengths.unsqueeze(-1) * (lengths.new_tensor(_LENGTH_FREQUENCIES) / _LENGTH_UNIT)
         waves = torch.cat([phase.sin(), phase.cos()], -1).flatten(-2)
         present = mask.to(g).unsqueeze(-1)
-        plain = [rotation.flatten(-2), shift / _LENGTH, between.flatten(-2) / _LENGTH, lengths / _LENGTH]
+        plain = [rotation.flatten(-2), shift / _LENGTH_UNIT, between.flatten(-2) / _LENGTH_UNIT, lengths / _LENGTH_UNIT]
         hidden = self.first(torch.cat([*plain, waves, present], -1))
         time = t[:, None, None]
         order = math.pi * torch.arange(1, _NUM_LEVEL_WAVES + 1, dtype=t.dtype, device=t.device)
         wave = order * time
-        embedded = self.level(torch.cat([wave.sin(), wave.cos(), time, (time + _MIN_LEVEL).log()], -1))
+        embedded = self.level(torch.cat([wave.sin(), wave.cos(), time, (time + _LEVEL_OFFSET).log()], -1))
         for block in self.blocks:
             hidden = block(hidden, embedded, present)
         found = self.last(nn.functional.silu(self.norm(hidden)))
         velocity, displacement = found.split(self.outputs, -1)
-        free, of_lengths, of_entries = (velocity + displacement / (time + _MIN_LEVEL)).split(
-            [6, lengths.shape[-1], _FRAME], -1
+        free, of_lengths, of_entries = (velocity + displacement / (time + _LEVEL_OFFSET)).split(
+            [6, lengths.shape[-1], _FRAME_ENTRIES], -1
         )
         direction = between / lengths.unsqueeze(-1) * of_lengths.unsqueeze(-1)
         lever = self.atoms.repeat_interleave(len(self.atoms), 0).expand_as(direction)

@@ -18,8 +18,8 @@ from ..results import ShardedTest
 from ..seeds import generator_of
 from .fitting import KINDS, seeded_training, timed, training_settings
 
-_EMBEDDING = 16  # features of a class
-_BLOCK = 250  # elements whose density is evaluated at once
+_EMBEDDING_DIM = 16  # features of a class
+_DENSITY_BATCH_SIZE = 250  # elements whose density is evaluated at once
 
 
 class Labelled(NamedTuple):
@@ -38,10 +38,10 @@ class ClassMixture:
     """For each of equally likely classes a mixture of normal distributions about elements that are drawn once.
 
     Args:
-        group: of the elements.
+        group: group of the elements.
         classes: how many.
-        modes: of each class.
-        std: of each mode, in logarithms about its centre.
+        modes: number of modes of each class.
+        std: standard deviation of each mode, in logarithms about its centre.
         spread: standard deviation of the centres on groups that are not compact.
         train: elements for training.
         test: elements for the test.
@@ -78,7 +78,7 @@ class ClassMixture:
         self._log_volume = sum_over_compact(group, log_torus_volume)
 
     def draw(self, number: int, generator: torch.Generator) -> Labelled:
-        """A class, then an element of it."""
+        """Draw classes, and an element of each."""
         classes = torch.randint(len(self.distributions), (number,), generator=generator)
         order = classes.argsort()
         counts = classes.bincount(minlength=len(self.distributions)).tolist()
@@ -129,7 +129,7 @@ class ClassModelTest(ShardedTest):
         self.tolerance, self.num_draws = check_positive("tolerance", tolerance), check_count("num_draws", num_draws)
 
     def fitted(self, group: LieGroup, train: Labelled, embedding: tuple[int, int], seed: int) -> GroupDiffusion:
-        """A model of elements given their classes, whose embedding has so many classes and features."""
+        """Fit a model of elements given classes; ``embedding`` has the numbers of classes and of their features."""
         with seeded_training(seed):
             classes = nn.Embedding(*embedding)
             model = GroupDiffusion(group, self.kind, seed, condition=classes, width=self.width, depth=self.depth)
@@ -145,7 +145,7 @@ class ConditionalTest(ClassModelTest):
     true distribution recognises the class of a sample: the mean of its probability given the sample.
 
     Args:
-        source: of the elements.
+        source: source of the elements.
         kind: see `GroupDiffusion`, also for `width` and `depth`.
         steps: see `GroupDiffusion.fit`, also for `seconds` and `batch_size`.
         tolerance: see `GroupDiffusion.log_prob`, also for `num_draws`.
@@ -170,7 +170,7 @@ class ConditionalTest(ClassModelTest):
         self.guidance = check_positive("guidance", guidance)
 
     def test_step(self, batch: Request, index: int) -> None:
-        """One split."""
+        """Fit and test models on one split of the data."""
         if not self.is_due(batch, index):
             return
         source, dim = self.source, self.source.group.dim
@@ -206,11 +206,11 @@ class ConditionalTest(ClassModelTest):
             self.writer.write([{"seed": batch.seed, "case": 0, "metrics": metrics, "samples": len(test.classes)}])
 
     def _fitted(self, train: Labelled, seed: int) -> GroupDiffusion:
-        return self.fitted(self.source.group, train, (len(self.source.distributions), _EMBEDDING), seed)
+        return self.fitted(self.source.group, train, (len(self.source.distributions), _EMBEDDING_DIM), seed)
 
     def _nll(self, model: GroupDiffusion, g: Tensor, classes: Tensor | None) -> float:
         """Mean negative log-likelihood of a model, given classes or without."""
-        rows = torch.arange(len(g), device=g.device).split(_BLOCK)
+        rows = torch.arange(len(g), device=g.device).split(_DENSITY_BATCH_SIZE)
         found = [
             model.log_prob(
                 g[part],

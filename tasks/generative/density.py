@@ -16,7 +16,7 @@ from .figures import draw_pairs
 from .models import ElementModel
 from .sources import ElementSource
 
-_PAIRED = 2000  # elements of a distance between sets, at most
+_MAX_SET_SIZE = 2000  # elements of each set whose distance is measured
 
 
 class DensityTest(ShardedTest):
@@ -26,10 +26,10 @@ class DensityTest(ShardedTest):
     is that of as many training elements, the level that a perfect model has.
 
     Args:
-        source: of the elements.
+        source: source of the elements.
         model: the model to be fitted.
         likelihoods: test elements whose density is evaluated, at most; `null` for all, 0 where there is no density.
-        evaluations: of the network, of samples by random steps whose energy distance is noted too.
+        evaluations: evaluations of the network by samplers with random steps, whose energy distance is noted too.
         figure: see `tasks.images.inversion.ImageInversion`.
     """
 
@@ -48,7 +48,7 @@ class DensityTest(ShardedTest):
         self.figure = figure
 
     def test_step(self, batch: Request, index: int) -> None:
-        """One split."""
+        """Fit and test the model on one split of the data."""
         if not self.is_due(batch, index):
             return
         source, model = self.source, self.model
@@ -58,7 +58,7 @@ class DensityTest(ShardedTest):
         with torch.inference_mode(False), torch.enable_grad():
             model.fit(source.group, train, batch.seed)
         fitted = time.perf_counter()
-        number = min(len(test), _PAIRED)
+        number = min(len(test), _MAX_SET_SIZE)
         samples = model.sample(number, generator)
         sampled = time.perf_counter()
         metrics = {"seconds of training": fitted - start, "seconds of sampling": sampled - fitted}

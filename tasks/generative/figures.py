@@ -10,18 +10,18 @@ from torch import Tensor
 
 from ..files import write_picture
 
-_POINTS = 2000
-_PANELS = 4
+_MAX_POINTS = 2000  # points in one scatter plot
+_MAX_PANELS = 4
 
 
 class Panel(NamedTuple):
     """Points of a plane, two panels one above the other.
 
     Attributes:
-        title: of both.
-        names: of the two coordinates.
-        real: of the test, `[n, 2]`.
-        generated: of a model, `[m, 2]`.
+        title: title of both.
+        names: names of the two coordinates.
+        real: points of the test, `[n, 2]`.
+        generated: points drawn from a model, `[m, 2]`.
     """
 
     title: str
@@ -43,7 +43,7 @@ def draw_panels(path: str | Path, panels: Sequence[Panel], largest: float | None
     for column, panel in enumerate(panels):
         for row, (title, points) in enumerate((("test", panel.real), ("generated", panel.generated))):
             axis = axes[row][column]
-            axis.plot(points[:_POINTS, 0], points[:_POINTS, 1], ".", ms=2, alpha=0.35, color=f"C{row}")
+            axis.plot(points[:_MAX_POINTS, 0], points[:_MAX_POINTS, 1], ".", ms=2, alpha=0.35, color=f"C{row}")
             whole = f"{panel.title}, {title}" if panel.title else title
             axis.set(xlabel=panel.names[0], ylabel=panel.names[1], title=whole)
             if largest is not None:
@@ -58,11 +58,11 @@ def draw_pairs(
 
     Args:
         path: the PNG file.
-        names: of the coordinates.
+        names: names of the coordinates.
         real: see `Panel`, like `generated`.
-        generated: of a model.
+        generated: points drawn from a model.
     """
-    pairs = [(i, i + 1) for i in range(len(names) - 1)][:_PANELS]
+    pairs = [(i, i + 1) for i in range(len(names) - 1)][:_MAX_PANELS]
     draw_panels(path, [Panel("", (names[i], names[j]), real[:, [i, j]], generated[:, [i, j]]) for i, j in pairs])
 
 
@@ -71,7 +71,7 @@ def draw_rows(path: str | Path, names: Sequence[str], rows: Sequence[Tensor]) ->
 
     Args:
         path: the PNG file.
-        names: of the rows.
+        names: names of the rows.
         rows: pictures `[c, 1, h, w]`, from black, zero, to white, one.
     """
     columns = len(rows[0])

@@ -42,14 +42,14 @@ def check_multiple(name: str, value: int, factor: int) -> int:
 
 @contextmanager
 def seeded_training(seed: int) -> Iterator[None]:
-    """A test, which has no gradients, makes and trains networks: they are a function of the seed."""
+    """Context in which a test, elsewhere without gradients, trains networks that are a function of the seed."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         torch.manual_seed(seed)
         yield
 
 
 def timed(fit: Callable[[], GroupDiffusion]) -> tuple[GroupDiffusion, dict[str, float]]:
-    """A model that was fitted, and what that cost."""
+    """Call ``fit``, and return the model with metrics of its cost."""
     start, processor_start = time.perf_counter(), time.process_time()
     model = fit()
     assert model.fitted is not None
@@ -61,5 +61,5 @@ def timed(fit: Callable[[], GroupDiffusion]) -> tuple[GroupDiffusion, dict[str, 
 
 
 def steps_of(model: GroupDiffusion, evaluations: int) -> int:
-    """Steps of `GroupDiffusion.sample` with so many evaluations of the network: a step of a flow takes two."""
+    """Number of steps of `GroupDiffusion.sample` with ``evaluations`` of the network; a step of a flow takes two."""
     return evaluations // 2 if model.kind == "flow" else evaluations

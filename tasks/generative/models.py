@@ -15,7 +15,7 @@ from trivgeo.sde import heat_kernel
 
 from .fitting import KINDS
 
-_BLOCK = 2_000_000  # pairs of elements at once
+_MAX_PAIRS = 2_000_000  # pairs of elements whose distances are computed at once
 
 
 class ElementModel(ABC):
@@ -66,20 +66,16 @@ class Learned(ElementModel):
         self.width, self.depth = check_count("width", width), check_count("depth", depth)
 
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
-        """See `GroupDiffusion.fit`."""
         self.model = GroupDiffusion(group, self.kind, seed, width=self.width, depth=self.depth)
         self.model.fit(train, steps=self.steps, seconds=self.seconds, batch_size=self.batch_size)
 
     def log_prob(self, g: Tensor) -> Tensor:
-        """By the flow, in blocks."""
         return torch.cat([self.model.log_prob(part, tolerance=self.tolerance) for part in g.split(500)])
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
-        """By the flow."""
         return self.model.sample(number, generator=generator, tolerance=self.tolerance)
 
     def sample_by_steps(self, number: int, evaluations: int, generator: torch.Generator) -> Tensor | None:
-        """See `GroupDiffusion.sample`; a step of plain diffusion takes two evaluations."""
         if self.kind == "flow":
             return None
         steps = evaluations // 2 if self.kind == "diffusion" else evaluations
@@ -99,7 +95,7 @@ class KernelDensity(ElementModel):
         held_out: data at most by which the multiple is chosen.
 
     Raises:
-        ConfigurationError: in `fit`: the heat kernel of the group is not known, or the data are too few.
+        ConfigurationError: raised by `fit`: the heat kernel of the group is not known, or the data are too few.
     """
 
     def __init__(
@@ -110,7 +106,6 @@ class KernelDensity(ElementModel):
         self.held_out = check_count("held_out", held_out)
 
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
-        """Choose the multiple."""
         kernel = heat_kernel(group)
         if kernel is None:
             raise ConfigurationError(f"group: expected one whose heat kernel is known, got {group!r}")
@@ -133,7 +128,6 @@ class KernelDensity(ElementModel):
         self.data, self.stds = train, (factor * near).clamp(min=self.smallest)
 
     def log_prob(self, g: Tensor) -> Tensor:
-        """The mean over the data, in blocks."""
         rows = []
         for part in self._blocks(g):
             away = self._away(part)
@@ -141,12 +135,11 @@ class KernelDensity(ElementModel):
         return torch.cat(rows) - math.log(len(self.data)) - self.log_volume
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
-        """A datum, and noise."""
         which = torch.randint(len(self.data), (number,), generator=generator)
         return self.group.compose(self.data[which], self.kernel.sample(self.stds[which].square(), generator))
 
     def _blocks(self, g: Tensor) -> tuple[Tensor, ...]:
-        return g.split(max(1, _BLOCK // len(self.data)))
+        return g.split(max(1, _MAX_PAIRS // len(self.data)))
 
     def _away(self, g: Tensor) -> Tensor:
         """Where elements lie as the data see them, `[len(g), n, *element_shape]`."""
@@ -157,7 +150,6 @@ class OneNormal(ElementModel):
     """The exponential of a normal distribution about the mean element, with the moments of the data."""
 
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
-        """By the `mean` of the group."""
         centre = group.mean(train)
         v = group.log(group.compose(group.inverse(centre), train))
         v = v[torch.isfinite(v).all(-1)]
@@ -167,11 +159,9 @@ class OneNormal(ElementModel):
         self.normal = NormalDistribution(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
 
     def log_prob(self, g: Tensor) -> Tensor:
-        """See `NormalDistribution`."""
         return self.normal.log_prob(g) - self.log_volume
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
-        """By rejection."""
         return self.normal.sample(number, generator)
 
 
@@ -182,11 +172,11 @@ class WrappedMixture(ElementModel):
 
     Args:
         components: how many.
-        rounds: of the maximisation.
+        rounds: number of rounds of the maximisation.
         smallest: standard deviation.
 
     Raises:
-        ConfigurationError: in `fit`: the group is no torus.
+        ConfigurationError: raised by `fit`: the group is no torus.
     """
 
     def __init__(self, components: int = 100, rounds: int = 60, smallest: float = 0.02) -> None:
@@ -194,7 +184,6 @@ class WrappedMixture(ElementModel):
         self.smallest = check_positive("smallest", smallest)
 
     def fit(self, group: LieGroup, train: Tensor, seed: int) -> None:
-        """From data drawn at random as means."""
         if not isinstance(group, Torus):
             raise ConfigurationError(f"group: expected a torus, got {group!r}")
         self.group = group
@@ -214,7 +203,6 @@ class WrappedMixture(ElementModel):
             self.log_weights = (total / len(x)).log()
 
     def log_prob(self, g: Tensor) -> Tensor:
-        """The density itself, with all images."""
         away = self.group.project(g.double().unsqueeze(1) - self.means)
         turns = 2.0 * math.pi * torch.arange(-2, 3, dtype=torch.float64, device=g.device)
         images = -0.5 * ((away.unsqueeze(-1) + turns) / self.stds.unsqueeze(-1)).square()
@@ -222,7 +210,6 @@ class WrappedMixture(ElementModel):
         return (logs + self.log_weights).logsumexp(-1).to(g.dtype)
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
-        """A component, and its noise."""
         which = torch.multinomial(self.log_weights.exp().cpu(), number, replacement=True, generator=generator)
         z = torch.randn(number, self.group.dim, generator=generator, dtype=torch.float64).to(self.means)
         return self.group.project(self.means[which] + self.stds[which] * z).float()

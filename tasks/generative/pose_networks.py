@@ -10,8 +10,8 @@ from trivgeo.checks import check_count
 from trivgeo.generative.group_network import ResidualBlock
 
 _NUM_LEVEL_WAVES = 16
-_MIN_LEVEL = 0.01  # below which the predicted displacement is no longer divided by less
-_NUM_GRID_POINTS = 2000  # of the sphere, over which polynomials are made orthonormal
+_LEVEL_OFFSET = 0.01  # added to the level that divides predicted displacements, so that velocities stay finite
+_NUM_GRID_POINTS = 2000  # points of the sphere at which polynomials are made orthonormal
 _GOLDEN_ANGLE = math.pi * (3.0 - math.sqrt(5.0))
 
 
@@ -21,8 +21,8 @@ class PictureEncoder(nn.Module):
     Args:
         features: how many, see `BodyFrameNetwork.num_features`.
         size: pixels along a side, a multiple of eight.
-        channels: of the last convolution.
-        width: of the layer after the convolutions.
+        channels: number of channels of the last convolution.
+        width: width of the layer after the convolutions.
     """
 
     def __init__(self, features: int, size: int = 32, channels: int = 128, width: int = 512) -> None:
@@ -49,10 +49,10 @@ class BodyFrameNetwork(nn.Module):
 
     Args:
         functions: on the sphere.
-        degree: of the polynomials.
-        points: of the body.
+        degree: largest degree of the polynomials.
+        points: points of the body.
         context: further features of a picture.
-        width: of the layers.
+        width: width of the layers.
         depth: number of residual blocks.
     """
 
@@ -89,12 +89,12 @@ class BodyFrameNetwork(nn.Module):
         order = math.pi * torch.arange(1, _NUM_LEVEL_WAVES + 1, dtype=t.dtype, device=t.device)
         time = t.unsqueeze(-1)
         wave = order * time
-        embedded = self.level(torch.cat([wave.sin(), wave.cos(), time, (time + _MIN_LEVEL).log(), context], -1))
+        embedded = self.level(torch.cat([wave.sin(), wave.cos(), time, (time + _LEVEL_OFFSET).log(), context], -1))
         hidden = self.first(values)
         for block in self.blocks:
             hidden = block(hidden, embedded)
         velocity, displacement = self.last(hidden).split(3, -1)
-        return velocity + displacement / (time + _MIN_LEVEL)
+        return velocity + displacement / (time + _LEVEL_OFFSET)
 
     def _monomials(self, points: Tensor) -> Tensor:
         """Monomials of the two highest degrees at points, `[*batch, m, n]` for `[*batch, 3, n]`."""

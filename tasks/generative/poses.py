@@ -17,7 +17,7 @@ from .fitting import POSITION_KINDS, check_multiple, seeded_training, steps_of, 
 from .pose_networks import BodyFrameNetwork, PictureEncoder
 from .solids import UNIFORM, Solid, draw_pictures, render, solids
 
-_BLOCK = 2500  # samples that are drawn at once
+_SAMPLING_BATCH_SIZE = 2500  # samples that are drawn at once
 
 
 class PoseTest(ShardedTest):
@@ -32,14 +32,14 @@ class PoseTest(ShardedTest):
         kind: "diffusion" or "flow", see `GroupDiffusion`.
         train: pictures of each solid for training.
         test: pictures of each solid for the test.
-        samples: of a picture.
+        samples: number of samples of a picture.
         size: pixels along a side, see `PictureEncoder`.
         steps: see `GroupDiffusion.fit`, also for `seconds`, `batch_size` and `learning_rate`.
         num_draws: see `GroupDiffusion`.
-        evaluations: of the network for a sample.
+        evaluations: evaluations of the network for a sample.
         tolerance: see `GroupDiffusion.log_prob`.
-        width: of the `BodyFrameNetwork`.
-        channels: of the `PictureEncoder`, a multiple of sixteen.
+        width: width of the `BodyFrameNetwork`.
+        channels: number of channels of the `PictureEncoder`, a multiple of sixteen.
         file: where the model is written; ``None`` for nowhere.
         figure: see `tasks.images.inversion.ImageInversion`; given pictures, and pictures of two samples of each.
 
@@ -103,7 +103,7 @@ class PoseTest(ShardedTest):
                 self._draw(self.writer.directory / self.figure, model, test)
 
     def _fitted(self, rotations: Tensor, pictures: Tensor, seed: int) -> GroupDiffusion:
-        """A model of poses given pictures."""
+        """Fit a model of poses given pictures."""
         with seeded_training(seed):
             network = BodyFrameNetwork(width=self.width)
             encoder = PictureEncoder(network.num_features, self.size, self.channels)
@@ -136,7 +136,7 @@ class PoseTest(ShardedTest):
             model.sample(
                 (self.samples, len(part)), condition=_repeated(part, self.samples), generator=generator, steps=steps
             )
-            for part in seen.split(max(1, _BLOCK // self.samples))
+            for part in seen.split(max(1, _SAMPLING_BATCH_SIZE // self.samples))
         ]
         found = torch.cat(drawn, 1).cpu()  # [samples, pictures, 3, 3]
         angles = solid.angle(found, truth)
@@ -159,7 +159,7 @@ class PoseTest(ShardedTest):
 
 
 def _repeated(pictures: Tensor, count: int) -> Tensor:
-    """The pictures `[b, 1, size, size]` for each of so many samples, `[count, b, 1, size, size]`."""
+    """The pictures `[b, 1, size, size]` repeated for each of ``count`` samples, `[count, b, 1, size, size]`."""
     return pictures.expand(count, *pictures.shape)
 
 

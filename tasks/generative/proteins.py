@@ -29,18 +29,18 @@ RESIDUE_KINDS = ("general", "glycine", "proline", "pre-proline")
 ANGLES = ("phi (deg)", "psi (deg)")
 """Names of the torsion angles of a backbone in pictures."""
 
-_PACKAGE = "MDAnalysisTests"  # its data hold chains
+_PACKAGE = "MDAnalysisTests"  # package whose test data hold protein chains
 _BACKBONE = ("N", "CA", "C")
-_LARGEST_BOND = 1.8  # angstroms; residues farther apart are no neighbours in the chain
-_LARGEST_TABLE = 2**26  # bytes of text
-_FRAMES = SE(3)
+_MAX_BOND_LENGTH = 1.8  # longest bond between neighbours in a chain, in angstroms
+_MAX_FILE_BYTES = 2**26  # bytes of a decompressed file
+_FRAME_GROUP = SE(3)
 
 
 class Segment(NamedTuple):
     """Residues that follow one another without a gap.
 
     Attributes:
-        names: of the residues, three letters each.
+        names: names of the residues, three letters each.
         atoms: positions of N, CA and C in angstroms, `[n, 3, 3]`.
     """
 
@@ -72,7 +72,7 @@ def read_segments(text: str) -> list[Segment]:
             last = None
             continue
         found = torch.tensor([atoms[atom] for atom in _BACKBONE], dtype=torch.float64)
-        if last is None or float((found[0] - last[2]).norm()) > _LARGEST_BOND:
+        if last is None or float((found[0] - last[2]).norm()) > _MAX_BOND_LENGTH:
             segments.append(([], []))
         segments[-1][0].append(name)
         segments[-1][1].append(found)
@@ -107,15 +107,15 @@ def relative_frames(frames: Tensor) -> Tensor:
 
     No motion of the whole chain changes them.
     """
-    return _FRAMES.compose(_FRAMES.inverse(frames[..., :-1, :, :]), frames[..., 1:, :, :])
+    return _FRAME_GROUP.compose(_FRAME_GROUP.inverse(frames[..., :-1, :, :]), frames[..., 1:, :, :])
 
 
 def chain_of(relative: Tensor) -> Tensor:
     """Frames `[*batch, n, 3, 4]`, the first one at the origin, from relative frames `[*batch, n - 1, 3, 4]`."""
-    first = _FRAMES.identity(dtype=relative.dtype, device=relative.device).expand(*relative.shape[:-3], 3, 4)
+    first = _FRAME_GROUP.identity(dtype=relative.dtype, device=relative.device).expand(*relative.shape[:-3], 3, 4)
     frames = [first]
     for step in relative.unbind(-3):
-        frames.append(_FRAMES.compose(frames[-1], step))
+        frames.append(_FRAME_GROUP.compose(frames[-1], step))
     return torch.stack(frames, -3)
 
 
@@ -175,7 +175,7 @@ class ProteinChains:
 
 
 def windows(segments: list[Segment], length: int) -> Tensor:
-    """Frames of all runs of so many residues, `[m, length, 3, 4]`."""
+    """Frames of all runs of ``length`` residues, `[m, length, 3, 4]`."""
     check_count("length", length)
     long = [frames_of(segment.atoms) for segment in segments if len(segment.names) >= length]
     return torch.cat([torch.zeros(0, length, 3, 4).double()] + [x.unfold(0, length, 1).movedim(-1, 1) for x in long])
@@ -184,7 +184,7 @@ def windows(segments: list[Segment], length: int) -> Tensor:
 def _read_chain(file: Path) -> list[Segment]:
     """The segments of a file."""
     try:
-        return read_segments(decompressed(read_bytes(file), _LARGEST_TABLE).decode())
+        return read_segments(decompressed(read_bytes(file), _MAX_FILE_BYTES).decode())
     except (EOFError, OSError, zlib.error, ValueError) as error:
         raise ConfigurationError(f"{file}: expected a file in PDB format: {error}") from error
 

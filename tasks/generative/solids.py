@@ -12,21 +12,21 @@ from trivgeo.groups import SO
 UNIFORM = -math.log(math.pi**2)
 """Log-likelihood of the uniform distribution in the convention of SYMSOL: the volume of SO(3) is pi^2."""
 
-_NUM_SIDES = 40  # of the polygons that stand for the circles of cone and cylinder
-_LIGHT = (0.35, 0.55, 0.76)  # from where the light comes; the camera looks from above, (0, 0, 1)
-_AMBIENT = 0.15
-_RADIUS = 0.95  # of the sphere about a solid; a picture shows [-1, 1]^2
-_FAR = 9.0  # height above all bodies
-_LEAST_SLOPE = 1e-6  # of a face, above which its height is taken
-_BLOCK = 4  # pictures that are drawn at once, whose faces and pixels fit the cache of a processor
+_NUM_SIDES = 40  # sides of the polygons that stand for the circles of cone and cylinder
+_LIGHT_DIRECTION = (0.35, 0.55, 0.76)  # direction of the light; that of the camera is (0, 0, 1)
+_AMBIENT_BRIGHTNESS = 0.15  # brightness of faces in the shadow, 1 for faces towards the light
+_SPHERE_RADIUS = 0.95  # radius of the sphere about a solid; a picture shows [-1, 1]^2
+_FAR_HEIGHT = 9.0  # height above all bodies
+_MIN_SLOPE = 1e-6  # smallest vertical component of a normal by which heights are divided
+_RENDER_BATCH_SIZE = 4  # pictures that are drawn at once, whose faces and pixels fit the cache of a processor
 
 
 class Solid(NamedTuple):
     """A convex body about the origin.
 
     Attributes:
-        name: of the body.
-        normals: of its faces, `[f, 3]`.
+        name: name of the body.
+        normals: normals of its faces, `[f, 3]`.
         offsets: distances of its faces from the origin, `[f]`.
         symmetries: rotations that leave it alone, `[m, 3, 3]`; ``None`` for all turns about the third axis.
         flips: whether half turns that swap the ends of the third axis leave it alone, for a body of revolution.
@@ -46,7 +46,7 @@ class Solid(NamedTuple):
         return self._cosines(rotations, truth).amax(-1).clamp(-1.0, 1.0).arccos().rad2deg()
 
     def nearest(self, rotations: Tensor, truth: Tensor) -> Tensor:
-        """Which of the poses that look like the true one is nearest, `[*batch]`; for bodies with finitely many."""
+        """Number of the nearest of the poses that look like the true one, `[*batch]`; for bodies with finitely many."""
         return self._cosines(rotations, truth).argmax(-1)
 
     def _cosines(self, rotations: Tensor, truth: Tensor) -> Tensor:
@@ -69,13 +69,13 @@ def solids() -> list[Solid]:
     found = []
     for name, normals, points in zip(("tetrahedron", "cube", "icosahedron"), faces, corners, strict=True):
         normals = normals / normals.norm(dim=-1, keepdim=True)
-        points = _RADIUS * points / points.norm(dim=-1, keepdim=True)
+        points = _SPHERE_RADIUS * points / points.norm(dim=-1, keepdim=True)
         found.append(Solid(name, normals, (points @ normals.T).amax(0), _symmetries(points)))
     angle = torch.arange(_NUM_SIDES).double() * (2.0 * math.pi / _NUM_SIDES)
     around = torch.stack([angle.cos(), angle.sin(), torch.zeros_like(angle)], -1)
     up = torch.tensor([[0.0, 0.0, 1.0]]).double()
-    half, radius = 0.75 * _RADIUS, math.sqrt(1.0 - 0.75**2) * _RADIUS
-    sides = 2.0 * half * around + radius * up  # of a cone with its top at height ``half``
+    half, radius = 0.75 * _SPHERE_RADIUS, math.sqrt(1.0 - 0.75**2) * _SPHERE_RADIUS
+    sides = 2.0 * half * around + radius * up  # normals of a cone with its top at height ``half``
     sides = sides / sides.norm(dim=-1, keepdim=True)
     found.append(Solid("cone", torch.cat([sides, -up]), torch.cat([half * sides[:, 2], torch.tensor([half])]), None))
     offsets = torch.cat([torch.full((_NUM_SIDES,), radius), torch.tensor([half, half])]).double()
@@ -96,17 +96,17 @@ def render(solid: Solid, rotations: Tensor, size: int = 32) -> Tensor:
     axis = (2.0 * torch.arange(2 * size) + 1.0) / (2 * size) - 1.0
     y, x = torch.meshgrid(-axis, axis, indexing="ij")
     points = torch.stack([torch.ones_like(x), -x, -y]).flatten(1)  # [3, p]
-    light = torch.tensor(_LIGHT) / torch.tensor(_LIGHT).norm()
-    far = torch.tensor([_FAR, 0.0, 0.0])
+    light = torch.tensor(_LIGHT_DIRECTION) / torch.tensor(_LIGHT_DIRECTION).norm()
+    far = torch.tensor([_FAR_HEIGHT, 0.0, 0.0])
     pictures = []
-    for part in rotations.float().split(_BLOCK):
+    for part in rotations.float().split(_RENDER_BATCH_SIZE):
         normals = solid.normals.float() @ part.mT  # [b, f, 3]
         slope = normals[..., 2:]
         plane = torch.cat([solid.offsets.float().unsqueeze(-1).expand_as(slope), normals[..., :2]], -1)
-        plane = plane / torch.where(slope.abs() < _LEAST_SLOPE, _LEAST_SLOPE, slope)  # heights are plane @ points
+        plane = plane / torch.where(slope.abs() < _MIN_SLOPE, _MIN_SLOPE, slope)  # heights are plane @ points
         top, face = (torch.where(slope > 0, plane, far) @ points).min(1)
         bottom = (torch.where(slope > 0, -far, plane) @ points).amax(1)
-        brightness = _AMBIENT + (1.0 - _AMBIENT) * (normals @ light).relu()
+        brightness = _AMBIENT_BRIGHTNESS + (1.0 - _AMBIENT_BRIGHTNESS) * (normals @ light).relu()
         drawn = torch.where(top >= bottom, brightness.gather(1, face), 0.0)
         pictures.append(nn.functional.avg_pool2d(drawn.reshape(-1, 1, 2 * size, 2 * size), 2))
     return torch.cat(pictures)

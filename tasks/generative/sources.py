@@ -22,9 +22,9 @@ from ..seeds import generator_of
 RNA_VARIABLE = "TRIVGEO_RNA"
 """Environment variable that names the file of torsion angles."""
 
-_ANGLES = 7
-_SHARE = 0.1  # of the rows, for the test
-_LARGEST_TABLE = 2**28  # bytes of text
+_NUM_ANGLES = 7  # torsion angles of a nucleotide
+_TEST_SHARE = 0.1  # share of the rows that are kept for the test
+_MAX_FILE_BYTES = 2**28  # bytes of a decompressed file
 
 
 class Split(NamedTuple):
@@ -40,11 +40,11 @@ class Split(NamedTuple):
 
 
 class ElementSource(ABC):
-    """Where elements come from.
+    """Source of elements of a group, for training and for a test.
 
     Attributes:
         group: that they are of.
-        names: of the coordinates that pictures show, see `coordinates`.
+        names: names of the coordinates that pictures show, see `coordinates`.
     """
 
     group: LieGroup
@@ -77,22 +77,21 @@ class RNATorsions(ElementSource):
     names = tuple(f"{angle} (deg)" for angle in ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "chi"))
 
     def __init__(self, path: str | None = None) -> None:
-        self.group = Torus(_ANGLES)
+        self.group = Torus(_NUM_ANGLES)
         found = path or os.environ.get(RNA_VARIABLE)
         if not found or not Path(found).is_file():
             raise ConfigurationError(f"{RNA_VARIABLE}: expected the file of torsion angles, got {found!r}")
         try:
-            text = decompressed(read_bytes(found), _LARGEST_TABLE).decode()
-            rows = [[float(x) for x in line.split("\t")[-_ANGLES:]] for line in text.splitlines() if line]
-            self._angles = torch.tensor(rows, dtype=torch.float64).reshape(-1, _ANGLES).deg2rad()
+            text = decompressed(read_bytes(found), _MAX_FILE_BYTES).decode()
+            rows = [[float(x) for x in line.split("\t")[-_NUM_ANGLES:]] for line in text.splitlines() if line]
+            self._angles = torch.tensor(rows, dtype=torch.float64).reshape(-1, _NUM_ANGLES).deg2rad()
         except (EOFError, OSError, zlib.error, ValueError, RuntimeError) as error:
             raise ConfigurationError(f"{found}: expected rows that end in seven angles: {error}") from error
 
     def split(self, seed: int) -> Split:
-        """At random."""
         order = torch.randperm(len(self._angles), generator=generator_of(seed))
         rows = self.group.project(self._angles).float()[order]
-        test = round(_SHARE * len(rows))
+        test = round(_TEST_SHARE * len(rows))
         return Split(rows[test:], rows[:test])
 
 
@@ -115,7 +114,6 @@ class DrawnElements(ElementSource):
         """Independent elements."""
 
     def split(self, seed: int) -> Split:
-        """Both drawn anew."""
         generator = generator_of(seed)
         return Split(*(self.draw(size, generator).float() for size in self.sizes))
 
@@ -141,14 +139,12 @@ class Checkerboard(DrawnElements):
         self.fields = fields
 
     def draw(self, number: int, generator: torch.Generator) -> Tensor:
-        """A field in each row, then a point in it."""
         column = torch.randint(self.fields, (number,), generator=generator)
         row = 2 * torch.randint(self.fields // 2, (number,), generator=generator) + column % 2
         inside = torch.rand(number, 2, generator=generator, dtype=torch.float64)
         return 2.0 * math.pi * (torch.stack([column, row], -1) + inside) / self.fields - math.pi
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Twice that of the uniform distribution, or nothing."""
         field = ((self.group.project(g) + math.pi) * (self.fields / (2.0 * math.pi))).floor().long()
         dark = (field.sum(-1) % 2) == 0
         return torch.where(dark, math.log(2.0) - 2.0 * math.log(2.0 * math.pi), -torch.inf).to(g.dtype)
@@ -159,7 +155,7 @@ class RotationMixture(DrawnElements):
 
     Args:
         modes: how many.
-        std: of the noise about each.
+        std: standard deviation of the noise about each.
         train: see `DrawnElements`, also for `test`.
     """
 
@@ -174,16 +170,13 @@ class RotationMixture(DrawnElements):
         )
 
     def draw(self, number: int, generator: torch.Generator) -> Tensor:
-        """A mode, then noise."""
         which = torch.randint(len(self.centres), (number,), generator=generator)
         return self.group.compose(self.centres[which], _kernel(self.group).sample(self._variance(number), generator))
 
     def coordinates(self, g: Tensor) -> Tensor:
-        """The rotation vector."""
         return self.group.log(g)
 
     def log_density(self, g: Tensor) -> Tensor:
-        """The mean of the kernels."""
         away = self.group.compose(self.group.inverse(self.centres.to(g)), g.unsqueeze(1))
         logs = _kernel(self.group).log_density(away, self._variance(1).to(g).expand(away.shape[:2]))
         return logs.logsumexp(-1) - math.log(len(self.centres))
@@ -202,7 +195,7 @@ class TimeEvolutions(DrawnElements):
     Args:
         n: the size of the matrices.
         system: "oscillator" or "ising".
-        time: of the evolution, at most.
+        time: longest time of an evolution.
         spread: relative spread of the random parameters.
         train: see `DrawnElements`, also for `test`.
 
@@ -228,7 +221,6 @@ class TimeEvolutions(DrawnElements):
         self.names = ("Re U 11", "Im U 11", "Re U 12", "Im U 12")
 
     def draw(self, number: int, generator: torch.Generator) -> Tensor:
-        """Random parameters, then the exponential."""
         h = self._oscillator(number, generator) if self.system == "oscillator" else self._ising(number, generator)
         trace = h.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None] / self.n
         h = h - trace * torch.eye(self.n, dtype=h.dtype)
@@ -237,7 +229,6 @@ class TimeEvolutions(DrawnElements):
         return self.unitary.exp(self.unitary.vee(torch.stack([zero, -t * h], -1)))
 
     def coordinates(self, g: Tensor) -> Tensor:
-        """The first two entries."""
         return g[:, 0, :2].flatten(1)
 
     def _random(self, number: int, generator: torch.Generator, *shape: int) -> Tensor:
@@ -281,14 +272,12 @@ class RotationEvolutions(DrawnElements):
         self.names = ("R 11", "R 12", "R 13")
 
     def draw(self, number: int, generator: torch.Generator) -> Tensor:
-        """Random couplings, then the exponential."""
         couplings = 1.0 + self.spread * torch.randn(number, self.n - 1, generator=generator, dtype=torch.float64)
         t = self.time * (0.5 + 0.5 * torch.rand(number, 1, 1, generator=generator, dtype=torch.float64))
         upper = torch.diag_embed(couplings, 1)
         return torch.linalg.matrix_exp(t * (upper - upper.mT))
 
     def coordinates(self, g: Tensor) -> Tensor:
-        """The first entries."""
         return g[:, 0, :3]
 
 

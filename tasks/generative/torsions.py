@@ -14,7 +14,7 @@ from .fitting import timed
 from .models import ElementModel, KernelDensity, WrappedMixture
 from .proteins import ANGLES, RESIDUE_KINDS, ProteinChains, Segment, residue_kinds, torsions
 
-_EMBEDDING = 8  # features of a kind
+_EMBEDDING_DIM = 8  # features of a kind of residue
 
 
 class TorsionTest(ClassModelTest):
@@ -24,11 +24,11 @@ class TorsionTest(ClassModelTest):
     chooses, and mixtures of wrapped normal distributions.
 
     Args:
-        source: of the chains.
+        source: source of the chains.
         kind: see `GroupDiffusion`, also for `width` and `depth`.
         steps: see `GroupDiffusion.fit`, also for `seconds` and `batch_size`.
         tolerance: see `GroupDiffusion.log_prob`, also for `num_draws`.
-        components: of each mixture.
+        components: number of components of each mixture.
         figure: see `tasks.images.inversion.ImageInversion`; angles of each kind, held out and drawn from the model.
     """
 
@@ -52,11 +52,11 @@ class TorsionTest(ClassModelTest):
         self.figure = figure
 
     def test_step(self, batch: Request, index: int) -> None:
-        """One split."""
+        """Fit and test models on one split of the chains."""
         if not self.is_due(batch, index):
             return
         train, test = (labelled_torsions(segments) for segments in self.source.split(batch.seed))
-        model, metrics = timed(lambda: self.fitted(Torus(2), train, (len(RESIDUE_KINDS), _EMBEDDING), batch.seed))
+        model, metrics = timed(lambda: self.fitted(Torus(2), train, (len(RESIDUE_KINDS), _EMBEDDING_DIM), batch.seed))
         found = {
             "the model": model.log_prob(
                 test.elements, condition=test.classes, tolerance=self.tolerance, num_draws=self.num_draws

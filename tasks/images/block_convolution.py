@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-_OUTPUTS = 2
-"""Results of a block of pixels along each side."""
-_MOST_CHANNELS = 4
-"""Channels of an image: grey values or colours."""
+_PER_SIDE = 2
+"""Results that one block of pixels gives along each side."""
+_MAX_CHANNELS = 4
+"""Largest number of channels for which blocks are faster: grey values or colours."""
 
 
 class BlockConvolution(nn.Module):
@@ -32,28 +32,29 @@ class BlockConvolution(nn.Module):
         self.plain = plain
         size, stride, padding = plain.kernel_size[0], plain.stride[0], int(plain.padding[0])
         self.sizes = size, stride, padding
-        self.block = stride * _OUTPUTS
-        self.reach = max(-(-padding // self.block), (stride * (_OUTPUTS - 1) - padding + size - 1) // self.block)
+        self.block = stride * _PER_SIDE
+        self.reach = max(-(-padding // self.block), (stride * (_PER_SIDE - 1) - padding + size - 1) // self.block)
         outputs, channels = plain.weight.shape[:2]
         blocks = 2 * self.reach + 1
-        weight = plain.weight.new_zeros(_OUTPUTS, _OUTPUTS, outputs, channels, blocks * self.block, blocks * self.block)
-        for row in range(_OUTPUTS):
-            for column in range(_OUTPUTS):
+        side = blocks * self.block
+        weight = plain.weight.new_zeros(_PER_SIDE, _PER_SIDE, outputs, channels, side, side)
+        for row in range(_PER_SIDE):
+            for column in range(_PER_SIDE):
                 top, left = (self.reach * self.block + stride * place - padding for place in (row, column))
                 weight[row, column, ..., top : top + size, left : left + size] = plain.weight.detach()
         weight = weight.unflatten(-1, (blocks, self.block)).unflatten(-3, (blocks, self.block))
         # [row, column, out, in, block row, inner row, block column, inner column]
         weight = weight.permute(0, 1, 2, 3, 5, 7, 4, 6).flatten(3, 5).flatten(0, 2)
         self.register_buffer("weight", weight.contiguous(), persistent=False)
-        bias = None if plain.bias is None else plain.bias.detach().repeat(_OUTPUTS**2)
+        bias = None if plain.bias is None else plain.bias.detach().repeat(_PER_SIDE**2)
         self.register_buffer("bias", bias, persistent=False)
 
     @staticmethod
     def fits(module: nn.Module) -> TypeGuard[nn.Conv2d]:
-        """Whether a module is such a convolution."""
+        """Whether a module is a convolution that this class can replace."""
         return (
             isinstance(module, nn.Conv2d)
-            and module.in_channels <= _MOST_CHANNELS
+            and module.in_channels <= _MAX_CHANNELS
             and len({*module.kernel_size}) == len({*module.stride}) == 1
             and module.stride[0] > 1
             and not isinstance(module.padding, str)
@@ -68,7 +69,7 @@ class BlockConvolution(nn.Module):
     def by_blocks(self, x: Tensor) -> Tensor:
         """The convolution of images that blocks fill, with blocks as channels; the results have channels last."""
         y = functional.conv2d(functional.pixel_unshuffle(x, self.block), self.weight, self.bias, padding=self.reach)
-        y = y.movedim(1, -1).unflatten(-1, (_OUTPUTS, _OUTPUTS, -1))
+        y = y.movedim(1, -1).unflatten(-1, (_PER_SIDE, _PER_SIDE, -1))
         return y.transpose(2, 3).flatten(3, 4).flatten(1, 2).movedim(-1, 1)
 
     def _is_filled(self, height: int, width: int) -> bool:

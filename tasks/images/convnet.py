@@ -17,7 +17,7 @@ class ConvNet(ImageClassifier):
 
     Args:
         images: their `ImageFormat`; they may have another size.
-        channels: of the convolutions; maximum pooling of stride 2 after each but the last.
+        channels: numbers of channels of the convolutions; maximum pooling of stride 2 after each but the last.
 
     Raises:
         ConfigurationError: no convolutions, or a number below one.
@@ -37,7 +37,6 @@ class ConvNet(ImageClassifier):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments."""
         return {"images": list(self.images), "channels": self.channels}
 
     def _logits(self, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from ..seeds import generator_of
 from .mnist import MNIST
 from .sources import ImageSource, LabelledImages
 
-_WHITE = 255.0
+_MAX_BYTE = 255.0
 
 
 class ImageBatch(NamedTuple):
@@ -33,8 +33,8 @@ class ImageBatch(NamedTuple):
 
 
 def unit_range(images: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Bytes as numbers in [0, 1]; other numbers as they are; float32."""
-    return images.float() / _WHITE if images.dtype == torch.uint8 else images.float()
+    """Convert images to float32: bytes to numbers in [0, 1], other numbers as they are."""
+    return images.float() / _MAX_BYTE if images.dtype == torch.uint8 else images.float()
 
 
 def framed(images: UInt8[Tensor, "b c h w"], frame: tuple[int, int]) -> Float[Tensor, "b c height width"]:
@@ -54,7 +54,7 @@ def framed(images: UInt8[Tensor, "b c h w"], frame: tuple[int, int]) -> Float[Te
 
 
 class CleanImages(Dataset[ImageBatch]):
-    """Batches of images: the index is a list of places.
+    """Images by batches: an index is a list of numbers of images.
 
     Args:
         data: the images.
@@ -75,12 +75,12 @@ class CleanImages(Dataset[ImageBatch]):
 
 
 class ShuffledBatches(Sampler[list[int]]):
-    """Places of one epoch in random order, in whole batches; the order is a function of (seed, epoch) alone.
+    """Indices of one epoch in random order, in whole batches; the order is a function of (seed, epoch) alone.
 
     Args:
-        count: how many places there are.
-        batch_size: places a batch; what is left over at the end of the epoch is not used.
-        seed: of the order.
+        count: number of indices.
+        batch_size: indices of a batch; what is left over at the end of the epoch is not used.
+        seed: seed of the order.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int) -> None:
@@ -106,7 +106,7 @@ class ShuffledBatches(Sampler[list[int]]):
 
 
 class OrderedBatches(Sampler[list[int]]):
-    """All places in order, the last batch as small as it comes.
+    """All indices in order; the last batch has what is left.
 
     Args:
         count: how many places there are.
@@ -134,7 +134,7 @@ class CleanTraining(pl.LightningDataModule):
         source: where the images come from; MNIST when None.
         batch_size: images a batch.
         validation: training images held out, chosen by the seed.
-        seed: of the choice and of the order of the training images.
+        seed: seed of the choice and of the order of the training images.
 
     Raises:
         ConfigurationError: a count is not positive; at set-up, the training images do not fill one batch.

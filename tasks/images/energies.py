@@ -30,7 +30,7 @@ class NetworkEnergy(nn.Module, DataEnergy):
     On a GPU, convolutions have their channels last in memory, and those of images are by `BlockConvolution`.
 
     Args:
-        precision: of the networks' own arithmetic; the energy is float32 or that of the images. bfloat16 halves the
+        precision: dtype inside the networks; the energy is float32 or has that of the images. bfloat16 halves the
             time of convolutions where the processor has instructions for it.
     """
 
@@ -69,7 +69,6 @@ class ClassifierEnergy(NetworkEnergy):
         self.network = with_blocks(fused(load_classifier(classifier)))
 
     def evaluate(self, x: Tensor) -> Tensor:
-        """The classifier's energy."""
         return -torch.logsumexp(self.network(x).float(), -1)
 
 
@@ -88,7 +87,6 @@ class CosineEnergy(NetworkEnergy):
         self.energy = FeatureEnergy(with_blocks(fused(load_classifier(classifier))))
 
     def evaluate(self, x: Tensor) -> Tensor:
-        """The energy of the features."""
         return self.energy(x)
 
 
@@ -114,7 +112,7 @@ class VAEEnergy(NetworkEnergy):
     Args:
         vae: name or path of the autoencoder's checkpoint.
         regulariser: name or path of the regulariser's checkpoint; ``None`` for none.
-        weight: of the regulariser.
+        weight: weight of the regulariser.
         precision: see `NetworkEnergy`.
     """
 
@@ -129,7 +127,6 @@ class VAEEnergy(NetworkEnergy):
         self.weight = weight
 
     def evaluate(self, x: Tensor) -> Tensor:
-        """The sum of both parts."""
         energy = self.vae.elbo_energy(x)
         return energy if self.regulariser is None else energy + self.weight * self.regulariser(x)
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from ..files import write_picture
 from ..summary import Row
 
-_COLUMNS = 12
-_ROWS = 3
-_TITLE_INCHES = 4.0  # width of the title of a picture
+_NUM_COLUMNS = 12
+_NUM_ROWS = 3
+_TITLE_WIDTH = 4.0  # width of the title of a picture, in inches
 
 
 def draw_image(axis: Axes, image: Float[Tensor, "c h w"]) -> None:
@@ -37,11 +37,11 @@ def draw_pairs(
         rows: `label`, `predicted` and `predicted_alone` of each.
     """
     order = sorted(range(len(rows)), key=lambda i: rows[i]["predicted_alone"] == rows[i]["label"])
-    order = order[: _COLUMNS * _ROWS]
-    columns = min(_COLUMNS, len(order))
+    order = order[: _NUM_COLUMNS * _NUM_ROWS]
+    columns = min(_NUM_COLUMNS, len(order))
     lines = -(-len(order) // columns)
     # wide enough for the title, which is cut off otherwise
-    figure = Figure(figsize=(max(0.9 * columns, _TITLE_INCHES), 2.15 * lines), layout="constrained")
+    figure = Figure(figsize=(max(0.9 * columns, _TITLE_WIDTH), 2.15 * lines), layout="constrained")
     axes = figure.subplots(2 * lines, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()

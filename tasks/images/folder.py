@@ -17,10 +17,10 @@ from ..files import read_bytes
 from .idx import DataError
 from .sources import ImageSource, LabelledImages
 
-_SUFFIXES = (".png", ".jpg", ".jpeg")
-_MODES = {1: "L", 3: "RGB"}
-_NO_PICTURE = (UnidentifiedImageError, Image.DecompressionBombError, Image.DecompressionBombWarning)
-_MOST_PIXELS = 2**26  # of a picture, 200 MB of colours; a small file can hold any number
+_PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
+_PILLOW_MODES = {1: "L", 3: "RGB"}  # names of colour modes by number of channels
+_PICTURE_ERRORS = (UnidentifiedImageError, Image.DecompressionBombError, Image.DecompressionBombWarning)
+_MAX_PIXELS = 2**26  # pixels of a picture, 200 MB of colours; a small file can ask for any number
 
 
 class ImageFolder(ImageSource):
@@ -61,7 +61,7 @@ class ImageFolder(ImageSource):
         self.frame = self.size if frame is None else _pair("frame", frame)
         if any(outer < inner for outer, inner in zip(self.frame, self.size, strict=True)):
             raise ConfigurationError(f"frame: expected at least {list(self.size)} pixels, got {list(self.frame)}")
-        self.channels = check_choice("channels", channels, tuple(_MODES))
+        self.channels = check_choice("channels", channels, tuple(_PILLOW_MODES))
         self.keep_aspect = bool(keep_aspect)
         self._train, self._test = None if train is None else Path(train), Path(test)
         if classes is not None:
@@ -87,15 +87,14 @@ class ImageFolder(ImageSource):
         return self._read(self._train)
 
     def test(self) -> LabelledImages:
-        """The images for tests."""
         return self._read(self._test)
 
     def _read(self, root: Path) -> LabelledImages:
         images, labels = [], []
         for name in _classes(root):
-            files = sorted(file for file in (root / name).iterdir() if file.suffix.lower() in _SUFFIXES)
+            files = sorted(file for file in (root / name).iterdir() if file.suffix.lower() in _PICTURE_SUFFIXES)
             if not files:
-                raise DataError(f"{root / name}: expected files {', '.join(_SUFFIXES)}, got none")
+                raise DataError(f"{root / name}: expected files {', '.join(_PICTURE_SUFFIXES)}, got none")
             images += [read_picture(file, self.size, self.channels, self.keep_aspect) for file in files]
             labels += [self.names.index(name)] * len(files)
         return LabelledImages(torch.stack(images), torch.tensor(labels))
@@ -115,18 +114,18 @@ def read_picture(file: Path, size: tuple[int, int], channels: int, keep_aspect: 
     """
     try:
         with Image.open(io.BytesIO(read_bytes(file))) as opened:
-            if opened.width * opened.height > _MOST_PIXELS:
-                raise DataError(f"{file}: expected at most {_MOST_PIXELS} pixels, got {opened.width} x {opened.height}")
+            if opened.width * opened.height > _MAX_PIXELS:
+                raise DataError(f"{file}: expected at most {_MAX_PIXELS} pixels, got {opened.width} x {opened.height}")
             upright = ImageOps.exif_transpose(opened)
             if upright.has_transparency_data and upright.convert("RGBA").getextrema()[-1] != (255, 255):
                 raise DataError(f"{file}: expected a picture on a ground, got one that is transparent in part")
             whole = _in_bytes(upright) if upright.mode.startswith("I") else upright
-            coloured, (height, width) = whole.convert(_MODES[channels]), size
+            coloured, (height, width) = whole.convert(_PILLOW_MODES[channels]), size
             if keep_aspect:
                 picture = ImageOps.pad(coloured, (width, height), Image.Resampling.BILINEAR)
             else:
                 picture = coloured.resize((width, height), Image.Resampling.BILINEAR)
-    except (OSError, *_NO_PICTURE) as error:
+    except (OSError, *_PICTURE_ERRORS) as error:
         raise DataError(f"{file}: expected a picture: {error}") from error
     return torch.from_numpy(np.array(picture)).reshape(height, width, channels).movedim(-1, 0)
 

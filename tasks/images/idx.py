@@ -12,15 +12,15 @@ from trivgeo.errors import TrivgeoError
 
 from ..files import decompressed, read_bytes
 
-_UNSIGNED_BYTE = 0x08
-_LARGEST = 2**28  # bytes, five times the training images of MNIST
+_UNSIGNED_BYTE_TYPE = 0x08
+_MAX_BYTES = 2**28  # bytes of a decompressed file, five times the training images of MNIST
 
 
 class DataError(TrivgeoError):
     """A data file is missing, damaged, or not what it should be."""
 
 
-def read_idx(path: str | Path, *, ndim: int, sha256: str | None = None, largest: int = _LARGEST) -> NDArray[np.uint8]:
+def read_idx(path: str | Path, *, ndim: int, sha256: str | None = None, largest: int = _MAX_BYTES) -> NDArray[np.uint8]:
     """Read an IDX file of unsigned bytes.
 
     The format: two zero bytes, the type of the entries, the number of dimensions, each dimension as a big-endian
@@ -48,7 +48,7 @@ def read_idx(path: str | Path, *, ndim: int, sha256: str | None = None, largest:
                 "delete the file to have it downloaded again"
             )
     head = 4 + 4 * ndim
-    magic = bytes((0, 0, _UNSIGNED_BYTE, ndim))
+    magic = bytes((0, 0, _UNSIGNED_BYTE_TYPE, ndim))
     if content[:4] != magic:
         raise DataError(
             f"{path}: expected the magic number 0x{magic.hex()} of an IDX file with {ndim} dimensions of unsigned "

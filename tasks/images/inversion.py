@@ -41,7 +41,7 @@ class ImageInversion(ShardedTest):
         inverter: makes the inverter from an action and an energy.
         finish: see `tasks.inverters.finished`.
         max_evaluations: see `trivgeo.inversion.Inverter`, also for the next.
-        compiled: of use on a GPU.
+        compiled: whether networks are compiled, which is of use on a GPU.
         frame_weight: weight of the frame term, see `trivgeo.inversion.energies.FramedEnergy`; ``None`` for none.
         features: name or path of the `VAE` in whose latent variables the Fréchet distance of the restored images to
             the clean ones is measured; ``None`` for no distance.

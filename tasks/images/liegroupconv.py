@@ -36,9 +36,9 @@ from trivgeo.groups import Affine, LieGroup, PointAction, Projective
 from ..seeds import generator_of
 from .models import ImageClassifier
 
-_CODIMENSION = 6  # of the ball in the sphere that is projected on it; the window is (1 - |v|^2)^(codimension / 2 - 1)
-_FREQUENCY = 6.0  # largest phases of a kernel are several radians: it changes sign within its support
-_OUTSIDE = 2.0  # a coordinate that no image reaches
+_SPHERE_CODIMENSION = 6  # codimension of the ball in the sphere projected on it; the window is (1 - |v|^2)^2
+_PHASE_SCALE = 6.0  # phases in radians over what layers give: kernels change their sign within their support
+_OUTSIDE_COORDINATE = 2.0  # a coordinate that no image reaches
 
 
 class GroupSample(NamedTuple):
@@ -47,7 +47,7 @@ class GroupSample(NamedTuple):
     Attributes:
         coordinates: v in the unit ball, `[m, dim]`; the elements are exp(v).
         elements: `[m, *element_shape]`.
-        weights: of the elements in the sum, `[m]`.
+        weights: weights of the elements in the sum, `[m]`.
     """
 
     coordinates: Tensor
@@ -60,7 +60,7 @@ def window_points(count: int, dim: int, generator: torch.Generator) -> Float[Ten
 
     They are the first coordinates of uniform points of the sphere in six dimensions more.
     """
-    points = torch.randn(count, dim + _CODIMENSION, generator=generator, dtype=torch.float64)
+    points = torch.randn(count, dim + _SPHERE_CODIMENSION, generator=generator, dtype=torch.float64)
     return F.normalize(points, dim=-1)[:, :dim]
 
 
@@ -74,7 +74,7 @@ def haar_sample(group: LieGroup, count: int, generator: torch.Generator) -> Grou
     Args:
         group: its scale is the half-width of the ball in each direction.
         count: m.
-        generator: of the random numbers.
+        generator: generator of the random numbers.
 
     Returns:
         The sample, float64.
@@ -97,7 +97,7 @@ class KernelNetwork(nn.Module):
     """A matrix-valued function on the unit ball: sines and cosines of trained frequencies, one linear layer.
 
     Args:
-        dim: of the ball.
+        dim: dimension of the ball.
         inputs: rows of the matrix.
         outputs: columns of the matrix.
         width: number of frequencies.
@@ -111,7 +111,7 @@ class KernelNetwork(nn.Module):
 
     def forward(self, v: Float[Tensor, "m n"]) -> Float[Tensor, "m inputs outputs"]:
         """The matrices at points of the ball."""
-        phase = _FREQUENCY * self.phase(v)
+        phase = _PHASE_SCALE * self.phase(v)
         return self.mix(torch.cat([phase.cos(), phase.sin()], -1)).unflatten(-1, self.shape)
 
 
@@ -121,9 +121,9 @@ class Lifting(nn.Module):
     The image is zero outside its frame, also where a homography sends a point to infinity.
 
     Args:
-        action: of the group on the plane.
-        channels: of the images.
-        radius: of the disc; the frame of the image is [-1, 1]^2.
+        action: action of the group on the plane.
+        channels: number of channels of the images.
+        radius: radius of the disc; the frame of the image is [-1, 1]^2.
         points: number of points.
         outputs: number of functions.
         width: see `KernelNetwork`.
@@ -144,7 +144,7 @@ class Lifting(nn.Module):
 
     def forward(self, x: Float[Tensor, "b c h w"], g: Tensor) -> Float[Tensor, "b *elements outputs"]:
         """The functions of each image at the elements `[*elements, *element_shape]`."""
-        source = self.action(g, self.points).nan_to_num(_OUTSIDE, _OUTSIDE, _OUTSIDE)
+        source = self.action(g, self.points).nan_to_num(_OUTSIDE_COORDINATE, _OUTSIDE_COORDINATE, _OUTSIDE_COORDINATE)
         # the images as channels, and their channels as the batch, since all images are read at the same places
         grid = repeat(source.reshape(-1, *self.points.shape), "m p d -> c m p d", c=x.shape[1])
         read = F.grid_sample(x.transpose(0, 1), grid, padding_mode="zeros", align_corners=False)
@@ -161,7 +161,7 @@ class GroupConvolution(nn.Module):
         inputs: number of functions F.
         outputs: number of their convolutions.
         width: see `KernelNetwork`.
-        generator: of the sample.
+        generator: generator of the sample.
     """
 
     coordinates: Tensor
@@ -223,7 +223,7 @@ class LieGroupConv(ImageClassifier):
         width: frequencies of the kernels.
         samples: elements of the maxima in training.
         evaluation_samples: elements of the maxima in evaluation, worked off `samples` at a time.
-        seed: of all samples.
+        seed: seed of all samples.
 
     Raises:
         ConfigurationError: a number is out of range, or the lengths do not fit.
@@ -333,7 +333,6 @@ class AffineConv(LieGroupConv):
 
     @staticmethod
     def group_of(scale: float | Sequence[float]) -> LieGroup:
-        """The affine group of the plane."""
         return Affine(2, scale)
 
 
@@ -346,5 +345,4 @@ class HomographyConv(LieGroupConv):
 
     @staticmethod
     def group_of(scale: float | Sequence[float]) -> LieGroup:
-        """The projective group of the plane."""
         return Projective(2, scale)

@@ -18,12 +18,13 @@ from .idx import DataError
 from .models import ImageFormat
 
 FORMAT = ImageFormat(1, 40, 40, 10)
-"""That of all published images."""
+"""Format of all published images."""
 
-_SIDE = FORMAT.height
-_LARGEST = 2**30  # bytes of all variables, ten times those of a published file
-_HEAD, _TAG, _COMPRESSED = 128, 8, 15  # bytes, bytes, a type of elements: of MATLAB's format 5
-_BLOCK = 2**20  # bytes
+_IMAGE_SIDE = FORMAT.height
+_MAX_BYTES = 2**30  # bytes of all decompressed variables, ten times those of a published file
+_HEAD_BYTES, _TAG_BYTES = 128, 8  # sizes of the head of a file, and of the tag of an element, in MATLAB's format 5
+_COMPRESSED_TYPE = 15  # type of an element that is compressed
+_BLOCK_BYTES = 2**20  # bytes that are decompressed at once
 
 MatImages = tuple[Shaped[Tensor, "n 40 40"], Int[Tensor, " n"]]
 
@@ -47,12 +48,12 @@ def read_affnist(path: str | Path) -> MatImages:
             f"{path}: expected one structure affNISTdata with image and label_int, got fields {list(names)}"
         )
     images, labels = structure["image"].item(), structure["label_int"].item()
-    if images.ndim != 2 or images.shape[0] != _SIDE**2 or not 0 < labels.size == images.shape[1]:
+    if images.ndim != 2 or images.shape[0] != _IMAGE_SIDE**2 or not 0 < labels.size == images.shape[1]:
         raise DataError(
-            f"{path}: expected images [{_SIDE**2}, n] and n > 0 labels, "
+            f"{path}: expected images [{_IMAGE_SIDE**2}, n] and n > 0 labels, "
             f"got {list(images.shape)} and {list(labels.shape)}"
         )
-    return _checked(path, images.T.reshape(-1, _SIDE, _SIDE), labels.reshape(-1))
+    return _checked(path, images.T.reshape(-1, _IMAGE_SIDE, _IMAGE_SIDE), labels.reshape(-1))
 
 
 def read_homnist(path: str | Path) -> MatImages:
@@ -71,9 +72,9 @@ def read_homnist(path: str | Path) -> MatImages:
         DataError: the file is missing or damaged, or its content is not as above.
     """
     images, labels = _load(path, "img_data", "labels")
-    if images.ndim < 3 or images.shape[-2:] != (_SIDE, _SIDE):
-        raise DataError(f"{path}: expected img_data [..., {_SIDE}, {_SIDE}], got {list(images.shape)}")
-    pictures, labels = images.reshape(-1, _SIDE, _SIDE), labels.reshape(-1)
+    if images.ndim < 3 or images.shape[-2:] != (_IMAGE_SIDE, _IMAGE_SIDE):
+        raise DataError(f"{path}: expected img_data [..., {_IMAGE_SIDE}, {_IMAGE_SIDE}], got {list(images.shape)}")
+    pictures, labels = images.reshape(-1, _IMAGE_SIDE, _IMAGE_SIDE), labels.reshape(-1)
     if len(labels) == images.shape[0]:
         labels = labels.repeat(len(pictures) // len(labels))
     if len(labels) != len(pictures):
@@ -99,24 +100,24 @@ def _load(path: str | Path, *names: str) -> list[NDArray[Any]]:
 
 
 def _check_size(content: bytes) -> None:
-    """See that compressed variables are of a size that fits memory, without holding one.
+    """Raise unless compressed variables fit memory, without holding one.
 
     Raises:
         OSError: they are larger.
         zlib.error: one is damaged.
     """
-    order = "<" if content[_HEAD - 2 : _HEAD] == b"IM" else ">"
-    start, left = _HEAD, _LARGEST
-    while start + _TAG <= len(content):
+    order = "<" if content[_HEAD_BYTES - 2 : _HEAD_BYTES] == b"IM" else ">"
+    start, left = _HEAD_BYTES, _MAX_BYTES
+    while start + _TAG_BYTES <= len(content):
         kind, size = struct.unpack_from(f"{order}II", content, start)
-        stop = min(start + _TAG + size, len(content))
-        if kind == _COMPRESSED:
-            stream, waiting = zlib.decompressobj(), content[start + _TAG : stop]
+        stop = min(start + _TAG_BYTES + size, len(content))
+        if kind == _COMPRESSED_TYPE:
+            stream, waiting = zlib.decompressobj(), content[start + _TAG_BYTES : stop]
             while waiting and not stream.eof:
-                left -= len(stream.decompress(waiting, _BLOCK))
+                left -= len(stream.decompress(waiting, _BLOCK_BYTES))
                 waiting = stream.unconsumed_tail
                 if left < 0:
-                    raise OSError(f"more than {_LARGEST} bytes when decompressed")
+                    raise OSError(f"more than {_MAX_BYTES} bytes when decompressed")
         start = stop
 
 

@@ -30,18 +30,18 @@ CHECKSUMS = {
 }
 """SHA-256 of the four files before compression."""
 
-_SIDE = 28
-_CLASSES = 10
-_TIMEOUT = 30.0  # seconds without an answer
-_BLOCK = 1 << 16
-_LONGEST_HEAD = 1 << 10  # bytes, more than the head of any IDX file
+_IMAGE_SIDE = 28
+_NUM_CLASSES = 10
+_TIMEOUT_SECONDS = 30.0  # time without an answer after which a download fails
+_BLOCK_BYTES = 1 << 16
+_MAX_HEAD_BYTES = 1 << 10  # more than the head of any IDX file
 
 
 class DigitSource(ImageSource):
     """Digits in the middle of a frame in which they can move."""
 
     channels = 1
-    classes = _CLASSES
+    classes = _NUM_CLASSES
     frame = (40, 40)
 
 
@@ -67,11 +67,9 @@ class MNIST(DigitSource):
                 download(name, self.root)
 
     def train(self) -> LabelledImages:
-        """The 60,000 training digits."""
         return self._read("train", 60_000)
 
     def test(self) -> LabelledImages:
-        """The 10,000 test digits."""
         return self._read("t10k", 10_000)
 
     def _read(self, part: str, count: int) -> LabelledImages:
@@ -110,19 +108,19 @@ def read_digits(
         images: IDX file `[count, 28, 28]`.
         labels: IDX file `[count]`.
         count: how many there must be.
-        checksums: of the two files, see `read_idx`.
+        checksums: checksums of the two files, see `read_idx`.
 
     Raises:
         DataError: a file is damaged, the counts or sizes are not as expected, or a label is none of 0 to 9.
     """
-    pixels = read_idx(images, ndim=3, sha256=checksums[0], largest=_LONGEST_HEAD + count * _SIDE**2)
-    classes = read_idx(labels, ndim=1, sha256=checksums[1], largest=_LONGEST_HEAD + count)
-    if pixels.shape != (count, _SIDE, _SIDE):
-        raise DataError(f"{images}: expected {[count, _SIDE, _SIDE]} images, got {list(pixels.shape)}")
+    pixels = read_idx(images, ndim=3, sha256=checksums[0], largest=_MAX_HEAD_BYTES + count * _IMAGE_SIDE**2)
+    classes = read_idx(labels, ndim=1, sha256=checksums[1], largest=_MAX_HEAD_BYTES + count)
+    if pixels.shape != (count, _IMAGE_SIDE, _IMAGE_SIDE):
+        raise DataError(f"{images}: expected {[count, _IMAGE_SIDE, _IMAGE_SIDE]} images, got {list(pixels.shape)}")
     if classes.shape != (count,):
         raise DataError(f"{labels}: expected {count} labels, got {len(classes)}")
-    if count and classes.max() >= _CLASSES:
-        raise DataError(f"{labels}: expected labels 0 to {_CLASSES - 1}, got {classes.max()}")
+    if count and classes.max() >= _NUM_CLASSES:
+        raise DataError(f"{labels}: expected labels 0 to {_NUM_CLASSES - 1}, got {classes.max()}")
     return LabelledImages(torch.from_numpy(pixels).unsqueeze(1), torch.from_numpy(classes).long())
 
 
@@ -153,7 +151,7 @@ def download(name: str, folder: Path, mirrors: tuple[str, ...] = MIRRORS) -> Pat
         for mirror in mirrors:
             try:
                 _fetch(f"{mirror}{target.name}", part)
-                with recording():  # on its own: no later run reads a file of this name
+                with recording():  # recorded apart: no later run reads a file of this name
                     read_idx(part, ndim=3 if "images" in name else 1, sha256=CHECKSUMS[name])
             except (OSError, DataError) as error:
                 faults.append(f"{mirror}: {error}")
@@ -176,9 +174,9 @@ def cache_folder() -> Path:
 
 
 def _fetch(url: str, path: Path) -> None:
-    with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, path.open("wb") as file:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response, path.open("wb") as file:
         size = int(response.headers.get("Content-Length") or 0) or None
         with tqdm(total=size, unit="B", unit_scale=True, desc=url.rsplit("/", 1)[-1]) as bar:
-            while block := response.read(_BLOCK):
+            while block := response.read(_BLOCK_BYTES):
                 file.write(block)
                 bar.update(len(block))

@@ -35,7 +35,7 @@ class ImageFormat(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """That of one image."""
+        """Shape of one image: channels, height, width."""
         return self.channels, self.height, self.width
 
     def check_halvings(self, count: int) -> None:

@@ -40,7 +40,6 @@ class EfficientNetLite0(ImageClassifier):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The constructor has no arguments."""
         return {}
 
     def _logits(self, x: Tensor) -> Tensor:

@@ -34,10 +34,8 @@ class PoseNetwork(ImageBackbone, NoiseNetwork):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments."""
         own = super().architecture
         return {"images": list(self.images)} | {key: own[key] for key in ("dim", "channels", "width", "precision")}
 
     def data(self, batch: ImageBatch) -> Tensor:
-        """The images."""
         return batch.image

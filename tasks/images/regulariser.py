@@ -12,7 +12,7 @@ from trivgeo.checks import check_count
 
 from .models import ImageNetwork
 
-_SLOPE = 0.2
+_NEGATIVE_SLOPE = 0.2
 
 
 class AdversarialRegulariser(ImageNetwork):
@@ -23,8 +23,8 @@ class AdversarialRegulariser(ImageNetwork):
 
     Args:
         images: their `ImageFormat`.
-        channels: of the convolutions.
-        width: of the hidden linear layer.
+        channels: numbers of channels of the convolutions.
+        width: width of the hidden linear layer.
 
     Raises:
         ConfigurationError: a number below one, or nothing is left of the image after the convolutions.
@@ -36,15 +36,14 @@ class AdversarialRegulariser(ImageNetwork):
         self.width = check_count("width", width)
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise([self.images.channels, *self.channels]):
-            layers += [nn.Conv2d(inputs, outputs, 4, 2, 1), nn.LeakyReLU(_SLOPE)]
+            layers += [nn.Conv2d(inputs, outputs, 4, 2, 1), nn.LeakyReLU(_NEGATIVE_SLOPE)]
         self.images.check_halvings(len(self.channels))
         cells = math.prod(side >> len(self.channels) for side in self.images.size)
-        layers += [nn.Flatten(), nn.Linear(self.channels[-1] * cells, width), nn.LeakyReLU(_SLOPE)]
+        layers += [nn.Flatten(), nn.Linear(self.channels[-1] * cells, width), nn.LeakyReLU(_NEGATIVE_SLOPE)]
         self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments."""
         return {"images": list(self.images), "channels": self.channels, "width": self.width}
 
     def forward(self, x: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch"]:

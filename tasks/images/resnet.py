@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from .models import ImageClassifier
 
-_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
-_BLOCKS = 2
+_STAGE_CHANNELS_AND_STRIDES = ((64, 1), (128, 2), (256, 2), (512, 2))
+_BLOCKS_PER_STAGE = 2
 
 
 class ResidualBlock(nn.Module):
@@ -18,7 +18,7 @@ class ResidualBlock(nn.Module):
     Args:
         inputs: channels in.
         outputs: channels out.
-        stride: of the first convolution and of the shortcut.
+        stride: stride of the first convolution and of the shortcut.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -48,7 +48,7 @@ class ResNet18(ImageClassifier):
 
     def __init__(self, images: Sequence[int]) -> None:
         super().__init__(images, any_size=True)
-        channels = _STAGES[0][0]
+        channels = _STAGE_CHANNELS_AND_STRIDES[0][0]
         self.stem = nn.Sequential(
             nn.Conv2d(self.images.channels, channels, 7, 2, 3, bias=False),
             nn.BatchNorm2d(channels),
@@ -56,8 +56,8 @@ class ResNet18(ImageClassifier):
             nn.ReLU(),  # after pooling, with which it commutes: on a quarter of the numbers
         )
         blocks: list[nn.Module] = []
-        for outputs, stride in _STAGES:
-            for place in range(_BLOCKS):
+        for outputs, stride in _STAGE_CHANNELS_AND_STRIDES:
+            for place in range(_BLOCKS_PER_STAGE):
                 blocks.append(ResidualBlock(channels, outputs, stride if place == 0 else 1))
                 channels = outputs
         self.blocks = nn.Sequential(*blocks)
@@ -65,7 +65,6 @@ class ResNet18(ImageClassifier):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments."""
         return {"images": list(self.images)}
 
     def _logits(self, x: Tensor) -> Tensor:

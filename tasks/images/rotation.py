@@ -31,12 +31,11 @@ class UniformRotation(RandomTransformations):
         self.group: SO = SO(2)
 
     def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 2 2"]:
-        """Rotations, which do not depend on the images."""
         turns = torch.stack([torch.rand(1, generator=g, dtype=torch.float64) for g in generators])
         return self.group.exp(2 * math.pi * turns)
 
 
-_TOGETHER = 256
+_MAX_EVALUATIONS = 256
 """Images whose energies are evaluated at once: larger tensors are mapped anew each time, which doubles the time."""
 
 
@@ -54,9 +53,9 @@ class RotationPosterior(ShardedTest):
         num_mc: number of noise samples of one score.
         num_samples: samples of each image.
         temperature: the density is that of energy / temperature.
-        angles: of the grid, a multiple of ``bins``.
-        bins: of the histogram.
-        times: at which the picture is drawn, at least one.
+        angles: number of angles of the grid, a multiple of ``bins``.
+        bins: number of bins of the histogram.
+        times: times at which the picture is drawn, at least one.
         figure: file name of the picture in the results' directory.
 
     Raises:
@@ -81,7 +80,7 @@ class RotationPosterior(ShardedTest):
         self.action = ImageWarp(SO(2))
         self.schedule = schedule
         sampler = TIED(self.action, energy, schedule, steps, num_mc, num_samples, temperature, None)
-        self.inverter = sampler.replace(max_evaluations=_TOGETHER)
+        self.inverter = sampler.replace(max_evaluations=_MAX_EVALUATIONS)
         self.temperature = check_positive("temperature", temperature)
         self.angles = check_count("angles", angles)
         self.bins = check_count("bins", bins)
@@ -178,9 +177,9 @@ def draw_posterior(
         path: the file.
         images: rotated digits; six at most are drawn.
         grid: angles.
-        density: at each time.
+        density: density at each time.
         times: the times.
-        share: of the samples in each bin.
+        share: share of the samples in each bin.
         truth: the angles by which the images were turned.
     """
     shown = min(6, len(images))

@@ -7,15 +7,15 @@ from trivgeo.errors import ConfigurationError
 
 from .sources import ImageSource, LabelledImages
 
-_INK = 16.0
-_TRAINING = 1297
+_MAX_INK = 16.0  # largest grey value of the originals
+_NUM_TRAINING_IMAGES = 1297
 
 
 class ScikitDigits(ImageSource):
     """The 1,797 digits of `sklearn.datasets.load_digits`, twice as large, in the middle of 32 x 32 pixels.
 
-    Of 8 x 8 pixels and 17 grey values each; in an order of their own 1,297 for training and 500 for tests. E. Alpaydin
-    and C. Kaynak, "Optical recognition of handwritten digits", 1998.
+    The originals have 8 x 8 pixels and 17 grey values; shuffled once, 1,297 are for training and 500 for tests. E.
+    Alpaydin and C. Kaynak, "Optical recognition of handwritten digits", 1998.
     """
 
     channels = 1
@@ -23,12 +23,11 @@ class ScikitDigits(ImageSource):
     frame = (32, 32)
 
     def train(self) -> LabelledImages:
-        """The digits for training."""
-        return self._part(slice(_TRAINING))
+        return self._part(slice(_NUM_TRAINING_IMAGES))
 
     def test(self) -> LabelledImages:
         """The other 500."""
-        return self._part(slice(_TRAINING, None))
+        return self._part(slice(_NUM_TRAINING_IMAGES, None))
 
     def _part(self, part: slice) -> LabelledImages:
         try:
@@ -39,6 +38,6 @@ class ScikitDigits(ImageSource):
             ) from error
         pixels, labels = load_digits(return_X_y=True)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[part]
-        small = torch.from_numpy(pixels).reshape(-1, 1, 8, 8)[order] / _INK
+        small = torch.from_numpy(pixels).reshape(-1, 1, 8, 8)[order] / _MAX_INK
         large = F.interpolate(small, scale_factor=2, mode="bilinear")
         return LabelledImages((255 * large).round().byte(), torch.from_numpy(labels).long()[order])

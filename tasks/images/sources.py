@@ -25,7 +25,7 @@ class ImageSource(ABC):
     """Training and test images of one size.
 
     Attributes:
-        channels: of the images.
+        channels: number of channels of the images.
         classes: that there are.
         frame: height and width in pixels of the frame that networks see, the images in its middle.
     """

@@ -36,8 +36,8 @@ class ImageProblems(NamedTuple):
         label: the classes, `[b]`.
         clean: the images x before the transformation; NaN where they are not known.
         element: the transformations g, `[b, *element_shape]`; NaN where they are not known.
-        seed: of the inverter's noise.
-        number: of the batch among those of its seed.
+        seed: seed of the inverter's noise.
+        number: number of the batch among those of its seed.
     """
 
     place: Int[Tensor, " b"]
@@ -50,7 +50,7 @@ class ImageProblems(NamedTuple):
 
 
 class ProblemSet(Dataset[ImageProblems], ABC):
-    """Transformed images in batches: the index is a list of places."""
+    """Transformed images by batches: an index is a list of numbers of images."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -67,8 +67,8 @@ class DrawnProblems(ProblemSet):
     Args:
         source: where the test images come from.
         transformations: the distribution of the elements.
-        seed: of the elements.
-        mode: of interpolation, see `trivgeo.actions.ImageWarp`.
+        seed: seed of the elements.
+        mode: mode of interpolation, see `trivgeo.actions.ImageWarp`.
     """
 
     def __init__(
@@ -81,7 +81,6 @@ class DrawnProblems(ProblemSet):
         self.action = ImageWarp(transformations.group, mode)
 
     def __len__(self) -> int:
-        """The number of images."""
         return len(self.images.labels)
 
     def __getitem__(self, places: list[int]) -> ImageProblems:
@@ -120,11 +119,9 @@ class ReadProblems(ProblemSet):
         self.group = group
 
     def __len__(self) -> int:
-        """The number of images."""
         return len(self.labels)
 
     def __getitem__(self, places: list[int]) -> ImageProblems:
-        """The images at these places."""
         image = unit_range(self.images[places].unsqueeze(1))
         element = image.new_full((len(places), *self.group.element_shape), math.nan)
         return ImageProblems(
@@ -140,7 +137,7 @@ class ImageTest(Problems, ABC):
     Args:
         limit: how many images; all when None.
         batch_size: images a batch.
-        seed: of the order, and of the transformations where they are drawn.
+        seed: seed of the order, and of the transformations where they are drawn.
         seeds: see `Problems`; 0 alone when None.
 
     Raises:
@@ -167,11 +164,9 @@ class ImageTest(Problems, ABC):
 
     @property
     def batches(self) -> int:
-        """Batches of a seed."""
         return len(self._places)
 
     def batch(self, seed: int, number: int) -> ImageProblems:
-        """The images of one batch."""
         return self._problems[self._places[number].tolist()]._replace(seed=seed, number=number)
 
 
@@ -185,7 +180,7 @@ class DrawnTest(ImageTest):
         batch_size: see `ImageTest`.
         seed: see `ImageTest`.
         seeds: see `ImageTest`.
-        mode: of interpolation of the moved images, see `trivgeo.actions.ImageWarp`.
+        mode: mode of interpolation of the moved images, see `trivgeo.actions.ImageWarp`.
     """
 
     def __init__(
@@ -209,7 +204,6 @@ class DrawnTest(ImageTest):
         self.source.prepare()
 
     def problems(self) -> DrawnProblems:
-        """All test images, each moved by one element."""
         return DrawnProblems(self.source, self.transformations, self.seed, self.mode)
 
 
@@ -257,7 +251,6 @@ class AffNISTFiles(PublishedFiles):
     """The published affNIST test images: one or more of the 32 files of `transformed/test_batches`."""
 
     def problems(self) -> ReadProblems:
-        """All images of the files, moved by affine maps."""
         return self.read(read_affnist, Affine(2))
 
 
@@ -265,5 +258,4 @@ class HomNISTFiles(PublishedFiles):
     """The published homNIST test images."""
 
     def problems(self) -> ReadProblems:
-        """All images of the files, moved by homographies."""
         return self.read(read_homnist, Projective(2))

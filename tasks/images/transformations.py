@@ -56,7 +56,6 @@ class AffineRecipe(RandomTransformations):
         self._high = torch.tensor([angle, shear, scale_max, scale_max], dtype=torch.float64)
 
     def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 2 3"]:
-        """Elements by the recipe."""
         uniform = torch.stack([torch.rand(6, generator=g, dtype=torch.float64) for g in generators])
         angle, shear, scale_x, scale_y = (self._low + (self._high - self._low) * uniform[:, :4]).unbind(-1)
         cos, sin = angle.cos(), angle.sin()
@@ -107,7 +106,6 @@ class SimilarityRecipe(RandomTransformations):
         self._middle = math.sqrt(scale_min * scale_max)
 
     def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 2 3"]:
-        """Elements by the recipe; they do not depend on the images."""
         uniform = torch.stack([torch.rand(4, generator=g, dtype=torch.float64) for g in generators])
         angle, stretch, shift = (self._bounds * (2.0 * uniform - 1.0)).split([1, 1, 2], -1)
         return self.group.from_parts(SO(2).exp(angle), self._middle * stretch.squeeze(-1).exp(), shift)
@@ -126,7 +124,7 @@ class HomographyRecipe(RandomTransformations):
 
     Args:
         box: half-widths s of the box.
-        steps: of the walk.
+        steps: number of steps of the walk.
 
     Raises:
         ConfigurationError: not eight positive half-widths, or no steps.
@@ -144,7 +142,6 @@ class HomographyRecipe(RandomTransformations):
         self.steps = check_count("steps", steps)
 
     def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b 3 3"]:
-        """Elements by the recipe; they do not depend on the images."""
         return self.group.exp(self.walk(generators))
 
     def walk(self, generators: Sequence[torch.Generator]) -> Float[Tensor, "b 8"]:
@@ -190,7 +187,6 @@ class NoTransformation(RandomTransformations):
         self.group = Affine(2) if group is None else group
 
     def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b ..."]:
-        """The identity, once for each image."""
         return self.group.identity(len(generators), dtype=torch.float64)
 
 
@@ -212,7 +208,6 @@ class BroadNoise(RandomTransformations):
         self.spread = torch.tensor([check_positive("spread", s) for s in spread], dtype=torch.float64)
 
     def draw(self, images: Float[Tensor, "b c h w"], generators: Sequence[torch.Generator]) -> Float[Tensor, "b ..."]:
-        """Elements, which do not depend on the images."""
         v = torch.stack([torch.randn(self.group.dim, generator=g, dtype=torch.float64) for g in generators])
         r = torch.stack([torch.rand(1, generator=g, dtype=torch.float64) for g in generators])
         return self.group.exp(r * self.spread * v)
@@ -234,7 +229,7 @@ def affine_noise(linear: float = 0.3, translation: float = 0.4) -> BroadNoise:
 
     Args:
         linear: largest standard deviation of the four linear directions.
-        translation: of the two translations; the frame is [-1, 1]^2.
+        translation: spread of the two translations; the frame is [-1, 1]^2.
     """
     return BroadNoise(Affine(2), [linear] * 4 + [translation] * 2)
 
@@ -245,6 +240,6 @@ def homography_noise(linear: float = 0.3, translation: float = 0.4, perspective:
     Args:
         linear: see `affine_noise`.
         translation: see `affine_noise`.
-        perspective: of the two perspective directions.
+        perspective: spread of the two perspective directions.
     """
     return BroadNoise(Projective(2), [linear, linear, translation] * 2 + [perspective] * 2)

@@ -42,7 +42,6 @@ class VAE(ImageNetwork):
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """Constructor arguments."""
         return {"images": list(self.images), "hidden": self.hidden, "latent": self.latent}
 
     def bound(

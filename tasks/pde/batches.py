@@ -110,7 +110,7 @@ class SolutionDataset(Dataset[SolutionBatch]):
         data: the whole training set on a grid.
         functions: functions a batch.
         points: points a batch, the same for all functions.
-        seed: of the choices.
+        seed: seed of the choices.
     """
 
     def __init__(self, data: SolutionBatch, *, functions: int, points: int, seed: int) -> None:

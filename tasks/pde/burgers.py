@@ -54,5 +54,4 @@ class BurgersEquation(PeriodicEquation, ResidualEquation):
         return {**super().description, **self.field_constants}
 
     def group(self) -> BurgersSymmetry:
-        """The Burgers group of dimension 5."""
         return BurgersSymmetry()

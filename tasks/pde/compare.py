@@ -13,7 +13,7 @@ from trivgeo.errors import ConfigurationError
 from ..files import read_document
 from .figures import ErrorSeries, draw_errors
 
-_ALONE, _INSIDE = "without inversion", "inside the training domain"
+_ALONE_METRIC, _INSIDE_METRIC = "without inversion", "inside the training domain"
 
 
 def compare(path: str | Path, folders: Sequence[str | Path]) -> list[ErrorSeries]:
@@ -41,11 +41,11 @@ def compare(path: str | Path, folders: Sequence[str | Path]) -> list[ErrorSeries
         ErrorSeries(
             label,
             [row["displacement"] for row in cases],
-            [row["metrics"][_ALONE if label == "network alone" else "with inversion"] for row in cases],
+            [row["metrics"][_ALONE_METRIC if label == "network alone" else "with inversion"] for row in cases],
         )
         for label, cases in rows.items()
     ]
-    inside = [row["metrics"][_INSIDE] for row in rows["network alone"]]
+    inside = [row["metrics"][_INSIDE_METRIC] for row in rows["network alone"]]
     equation = runs[0]["config"]["data"]["init_args"]["equation"]["class_path"].rsplit(".", 1)[-1]
     draw_errors(path, series, sum(inside) / len(inside), f"{equation.removesuffix('Equation')} equation")
     return series

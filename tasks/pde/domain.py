@@ -85,7 +85,7 @@ class Domain:
 
         Args:
             counts: numbers of points along each x, and along t.
-            dtype: of the points.
+            dtype: dtype of the points.
         """
         axes = zip(self.base, counts, strict=True)
         return torch.cartesian_prod(*(torch.linspace(*ends, n, dtype=dtype) for ends, n in axes))

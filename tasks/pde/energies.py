@@ -8,7 +8,7 @@ from trivgeo.inversion.energies import DomainDistance, GaussianInitialEnergy
 
 from .equation import Equation
 
-_SAMPLES_SEED = 2_147_483_646
+_SAMPLES_SEED = 2_147_483_646  # seed of fields that fit energies; test sets and training batches have smaller ones
 
 
 class TrainingBox(DomainDistance):

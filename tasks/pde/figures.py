@@ -84,7 +84,7 @@ def draw_errors(path: str | Path, series: Sequence[ErrorSeries], floor: float, t
         path: the PNG file.
         series: the methods.
         floor: mean error inside the training domain, drawn as a line.
-        title: of the figure.
+        title: title of the figure.
     """
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.subplots()

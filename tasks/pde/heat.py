@@ -45,11 +45,9 @@ class HeatSolutions(Solutions):
     nu: float = HEAT_NU
 
     def initial(self, x: Float[Tensor, " p"]) -> Float[Tensor, "b p"]:
-        """A sin(2 x)."""
         return initial_condition(self.amplitude, x)
 
     def on_grid(self, *counts: int) -> Float[Tensor, "b q"]:
-        """The exact solutions."""
         x, t = self.domain.grid(*counts, dtype=self.amplitude.dtype).unbind(-1)
         return exact_solution(self.amplitude, x, t, self.nu)
 
@@ -80,11 +78,9 @@ class HeatEquation(ResidualEquation):
         self.domain = Domain(0.0, 2.0 * math.pi, 0.0, 16.0, -amplitude_max, amplitude_max)
 
     def group(self) -> HeatSymmetry:
-        """The heat group of dimension 6."""
         return HeatSymmetry(self.nu)
 
     def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> HeatSolutions:
-        """Uniform amplitudes."""
         low, high = self.amplitudes
         return HeatSolutions(
             low + (high - low) * torch.rand(count, 1, generator=generator, dtype=dtype), self.domain, self.nu

@@ -27,7 +27,7 @@ from .figures import draw_solutions
 from .predictor import SolutionOperator
 from .problems import OperatorProblems, SymmetryProblems
 
-_CALIBRATION_POINTS = 81  # of a grid, about
+_CALIBRATION_POINTS = 81  # query points of a datum of the calibration, about
 
 
 class OperatorInversion(ShardedTest):
@@ -45,7 +45,7 @@ class OperatorInversion(ShardedTest):
         max_evaluations: see `trivgeo.inversion.Inverter`.
         trained_on: the equation and the distribution that the network was trained on, for the energy and the
             calibration, where they are not those of the problems.
-        scale: of the equation's symmetry group: the unit of ``calibrate``, or the sampler's basis without it.
+        scale: scale of the equation's symmetry group: the unit of ``calibrate``, or the sampler's basis without it.
         group: another form of that group, such as one from its generators.
         energy: makes the distance to the training domain from the equation; default `tasks.pde.energies.TrainingBox`.
         calibrate: step of `trivgeo.inversion.calibrated_scale`, which replaces the group's basis by one in which the

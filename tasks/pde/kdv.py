@@ -48,7 +48,6 @@ class KdVEquation(PeriodicEquation):
         return {**super().description, **self.field_constants, "length": self.field.length}
 
     def group(self) -> KdVSymmetry:
-        """The KdV group of dimension 4, in closed form."""
         return KdVSymmetry()
 
 

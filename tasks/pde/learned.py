@@ -16,7 +16,7 @@ from ..learned import NoiseNetwork, ScoreTraining
 from ..seeds import generator_of
 from .equation import Equation
 
-_VALIDATION = 2**31  # a batch that training does not reach
+_VALIDATION_BATCH = 2**31  # number of a batch that training does not reach
 
 
 class OperatorNetwork(OperatorBackbone, NoiseNetwork):
@@ -47,7 +47,7 @@ class CleanProblems(pl.LightningDataModule):
         num_sensors: points of the initial condition.
         batch_size: problems a step.
         steps_per_epoch: steps between validations.
-        seed: of the problems.
+        seed: seed of the problems.
 
     Raises:
         ConfigurationError: a count is not positive.
@@ -74,11 +74,11 @@ class CleanProblems(pl.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[OperatorInput]:
         """One batch that training does not see."""
-        return self._alone(_VALIDATION)
+        return self._alone(_VALIDATION_BATCH)
 
     def test_dataloader(self) -> DataLoader[OperatorInput]:
-        """Another one."""
-        return self._alone(_VALIDATION + 1)
+        """A second batch that training does not see."""
+        return self._alone(_VALIDATION_BATCH + 1)
 
     def _alone(self, index: int) -> DataLoader[OperatorInput]:
         return DataLoader([self.dataset[index]], batch_size=None)  # type: ignore[arg-type]
@@ -132,5 +132,4 @@ class OperatorDenoising(ScoreTraining):
         self.equation = equation
 
     def export_metadata(self) -> dict[str, Any]:
-        """With the equation."""
         return super().export_metadata() | self.equation.description

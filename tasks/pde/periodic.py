@@ -14,7 +14,7 @@ from trivgeo.pde import FourierSeries, GaussianField, SpectralEquation, solve
 from .domain import Domain
 from .equation import Equation, Solutions
 
-_HELD_OUT_SEED = 2_147_483_647  # of validation fields; test sets and training batches have smaller ones
+_HELD_OUT_SEED = 2_147_483_647  # seed of validation fields; test sets and training batches have smaller ones
 
 
 class PeriodicEquation(Equation):
@@ -50,12 +50,10 @@ class PeriodicEquation(Equation):
         return SpectralEquation.from_equation(self.formula, **self.constants)
 
     def sample(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> "PeriodicSolutions":
-        """Random fields."""
         drawn = self.field.sample(count, generator)
         return PeriodicSolutions(FourierSeries(drawn.coefficients.to(dtype), drawn.length), self)
 
     def held_out(self, count: int) -> "PeriodicSolutions":
-        """Fields of a seed of their own."""
         return self.sample(count, torch.Generator().manual_seed(_HELD_OUT_SEED))
 
 
@@ -67,7 +65,6 @@ class PeriodicSolutions(Solutions):
     equation: PeriodicEquation
 
     def initial(self, x: Float[Tensor, " p"]) -> Float[Tensor, "b p"]:
-        """The fields."""
         return self.field(x)
 
     def on_grid(self, *counts: int) -> Float[Tensor, "b q"]:

@@ -16,7 +16,7 @@ from ..problems import Problems
 from .domain import values_of, with_values
 from .equation import Equation
 
-_DRAWS = 1000
+_MAX_DRAWS = 1000  # batches of elements that are drawn by rejection
 
 
 class OperatorProblems(NamedTuple):
@@ -30,7 +30,7 @@ class OperatorProblems(NamedTuple):
         canonical: the problems before the transformation, inside the training domain.
         canonical_solution: their solutions.
         grid: the numbers of query points of one problem along each x and t, x-major; q is their product.
-        number: of the batch among those of its seed.
+        number: number of the batch among those of its seed.
     """
 
     seed: int
@@ -89,7 +89,6 @@ class SymmetryProblems(Problems):
         """Transformations g for the cases, `[cases, *element_shape]`."""
 
     def batch(self, seed: int, number: int) -> OperatorProblems:
-        """The problems of one seed."""
         return self.problems(seed)
 
     def problems(self, seed: int) -> OperatorProblems:
@@ -160,7 +159,6 @@ class FactorProblems(SymmetryProblems):
         self.factors = (factor_min, factor_max)
 
     def draw(self, generator: torch.Generator, canonical: OperatorInput) -> Tensor:
-        """Elements that multiply u."""
         low, high = self.factors
         v = torch.zeros(self.cases, self.group.dim, dtype=torch.float64)
         v[:, -1] = (low + (high - low) * torch.rand(self.cases, generator=generator, dtype=torch.float64)).log()
@@ -212,10 +210,9 @@ class MixedProblems(SymmetryProblems):
         self.limit = limit
 
     def draw(self, generator: torch.Generator, canonical: OperatorInput) -> Tensor:
-        """Elements that mix all directions, by rejection."""
         action = self.group.action()
         kept: list[Tensor] = []
-        for _ in range(_DRAWS):
+        for _ in range(_MAX_DRAWS):
             v = torch.randn(self.cases, self.group.dim, generator=generator, dtype=torch.float64)
             g = self.group.exp(v * self.spread)
             d = action.denominator(g, canonical.query)
@@ -225,5 +222,5 @@ class MixedProblems(SymmetryProblems):
                 return torch.cat(kept)[: self.cases]
         raise DomainError(
             f"spread, limit: expected elements whose denominator stays in [1/{self.limit}, {self.limit}], got "
-            f"{sum(map(len, kept))} in {_DRAWS * self.cases} draws"
+            f"{sum(map(len, kept))} in {_MAX_DRAWS * self.cases} draws"
         )

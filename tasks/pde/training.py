@@ -81,7 +81,7 @@ class OperatorData(pl.LightningDataModule):
         return DataLoader([batch], batch_size=None)  # type: ignore[arg-type]
 
     def test_dataloader(self) -> DataLoader[SolutionBatch]:
-        """Same as validation."""
+        """The batch of `val_dataloader`."""
         return self.val_dataloader()
 
 
@@ -129,7 +129,6 @@ class Collocation(OperatorData):
 
     @property
     def dataset(self) -> CollocationDataset:
-        """Random batches."""
         return self._dataset
 
 
@@ -140,7 +139,7 @@ class SolvedData(OperatorData):
         training_functions: size of the training set.
         functions: functions a step.
         points: points a step, of the grid, which is that of the validation.
-        seed: of the training set and of the batches.
+        seed: seed of the training set and of the batches.
         cache: folder of the file; its name holds a hash of all that the set depends on. `None` for no file.
         options: see `OperatorData`.
 
@@ -169,7 +168,6 @@ class SolvedData(OperatorData):
 
     @property
     def dataset(self) -> SolutionDataset:
-        """Random parts of the training set."""
         if self._dataset is None:
             data = self._solutions()
             self._dataset = SolutionDataset(data, functions=self.functions, points=self.points, seed=self.seed)
@@ -181,7 +179,9 @@ class SolvedData(OperatorData):
         if path is not None and path.exists():
             tensors = load_file(path)
         else:
-            solutions = self.equation.sample(self.training_functions, generator_of(self.seed, 0, 0))  # no test draws so
+            solutions = self.equation.sample(
+                self.training_functions, generator_of(self.seed, 0, 0)
+            )  # no test set has this seed
             sensors = solutions.initial(domain.sensors(self.num_sensors, dtype=torch.float64))
             tensors = {"sensors": sensors.float(), "solution": solutions.on_grid(*self.grid).float()}
             if path is not None:
@@ -305,7 +305,7 @@ class OperatorTraining(NamedExport):
         self._log_error("val", batch)
 
     def test_step(self, batch: SolutionBatch, batch_idx: int) -> None:
-        """As validation."""
+        """Log the error of `validation_step`."""
         self._log_error("test", batch)
 
     def _log_error(self, stage: str, batch: SolutionBatch) -> None:
@@ -327,7 +327,7 @@ class OperatorTraining(NamedExport):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_fit_start(self) -> None:
-        """Look at the place of the export before the work.
+        """Check the path of the export before the work.
 
         Raises:
             ConfigurationError: see `NamedExport.export_path`.
@@ -410,7 +410,6 @@ class SupervisedTraining(OperatorTraining):
     """Training on solutions: the mean squared error at random points, relative to that of each initial condition."""
 
     def losses(self, batch: SolutionBatch) -> dict[str, tuple[float, Float[Tensor, ""]]]:
-        """One term, "data"."""
         scale = root_mean_square(batch.sensors)
         error = (self.network(batch.sensors, batch.points) - batch.solution) / scale
         return {"data": (1.0, error.square().mean())}

@@ -21,5 +21,4 @@ class SampleRequests(Problems):
         self.count = check_count("count", count)
 
     def batch(self, seed: int, number: int) -> Request:
-        """All samples of a seed."""
         return Request(seed, number, self.count)

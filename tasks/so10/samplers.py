@@ -74,7 +74,6 @@ class ReverseDiffusion(Sampler):
         self.antithetic = antithetic
 
     def sample(self, distribution: CornerDistribution, count: int, generator: torch.Generator) -> Draw:
-        """One run of the reverse diffusion."""
         group, evaluations = SO(distribution.n), 0
 
         def energy(g: Tensor) -> Tensor:
@@ -112,7 +111,6 @@ class Langevin(Sampler):
         self.friction = friction
 
     def sample(self, distribution: CornerDistribution, count: int, generator: torch.Generator) -> Draw:
-        """Independent chains; their last points are the sample."""
         group = SO(distribution.n)
         process = KineticLangevinSDE(group, distribution.energy, friction=self.friction)
         start = process.start(group.identity(count, device=generator.device), generator=generator)

@@ -75,7 +75,7 @@ class TestArchives:
             decompressed(content, 999)
 
     def test_angles(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tasks.generative.sources._LARGEST_TABLE", 1000)
+        monkeypatch.setattr("tasks.generative.sources._MAX_FILE_BYTES", 1000)
         path = tmp_path / "angles.gz"
         for content in (gzip.compress(b"0\t" * LARGE), gzip.compress(b"1\t2")[:-4], b"\x1f\x8b" + bytes(30)):
             path.write_bytes(content)
@@ -87,11 +87,11 @@ class TestArchives:
         structure = {"image": np.zeros((1600, 3), np.uint8), "label_int": np.zeros((1, 3), np.uint8)}
         scipy.io.savemat(path, {"affNISTdata": structure}, do_compression=True)
         assert read_affnist(path)[0].shape == (3, 40, 40)
-        monkeypatch.setattr(mat, "_LARGEST", 4000)
+        monkeypatch.setattr(mat, "_MAX_BYTES", 4000)
         with pytest.raises(DataError, match="more than 4000 bytes when decompressed"):
             read_affnist(path)
         scipy.io.savemat(path, {"img_data": np.zeros((LARGE // 1600, 40, 40), np.uint8)}, do_compression=True)
-        monkeypatch.setattr(mat, "_BLOCK", 2**16)
+        monkeypatch.setattr(mat, "_BLOCK_BYTES", 2**16)
         with little_memory(), pytest.raises(DataError, match="more than 4000 bytes when decompressed"):
             read_homnist(path)
 

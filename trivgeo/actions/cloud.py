@@ -62,11 +62,9 @@ class PointCloud(Action):
         return self.point_action.log_abs_det_jacobian(g, x)
 
     def batch_shape(self, x: Any) -> Any:
-        """Return the batch shape of clouds ``x``, ``[*batch, m, n]``, without points and coordinates."""
         return self.point_action.batch_shape(x)
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is a tensor ``[*batch, m, n]`` with m > 0; messages call it ``name``."""
         self.point_action.check_data(x, name)
         if (x := check_tensor(name, x)).shape[-2] == 0:
             raise ShapeError(f"{name}: expected at least one point, got {list(x.shape)}")

@@ -338,11 +338,9 @@ class FieldAction(Action):
         return fibre + (log_abs_det(base) + self.dims * log_abs_det(base[..., :-1, :-1])).sum(-1)
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """Return the batch shape of fields ``x``, without the dimensions of unknowns, times and space."""
         return x.values.shape[: -2 - self.dims]
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is a `Field` of this action; messages call it ``name``."""
         if not isinstance(x, Field):
             raise ConfigurationError(f"{name}: expected a Field, got {type(x).__name__}")
         d, (origin, steps) = self.dims, x.grid
@@ -656,7 +654,7 @@ def _time_weights(times: Tensor, at: Tensor, extrapolated: float | None) -> tupl
 
 
 def _held(at: Tensor, between: Tensor, covered: Tensor) -> Tensor:
-    """Positions clamped between the ends; a covered one, which rounding took off them, keeps its derivative."""
+    """Positions clamped to the ends; a covered one, which rounding took beyond an end, keeps its derivative."""
     return torch.where(covered, at + (between - at).detach(), between)
 
 

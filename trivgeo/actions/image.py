@@ -315,13 +315,11 @@ class ImageWarp(Action):
         return torch.where(kept, total, math.nan).expand(batch)
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """Return the batch shape of images ``x``, ``[*batch, c, h, w]``, without channels, height and width."""
         if not isinstance(x, Tensor):
             self.check_data(x)
         return x.shape[:-3]
 
     def check_data(self, x: Any, name: str = "x") -> None:
-        """Raise a typed error unless ``x`` is a floating-point tensor ``[*batch, c, h, w]``."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             got = x.dtype if isinstance(x, Tensor) else type(x).__name__
             hint = f"{got}; see image / 255.0" if got == torch.uint8 else got

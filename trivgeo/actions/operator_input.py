@@ -89,7 +89,6 @@ class OperatorAction(Action):
         )
 
     def batch_shape(self, x: Any) -> torch.Size:
-        """Return the batch shape of operator inputs ``x``, without the dimensions of points and coordinates."""
         return x.initial.shape[:-2]
 
     def check_data(self, x: Any, name: str = "x") -> None:

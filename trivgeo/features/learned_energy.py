@@ -30,7 +30,7 @@ from trivgeo.inversion.transformations import PlaneTransformations, Transformati
 
 _NUM_FAR = 4  # wrong restorations by the identity and by drawn elements
 _NUM_NEAR = 3  # wrong restorations near the right one
-_MIN_REACH, _MAX_REACH = 0.03, 1.0  # range of near restorations, in spreads of the transformations
+_MIN_REACH, _MAX_REACH = 0.03, 1.0  # distances of near restorations from the right one, in spreads of transformations
 _UNMOVED_ONE_IN = 8  # one in so many data is not moved, so that the head knows clean data, too
 _AUGMENTATIONS_PER_DATUM, _MIN_MOVED_DATA, _MAX_MOVED_DATA = 32, 128, 4096
 _MOVED_DATA_BATCH_SIZE = 4  # moved data whose restorations are evaluated together
@@ -198,9 +198,8 @@ class _Restorations:
         # the given datum has been warped once, a restoration twice: the head must not take less warped for right
         far[:, 0] = where_rows(moved, identity, far[:, 0])
         shape, reference = (number, _NUM_NEAR, group.dim), torch.empty(0, dtype=right.dtype)
-        reach = (
-            _MIN_REACH * (math.log(_MAX_REACH / _MIN_REACH) * uniform((number, _NUM_NEAR, 1), reference, source)).exp()
-        )
+        place = uniform((number, _NUM_NEAR, 1), reference, source)
+        reach = _MIN_REACH * (math.log(_MAX_REACH / _MIN_REACH) * place).exp()
         unit = right.unsqueeze(1)
         near = group.compose(
             unit.expand(number, _NUM_NEAR, *unit.shape[2:]),

@@ -124,7 +124,7 @@ def train_head(
     flat = flat[torch.isfinite(flat).all(-1)]
     head.mean, head.std = flat.mean(0), flat.std(0).clamp(min=1e-6 * float(flat.std()) + 1e-12)
     with torch.no_grad():
-        next(head.layers[-1].parameters()).mul_(0.1)  # begins near the other score
+        next(head.layers[-1].parameters()).mul_(0.1)  # the head begins near the base score
         if base is not None:
             gaps = base[:, 1:] - base[:, :1]
             head.log_weight.fill_(-float(gaps[torch.isfinite(gaps)].std().clamp(min=1e-6).log()))

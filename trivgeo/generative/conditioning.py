@@ -279,7 +279,7 @@ class ConditionalNetwork(nn.Module):
         modes = {module: module.training for module in self.modules()}
         self.eval()  # running statistics must not be moved by two rows
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)  # for layers that are initialised by their first call
+            torch.manual_seed(seed)  # layers that their first call initialises draw by it
             few, shape = elements[:2], tuple[int, ...]()
             features: Any = None
             mask = condition.mask if isinstance(condition, MaskedCondition) else None

@@ -366,7 +366,6 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         return loss
 
     def measure(self, batch: Pair, number: int) -> dict[str, Tensor]:
-        """Return ``{"loss": ...}``, the weighted mean square error that training minimises."""
         return {"loss": self._loss(batch, self.measure_generator(number))[0]}
 
     def _loss(self, data: Pair, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -411,7 +410,6 @@ class FlowMapTraining(_AveragedTraining[FlowMap]):
         return (error * found).sum() / found.sum().clamp(min=1)
 
     def measure(self, batch: FlowMapBatch, number: int) -> dict[str, Tensor]:
-        """Return ``{"loss": ...}``, the mean square error of displacements that training minimises."""
         return {"loss": self.training_step(batch, number)}
 
 

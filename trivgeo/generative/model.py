@@ -177,7 +177,7 @@ class GroupDiffusion(nn.Module):
                 `FlowMatchingPath`; for kind "flow" without conditions, since it would bias them. A `Bridge` puts a
                 sample in place of the base distribution, also for kind "flow": `carry` takes its elements to the data,
                 and there is no `log_prob`.
-            folder: for checkpoints; a training that was killed goes on from there when called again.
+            folder: folder for checkpoints; a training that was killed goes on from there when called again.
             progress: show a bar; ``None`` for one on a terminal.
 
         Returns:
@@ -335,7 +335,7 @@ class GroupDiffusion(nn.Module):
             g: elements ``[*batch, *element_shape]``.
             condition: see `sample`, like ``mask``.
             mask: which particles are present.
-            reverse: from the data to the source.
+            reverse: whether elements go from the data to the source.
             tolerance: see `solve_adaptive`.
 
         Returns:

@@ -34,9 +34,9 @@ def export_action(action: PointAction, dtype: torch.dtype = torch.float64) -> to
     after the other.
 
     Args:
-        action: of a group, such as ``find_symmetries("u_t = u_xx").group().action()``; if its points may have several
+        action: action such as ``find_symmetries("u_t = u_xx").group().action()``; if its points may have several
             numbers of coordinates, the program takes the first.
-        dtype: of v and the points.
+        dtype: dtype of v and the points.
 
     Raises:
         ConfigurationError: the action cannot be traced, as it decides by the values of its arguments what to do, such

@@ -381,7 +381,7 @@ class LieGroup(ABC):
         check_broadcast(v.shape[:-1], gradient.shape[:-1])
         v, gradient = torch.broadcast_tensors(v, gradient)
         dtype, given = v.dtype, (v, gradient)
-        if torch.finfo(dtype).bits == 16:  # as `in_single`
+        if torch.finfo(dtype).bits == 16:  # computed in float32, as by `in_single`
             v, gradient = v.float(), gradient.float()
         weight = as_numbers("weight", weight, v)
         if weight.ndim and weight.shape[-1] != 1:
@@ -746,7 +746,7 @@ def _equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
         return False
     if a.get("components", 1) != b.get("components", 1):
         return False
-    none = [0.0] * math.prod(a["element_shape"])  # for older files without the key
+    none = [0.0] * math.prod(a["element_shape"])  # older files lack the key
     parts = [[x[part] for x in (a, b)] for part in ("exp", "products")]
     parts.append([x.get("periods", none) for x in (a, b)])
     return all(_close(*(torch.tensor(x, dtype=torch.float64) for x in pair)) for pair in parts)

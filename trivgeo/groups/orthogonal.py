@@ -269,7 +269,7 @@ def second_minors(g: Tensor, first: list[int], second: list[int]) -> Tensor:
 
 
 def _between(rows: Rows, before: _Signs, after: _Signs) -> list[list[Tensor]]:
-    r"""From entries to products in four dimensions and back, 4 rows of 4, up to the factor 4.
+    r"""Map entries of a rotation to products p_i q_j of its quaternions, or back, 4 rows of 4, up to the factor 4.
 
     The entries :math:`R_{i, i \oplus k}` are the Hadamard transform of the products :math:`p_i q_{i \oplus k}` with the
     same k, up to signs (``before[k][i]`` and ``after[k][i]``).

@@ -373,9 +373,9 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviD
             bracket = algebra.bracket(x, y)
             if not REALS.contains(space, bracket):
                 left, right, out = (describe(v, names) for v in (x, y, bracket))
-                raise AlgebraError(f"split: expected h + n, {what}, since [{left}, {right}] = {out}")
+                raise AlgebraError(f"split: expected subalgebra h and ideal n, but {what}: [{left}, {right}] = {out}")
     if len(ideal) and subalgebra(algebra, ideal).nilpotency_step() is None:
-        raise AlgebraError("split: expected h + n, n is not nilpotent; move what scales or rotates it into h")
+        raise AlgebraError("split: expected a nilpotent n, got one that is not; move what scales or rotates it into h")
     if not len(complement):
         return LeviDecomposition(complement, complement, ideal)
     h = subalgebra(algebra, complement)
@@ -385,11 +385,11 @@ def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviD
     nondegenerate = not len(derived) or float(torch.linalg.cond(killing)) < 1e8
     if len(derived) + len(central) != h.dim or not nondegenerate:
         raise AlgebraError(
-            f"split: expected h + n, h is not reductive: dimension {h.dim}, centre {len(central)}, derived algebra "
-            f"{len(derived)}. Move its nilpotent part into n"
+            f"split: expected a reductive h, got one of dimension {h.dim} whose centre has dimension {len(central)} "
+            f"and whose derived algebra has dimension {len(derived)}. Move its nilpotent part into n"
         )
     semisimple, torus = derived @ complement, central @ complement
-    # h itself where it is semisimple or abelian: the user's own vectors are the best basis
+    # where h is semisimple or abelian the user's own vectors are the best basis of it
     if not len(torus):
         semisimple = complement
     elif not len(semisimple):

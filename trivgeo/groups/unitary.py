@@ -222,7 +222,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.where((member & (gap > _MIN_GAP)).unsqueeze(-1), v, math.nan)
 
     def _cut(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The middle, less pi, and width of the gap of the spectrum in which the logarithm is cut; a mask of elements.
+        """Middle, less pi, and width of the gap of angles where the logarithm is cut, and a mask of unitary matrices.
 
         All are ``[*batch]``.
         """

@@ -123,7 +123,7 @@ class CompiledGradient(Described):
         return CompiledGradient(copy.deepcopy(self.evaluate, memo))
 
     def __call__(self, g: Tensor, data: tuple[Any, Any, Any], bound: int | None) -> Tensor:
-        """Return `value_and_gradient` of elements, at most ``bound`` of them at once; ``None`` for some thousands."""
+        """Return `value_and_gradient` of elements, at most ``bound`` at once; ``None`` stands for some thousands."""
         group = self.evaluate.action.group
         shape = group.batch_shape(g)
         number, most = shape.numel(), bound or _MAX_COMPILED_ROWS
@@ -140,7 +140,7 @@ class CompiledGradient(Described):
 
     @torch.no_grad()
     def _blocks(self, elements: Tensor, data: tuple[Any, Any, Any], chains: int) -> Tensor | None:
-        """Return results of compiled code, with ``chains`` elements for each datum; ``None`` where it fails."""
+        """Return energies and gradients by compiled code, ``chains`` elements for each datum; ``None`` if it fails."""
         original, prepared, content = data
         read = (original if self.evaluate.log_det else (), prepared, content)
         found = []

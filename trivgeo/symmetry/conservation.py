@@ -422,7 +422,7 @@ class _MultiplierSpace:
         )
         if rows is None:
             raise ConfigurationError(
-                f"pde: expected multipliers rational in {tuple(self._parameters)}, of low degree; got others"
+                f"pde: expected multipliers that are rational in {tuple(self._parameters)}, found none of low degree"
             )
         count = len(self._monomials)
         result = []
@@ -444,7 +444,9 @@ class _MultiplierSpace:
             if sum(map(len, rows)) >= width + _NUM_SPARE_EQUATIONS:
                 break
             if seed > width:
-                raise ConfigurationError("pde: expected equations that are defined at some rational points, got others")
+                raise ConfigurationError(
+                    f"pde: expected equations with values at rational points, {seed} draws had none"
+                )
         return PrimeField(prime).null_space(np.concatenate(rows))
 
     @cached_property
@@ -523,7 +525,7 @@ def _differentiated(taylor: Values, index: Index, far: PowerSeries, near: PowerS
 
 
 def _variation(left: Values, right: Values, index: Index, series: PowerSeries) -> Values:
-    """``(-1)^|J| J!`` times the Taylor coefficient of index J of products: (-D)_J of them at the point."""
+    """The derivatives (-D)_J of products at the point: ``(-1)^|J| J!`` times their Taylor coefficients of index J."""
     total = np.zeros(left.shape[:-1], dtype=np.int64)
     for inner in itertools.product(*(range(k + 1) for k in index)):
         rest = tuple(k - j for k, j in zip(index, inner, strict=True))

@@ -404,7 +404,7 @@ def _step(field: Callable[[Tensor], Tensor], x: Tensor, h: Tensor) -> tuple[Tens
 
 
 def _finite(k: Tensor) -> Tensor:
-    """The field, with numbers that the bound of displacements rejects in place of values that are not finite."""
+    """Replace values that are not finite by numbers so large that the bound of displacements rejects the step."""
     return torch.where(torch.isfinite(k), k, 1e30 if k.dtype == torch.float64 else 1e20)
 
 

@@ -83,7 +83,7 @@ class GeneratedGroup(LieGroup):
     def action(self) -> GeneratedAction:
         """The local action whose one-parameter groups are the flows of the generators."""
         action = copy.copy(self._action)  # torch.compile does not trace constructors of exported classes
-        action.group = self  # in its scale
+        action.group = self  # the copy moves points by elements of this group, in its scale
         return action
 
     # The contract --------------------------------------------------------------------------------------------

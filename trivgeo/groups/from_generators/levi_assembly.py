@@ -159,7 +159,7 @@ def _hull(algebra: LieAlgebra, split: LeviDecomposition) -> tuple[LieAlgebra, Le
     # the basis: semisimple part, derivations D, ideal, x - D
     r, k, d = len(split.semisimple), len(split.torus), len(split.ideal)
     inside = torch.cat([split.semisimple, torch.zeros(k, n, dtype=torch.float64), split.ideal, split.torus])
-    moves = split.derivations.new_zeros(n + k, n, n)  # the derivation in each basis element
+    moves = split.derivations.new_zeros(n + k, n, n)  # by which derivation each basis element acts
     moves[r : r + k], moves[r + k + d :] = split.derivations, -split.derivations
     brackets = real_structure(algebra).brackets(inside, inside)
     brackets = brackets + torch.einsum("iab,jb->ija", moves, inside) - torch.einsum("jab,ib->ija", moves, inside)

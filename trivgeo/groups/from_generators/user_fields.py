@@ -273,7 +273,7 @@ def _check_derivatives(fields: VectorFields, points: Tensor) -> None:
         )
         return (8.0 * near - far) / (12.0 * step)
 
-    size = values.abs().amax((-2, -1)) + jacobians.abs().amax((-3, -2, -1))  # at each point
+    size = values.abs().amax((-2, -1)) + jacobians.abs().amax((-3, -2, -1))  # size of the fields at each point
     coarse, fine = difference(_DIFFERENCE_STEP), difference(0.5 * _DIFFERENCE_STEP)
     size = (size + fine.abs().nan_to_num(0.0, 0.0).amax((-3, -2, -1))).clamp(min=1e-300)[:, None, None, None]
     known = (coarse - fine).abs() <= _MAX_STEP_CHANGE * size

@@ -300,7 +300,7 @@ def _resolvent(pair: Tensor, functions: MatrixFunctions) -> tuple[Tensor, Tensor
 
 
 def _second_iterate(pair: Tensor, resolvent: Tensor) -> Tensor:
-    """Two steps of `_newton` for the root of X, from X and I, whose inverses after the first are multiples of these."""
+    """The second iterate of `_newton` from X and I: the first has the inverses 2 (X + I)^-1 and 2 X (X + I)^-1."""
     eye = identity_like(pair)
     return 0.25 * (pair + eye) + torch.stack([eye - resolvent, resolvent], -3)
 

@@ -310,7 +310,7 @@ class _Logarithm:
         shift, third, twice = self._c.mean - 1.0, 3.0 * self._ring[0], 2.0 * self._ring[1]
         small = self._near & ((shift * self._unit).abs() < _QUOTIENT_RADIUS)
         f0, f1, f2 = (torch.where(small, a, b) for a, b in zip(self._quotient(small), self._series, strict=True))
-        # the reciprocal in the ring
+        # the reciprocal of the series, as a polynomial in B
         diagonal, upper = torch.addcmul(f0, third, f2), torch.addcmul(twice * f2, third, f1)
         g0, g1, g2 = diagonal.square() - f1 * upper, f2 * upper - f1 * diagonal, f1 * f1 - f2 * diagonal
         unit = 1.0 / torch.where(self._near, f0 * g0 + twice * (f2 * g1 + f1 * g2), 1.0)
@@ -335,7 +335,7 @@ class _Logarithm:
         return unit * f0, -square * f1, unit * square * f2
 
     def _phi1_single(self) -> Tensor:
-        """phi_1 of the logarithm of the separate eigenvalue."""
+        """phi_1 at the logarithm of the eigenvalue that is separate from the other two."""
         small = self._single.abs() < _BERNOULLI_RADIUS
         y = torch.where(small, self._single, 0.0)
         near = polynomial(y * y, _BERNOULLI) - 0.5 * y

@@ -85,7 +85,7 @@ class OrbitCurvature(OrbitCriterion):
         return torch.where(finite[..., 1:-1], -bend, torch.inf)
 
 
-_NUM_LEVELS = 8
+_NUM_LEVELS = 8  # levels of a search, unless a caller gives them
 
 
 @checked

@@ -71,7 +71,6 @@ class KineticDiffusion(Process):
         return math.inf
 
     def check_state(self, state: KineticState, name: str) -> None:
-        """Check that ``state`` is a `KineticState` of the group; messages call it ``name``."""
         if not isinstance(state, KineticState):
             raise ConfigurationError(f"{name}: expected a KineticState, got {type(state)}")
         self.group.check_elements(state.elements, f"{name}.elements")

@@ -148,7 +148,6 @@ class KineticLangevinSDE(Process):
         return math.inf
 
     def check_state(self, state: Any, name: str) -> None:
-        """Check that ``state`` is a `KineticLangevinState` of the group; messages call it ``name``."""
         if not isinstance(state, KineticLangevinState):
             raise ConfigurationError(
                 f"{name}: expected a KineticLangevinState of KineticLangevinSDE.start, got {type(state)}"

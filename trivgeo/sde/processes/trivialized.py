@@ -90,7 +90,6 @@ class TrivializedSDE(Process):
         return ExponentialEuler()
 
     def prepare(self, run: SolveContext) -> TrivializedSDE:
-        """Return the equation with both drifts prepared for one solve, which ``run`` describes."""
         drift, score_drift = (None if f is None else as_score(f).prepare(run) for f in (self.drift, self.score_drift))
         return dataclasses.replace(self, drift=drift, score_drift=score_drift)
 

@@ -125,7 +125,6 @@ class FunctionScore(Score):
         return True
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        """Return the value of the function as a `ScoreEstimate`, ``[*batch, dim]``."""
         return ScoreEstimate(self._function(g, t))
 
 

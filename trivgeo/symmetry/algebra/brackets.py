@@ -74,7 +74,7 @@ def structure_constants(
 
     numbers = roots.numbers(values, symbols, primes)
     if numbers is None:
-        raise AlgebraError(f"expected structure constants rational in {tuple(parameters)}, of low degree; got others")
+        raise AlgebraError(f"expected constants that are rational in {tuple(parameters)}, found none of low degree")
     constants: list[list[list[sp.Expr]]] = [[[sp.S.Zero] * n for _ in range(n)] for _ in range(n)]
     for (k, p), value in zip(places, numbers, strict=True):
         i, j = pairs[p]
@@ -191,7 +191,7 @@ def _vanishing(entries: Sequence[Sequence[sp.Expr]], parameters: Sequence[sp.Sym
         lambda values: roots.numbers(values, symbols, primes),
     )
     if rows is None:
-        raise AlgebraError(f"expected coefficients rational in {tuple(parameters)}, of low degree; got others")
+        raise AlgebraError(f"expected coefficients that are rational in {tuple(parameters)}, found none of low degree")
     return list(map(tuple, rows))
 
 

@@ -177,7 +177,7 @@ class SymmetryAlgebra:
         """
         values = {s: parameter_value(s.name, parameters[s.name]) for s in self.parameters if s.name in parameters}
         constants = [[[sp.sympify(x).subs(values) for x in row] for row in b] for b in self.structure_constants]
-        self.numeric(**parameters)  # each parameter has a value
+        self.numeric(**parameters)  # raises unless each parameter has a value
         return optimal_system(constants, self.names)
 
     def _repr_html_(self) -> str:

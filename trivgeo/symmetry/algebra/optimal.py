@@ -268,7 +268,7 @@ class _LineSearch:
             square = matrix.det() - matrix.trace() ** 2 / 4
             if square > 0:
                 return y, math.sqrt(float(square))
-        raise AlgebraError("expected weights that are real, or turn a plane, got others")
+        raise AlgebraError("expected an element that turns the plane of a pair of complex weights, found none")
 
     # Exact steps ---------------------------------------------------------------------------------------------
 
@@ -384,7 +384,7 @@ class _LineSearch:
         elif size == 1:
             return self._family(node, keeping, field)
         else:
-            raise AlgebraError("expected planes whose points are moved to each other, got others")
+            raise AlgebraError("expected a plane whose points are moved to each other, got smaller orbits")
         for line, kept in branches:
             child, more = self._node(line, below, kept, parameters)
             node.children.append(child)
@@ -553,7 +553,7 @@ class OptimalSystem(FoundSequence[Line]):
             ready = start.prepare(v / max(float(np.abs(v).max()), 1e-300))
             if ready is not None:
                 found = [self._descend(start, turn @ ready) for turn in (np.eye(len(v)), *start.turns)]
-                # of lines that are the same one is in the list; of its parameters the largest are returned
+                # the list has one line for all that are the same; its largest parameters are returned
                 kept = [(line, values) for line, values in found if self._same[line] == line] or found
                 return self._place[kept[0][0]], max(values for _, values in kept)
         raise AlgebraError(f"expected a combination other than zero, got {tuple(coefficients)}")

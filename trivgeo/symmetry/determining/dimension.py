@@ -98,7 +98,9 @@ class Jets:
                 blocks.append(block)
             kept = evaluate.valid
             if attempt > _MAX_DRAWS:
-                raise ConfigurationError("pde: expected equations that are defined at some rational points, got others")
+                raise ConfigurationError(
+                    f"pde: expected equations with values at rational points, {attempt} draws had none"
+                )
             if kept.sum() >= samples // 4 + 1:
                 point = np.array([evaluate(variable)[0, 0] for variable in self.variables])
                 return np.concatenate([block[kept] for block in blocks]), evaluate.series, point

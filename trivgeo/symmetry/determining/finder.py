@@ -162,7 +162,7 @@ def _exponential(system: EvolutionSystem, name: str, rate: sp.Expr) -> sp.Expr:
 def _known_basis(
     system: EvolutionSystem, found: Sequence[Coefficients], wronskian: sp.Expr
 ) -> list[list[sp.Expr]] | None:
-    """Two solutions with their derivatives, if one was found and the other has a formula; else ``None``."""
+    """A solution that was found and one by the Wronskian, with derivatives; ``None`` if there is no formula."""
     (x,) = system.variables
     for _, one in (field for field in found if _is_solution(system, field)):
         rate = sp.cancel(wronskian / one**2)
@@ -181,7 +181,7 @@ def _abstract_basis(
 ) -> list[list[sp.Expr]]:
     """Two solutions without formulas of an equation of second order, with their derivatives and a given Wronskian."""
     (x,), stem = system.variables, str(system.unknowns[0])
-    if system.leaders[0][1][0] > 2:  # solutions of another equation than the system's
+    if system.leaders[0][1][0] > 2:  # the solutions are those of another equation than the system's
         stem = "v" if stem == "u" else "u"
     first, second = (free_name(f"{stem}{k}", system.names) for k in (1, 2))
     right = linear * sp.Symbol(f"{stem}'") + zeroth * sp.Symbol(stem)
@@ -392,7 +392,7 @@ def _search_ansatz(
     spaces = {d: AnsatzSpace(system, conditions, jets, every, d, jets.linear) for d in (degree, degree + 1)}
     solution = spaces[degree].solve()
     if solution is None:
-        raise ConfigurationError(f"pde: expected symmetries rational in {system.parameters}, of low degree; got others")
+        raise ConfigurationError(f"pde: expected symmetries rational in {system.parameters}, found none of low degree")
     found = Found(*solution, degree, tuple(functions))
     return found, {d: space.count for d, space in spaces.items()}
 

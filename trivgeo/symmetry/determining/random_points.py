@@ -38,7 +38,7 @@ _MIN_PRIMES = 2  # a fraction that is reconstructed from its remainder modulo on
 
 @lru_cache(maxsize=64)
 def _products(count: int, order: int) -> tuple[list[Index], dict[Index, int], Values, Values, Values]:
-    """The monomials up to a degree, their places, and pairs of factors sorted by product, with each start."""
+    """Monomials up to a degree, their numbers, and pairs of factors sorted by product, with the first pair of each."""
     monomials: list[Index] = list(multi_indices(count, order)) if count else [()]
     place = {m: i for i, m in enumerate(monomials)}
     digits = (order + 1) ** np.arange(count)

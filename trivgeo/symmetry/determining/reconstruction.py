@@ -49,7 +49,7 @@ def rational_functions(
                 for j, powers in enumerate(monomials):
                     for s, k in zip(parameters, powers, strict=True):
                         table[i, j] = table[i, j] * pow(fixed_at[s], k, prime) % prime
-            fractions: dict[tuple[int, ...], list[int] | None] = {}  # by values: many functions are equal
+            fractions: dict[tuple[int, ...], list[int] | None] = {}  # keys are values: many functions are equal
             result = []
             for numbers in zip(*(value for _, value in known[:needed]), strict=True):
                 if numbers not in fractions:
@@ -172,7 +172,7 @@ class SquareRoots:
 
     def __init__(self, constants: Sequence[sp.Expr]) -> None:
         roots: list[sp.Expr] = []
-        products: dict[sp.Expr, tuple[int, ...]] = {}  # by root: the independent roots of its product
+        products: dict[sp.Expr, tuple[int, ...]] = {}  # independent roots whose product each root is, up to a rational
         found = [c for c in constants if c.is_Pow and c.exp == sp.S.Half and c.base.is_Integer and c.base > 0]
         for root in found:
             places = next((p for p in _subsets(len(roots)) if sp.Mul(root, *(roots[i] for i in p)).is_rational), None)
@@ -221,7 +221,7 @@ class SquareRoots:
         }
 
     def _coefficients(self, conjugates: Sequence[Sequence[int]], prime: int) -> list[int] | None:
-        """Coefficients of numbers in the products of roots, from their conjugates: a row for each choice of signs."""
+        """Coefficients of numbers as sums of products of roots, from a row of values for each choice of signs."""
         if len(conjugates) < len(self._signs):
             return None
         scale = pow(len(self._signs), -1, prime)

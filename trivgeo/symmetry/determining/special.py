@@ -53,7 +53,7 @@ def larger_algebras(pde: Any, function: str, candidates: Sequence[Any]) -> dict[
             try:
                 member = _Member(put, least)
             except ConfigurationError:
-                continue  # the equations are no longer of their kind there
+                continue  # with this value the equations are of no kind that is supported
             if member.is_larger:
                 result[value.xreplace({z: argument})] = search(put, None, None, ())
                 least = member if value is family[0] else least
@@ -101,7 +101,7 @@ def larger_dimensions(pde: Any, parameter: Any, values: Sequence[Any]) -> dict[s
             put = [sp.expand(e.subs(symbol, value).doit()) for e in residuals]
             member = _Member(put, generic)
         except ConfigurationError:
-            continue  # the equations are no longer of their kind there
+            continue  # with this value the equations are of no kind that is supported
         if member.is_larger:
             result[value] = member.dimension
     return result

@@ -52,7 +52,7 @@ def _solution_for(equation: sp.Expr, symbol: sp.Symbol) -> sp.Expr | None:
 
 
 def _is_mixed(expression: sp.Expr, symbol: sp.Symbol) -> bool:
-    """Whether a symbol is inside a function and outside, or inside two: SymPy may hang, and there is no formula."""
+    """Whether a symbol is inside and outside of a function, or inside two: SymPy finds no formula then, or hangs."""
     inside = [f for f in expression.atoms(sp.Function, sp.exp) if f.has(symbol)]
     outer = [f for f in inside if not any(f != other and other.has(f) for other in inside)]
     return bool(outer) and (len(outer) > 1 or expression.xreplace({outer[0]: sp.Dummy()}).has(symbol))
@@ -446,7 +446,8 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
     }
     if strange:
         raise ConfigurationError(
-            f"pde: expected derivatives of given orders, and functions of numbers, got {', '.join(sorted(strange))}"
+            "pde: expected commuting symbols, derivatives of given order, and no integrals, sums or limits, got "
+            f"{', '.join(sorted(strange))}"
         )
     if any(map(is_complex, residuals)):
         raise ConfigurationError(

@@ -193,7 +193,7 @@ def moved_solution(
         values = {u: sp.simplify(candidate[u]) for u in solution if u in candidate}
         if len(values) < len(solution):
             continue
-        # of several branches that are solutions, the one that is the old solution at s = 0 is meant
+        # the branch is taken that is the old solution at s = 0
         start = [_at_zero(values[u], s) - f for u, f in solution.items()]
         if any(e.has(*INFINITE) for e in start) or not all(map(vanishes, start)):
             continue

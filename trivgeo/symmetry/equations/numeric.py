@@ -112,7 +112,7 @@ def vanishes(expression: sp.Expr) -> bool:
     if expression == 0:
         return True
     if expression.has(sp.zoo, sp.nan):
-        return False  # it is defined nowhere
+        return False  # the expression is defined nowhere
     expression = with_symbols(expression)
     symbols = sorted(expression.free_symbols, key=str)
     terms = sp.Add.make_args(expression)

@@ -105,7 +105,8 @@ def of_function(
             tensor, or not finite.
     """
     if not isinstance(points, Tensor) or points.ndim != 2 or not points.is_floating_point():
-        raise ConfigurationError("grid: expected points [p, n] for a function, got others")
+        got = f"{points.dtype} {list(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
+        raise ConfigurationError(f"grid: expected floating-point points [p, n] for a function, got {got}")
     check_count("library", library, 0)
     values = floating_values("samples", function, points)
     if not (bool(points.isfinite().all()) and bool(values.isfinite().all())):
@@ -123,9 +124,8 @@ def of_function(
             f"{len(columns)}"
         )
     if not bool(columns.isfinite().all()) or bool((columns == 0).all()):
-        raise ConfigurationError(
-            "samples: expected a function with finite derivatives that is not constant, got another"
-        )
+        kind = "a constant one" if bool(columns.isfinite().all()) else "derivatives with NaN or infinity"
+        raise ConfigurationError(f"samples: expected a function with finite derivatives, not all zero, got {kind}")
     _, sizes, right = torch.linalg.svd(columns, full_matrices=False)
     ratios = (sizes / sizes[0]).flip(0).tolist()
     basis = (right.flip(0).reshape(-1, n, len(exponents)) / scale).reshape(len(ratios), -1).numpy()

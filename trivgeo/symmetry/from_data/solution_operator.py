@@ -72,9 +72,8 @@ def symmetries_of_operator(
     sides = torch.stack(columns, -1)  # [2, values, coefficients]
     scale = sides.square().sum((0, 1)).sqrt()
     if not bool(sides.isfinite().all()) or not bool((scale > 0).all()):
-        raise ConfigurationError(
-            "network: expected finite values and derivatives that depend on the fields, got others"
-        )
+        kind = "derivatives that vanish" if bool(sides.isfinite().all()) else "NaN or infinity"
+        raise ConfigurationError(f"network: expected finite values that depend on the fields, got {kind}")
     _, sizes, right = torch.linalg.svd((sides[0] - sides[1]) / scale, full_matrices=False)
     # the difference of opposite sides is sqrt(2) after scaling: their breaking is one
     ratios = (sizes / math.sqrt(2.0)).flip(0).tolist()

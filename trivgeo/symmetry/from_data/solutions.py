@@ -39,7 +39,8 @@ def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
     values = samples.values if isinstance(samples, Field) else samples
     grid = samples.grid if isinstance(samples, Field) and grid is None else grid
     if not isinstance(values, Tensor) or not values.is_floating_point() or not bool(values.isfinite().all()):
-        raise ConfigurationError("samples: expected a Field or a tensor of finite solutions, got others")
+        got = "NaN or infinity" if isinstance(values, Tensor) and values.is_floating_point() else type(values).__name__
+        raise ConfigurationError(f"samples: expected a Field or a floating-point tensor of finite solutions, got {got}")
     if isinstance(grid, Grid):
         dims = grid.origin.shape[-1] - 1
         times = grid.origin.shape[-2:-1]
@@ -55,7 +56,9 @@ def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
         still = bool((origin[:, :-1] == origin[0, :-1]).all()) and bool((steps == steps[0]).all())
         straight = bool((steps[0] == torch.diag(steps[0].diagonal())).all())
         if not (same and still and straight):
-            raise ConfigurationError("grid: expected one upright grid for all solutions and times, got others")
+            raise ConfigurationError(
+                "grid: expected one upright grid for all solutions and times, got several, or a sheared one"
+            )
         counts = values.shape[-dims:]
         axes = [origin[:, -1], *(origin[0, i] + steps[0, i, i] * torch.arange(n) for i, n in enumerate(counts))]
     elif isinstance(grid, Sequence) and len(grid) > 1:
