@@ -333,7 +333,7 @@ def test_no_correction_from_fields_that_lack_a_direction() -> None:
     points = randn(20, 4)
     points[::2, 1:3] = 0.0
     algebra = DirectProduct(affine_line(), SO(3)).algebra
-    assert not IsotropyCorrector(VectorFields(functions, "xuvz", "abcde"), algebra, points, [4]).counts
+    assert not IsotropyCorrector(VectorFields(functions, "xuvz", "abcde"), algebra, points, [4]).prefixes
 
 
 class TestResiduals:

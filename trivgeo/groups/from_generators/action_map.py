@@ -136,20 +136,20 @@ class CoordinateActionMap(ActionMap):
         return self.space.dim == 3 and any(b.coordinates == [0, 1] and b.lift.form is None for b in bases)
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        count = x.shape[-1]
+        num_leading = x.shape[-1]
         x = self.space.complete(x)
-        images = self.closed.images(g, x, count)
+        images = self.closed.images(g, x, num_leading)
         closed = images.coordinates
-        if self.rest is None or all(c in closed for c in range(count)):
-            return stacked([closed[c] for c in range(count)]), images.error
+        if self.rest is None or all(c in closed for c in range(num_leading)):
+            return stacked([closed[c] for c in range(num_leading)]), images.error
         batch = broadcast_shapes(g.shape[:-1], x.shape[:-1])
         x = x.expand(*batch, -1)
         finite = torch.isfinite(x).all(-1)
-        result = self.rest.follow(g, torch.where(finite.unsqueeze(-1), x, 0.0), count)
+        result = self.rest.follow(g, torch.where(finite.unsqueeze(-1), x, 0.0), num_leading)
         valid = (result.alive & finite).unsqueeze(-1)
-        y = torch.where(valid, result.end[..., :count], math.nan)
+        y = torch.where(valid, result.end[..., :num_leading], math.nan)
         if closed:
-            y = torch.stack([closed[c].expand(batch) if c in closed else y[..., c] for c in range(count)], -1)
+            y = torch.stack([closed[c].expand(batch) if c in closed else y[..., c] for c in range(num_leading)], -1)
             y = torch.where(valid, y, math.nan)
         return y, result.error
 
@@ -166,10 +166,10 @@ class ElementFlow(ABC):
     flow: VectorFlow
 
     @abstractmethod
-    def follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
+    def follow(self, g: Tensor, x: Tensor, num_leading: int) -> FlowResult:
         """The images of points x, ``[*batch, p, m]``, with finite coordinates, by elements g, ``[*batch, 1, E]``.
 
-        Only the leading ``count`` coordinates of the images are wanted.
+        Only ``num_leading`` leading coordinates of the images are wanted.
         """
 
 
@@ -180,12 +180,12 @@ class FactorFlow(ElementFlow):
     Where one of them passes through infinity, the one-parameter group of the element is followed instead.
     """
 
-    def follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
-        result = follow_all(self.flow, self.elements.factors(g), x, count)
+    def follow(self, g: Tensor, x: Tensor, num_leading: int) -> FlowResult:
+        result = follow_all(self.flow, self.elements.factors(g), x, num_leading)
         alive = result.alive
         if not is_abstract(alive) and bool(alive.all()):
             return result
-        straight = follow_all(self.flow, [self.elements.log(g)], x, count)
+        straight = follow_all(self.flow, [self.elements.log(g)], x, num_leading)
         end = torch.where(alive.unsqueeze(-1), result.end, straight.end)
         return FlowResult(end, alive | straight.alive, torch.where(alive, result.error, straight.error))
 
@@ -197,9 +197,9 @@ class LogarithmFlow(ElementFlow):
 
     domain: FundamentalDomain
 
-    def follow(self, g: Tensor, x: Tensor, count: int) -> FlowResult:
-        result = follow_all(self.flow, [self.elements.log(g)], x, count)
-        near = self.domain.contains(x[..., :count].detach(), result.end[..., :count].detach())
+    def follow(self, g: Tensor, x: Tensor, num_leading: int) -> FlowResult:
+        result = follow_all(self.flow, [self.elements.log(g)], x, num_leading)
+        near = self.domain.contains(x[..., :num_leading].detach(), result.end[..., :num_leading].detach())
         return FlowResult(result.end, result.alive & near, result.error)
 
 

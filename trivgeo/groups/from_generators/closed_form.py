@@ -81,9 +81,9 @@ class PolynomialFibre:
         self._weights = None if weights is None else Constant(weights)
         self._generators = None if generators is None else Constant(generators)
 
-    def is_over(self, count: int) -> bool:
-        """Return True if all coordinates of the fibre are among the leading ``count``."""
-        return max(self.coordinates) < count
+    def is_over(self, num_leading: int) -> bool:
+        """Return True if all coordinates of the fibre are among the ``num_leading`` leading ones."""
+        return max(self.coordinates) < num_leading
 
     def extend(self, images: Images, g: Tensor, x: Tensor) -> Images:
         """The images of coordinates below, with those of this fibre appended.
@@ -204,9 +204,9 @@ class TransportedFibre:
         self._elements = elements
         self._transported = transported
 
-    def is_over(self, count: int) -> bool:
-        """Return True if some coordinates of the fibre are among the leading ``count``."""
-        return min(self.coordinates) < count
+    def is_over(self, num_leading: int) -> bool:
+        """Return True if some coordinates of the fibre are among the ``num_leading`` leading ones."""
+        return min(self.coordinates) < num_leading
 
     def extend(self, images: Images, g: Tensor, x: Tensor) -> Images:
         """Images with those of this fibre, and their rounding error, see `PolynomialFibre.extend`."""
@@ -259,13 +259,13 @@ class ClosedForms:
         stages: Iterable[HomogeneousTransform | Fibre] = (*self.bases, *self.fibres)
         return frozenset(c for stage in stages for c in stage.coordinates)
 
-    def images(self, g: Tensor, x: Tensor, count: int) -> Images:
-        """The images of the leading ``count`` coordinates that have closed forms; images of others may come along."""
-        fibres = [fibre for fibre in self.fibres if fibre.is_over(count)]
+    def images(self, g: Tensor, x: Tensor, num_leading: int) -> Images:
+        """The images of ``num_leading`` leading coordinates that have closed forms; images of others may come along."""
+        fibres = [fibre for fibre in self.fibres if fibre.is_over(num_leading)]
         coordinates: dict[int, Tensor] = {}
         denominators: dict[int, Tensor] = {}
         for i, base in enumerate(self.bases):
-            if base.coordinates[0] < count or fibres:
+            if base.coordinates[0] < num_leading or fibres:
                 image, d = base.apply(g, x[..., base.coordinates])
                 if base.is_local:
                     denominators[i] = d
@@ -273,15 +273,15 @@ class ClosedForms:
                 coordinates |= {c: image[..., position] for position, c in enumerate(base.coordinates)}
         images = Images(coordinates, denominators, torch.zeros_like(x[..., 0]))
         for fibre in fibres:
-            if any(c not in images.coordinates for c in range(count)):
+            if any(c not in images.coordinates for c in range(num_leading)):
                 images = fibre.extend(images, g, x)
         return images
 
-    def denominator(self, g: Tensor, x: Tensor, count: int) -> Tensor | None:
-        """The product of the denominators of the leading ``count`` coordinates, ``[*batch, p]``; ``None`` for one."""
+    def denominator(self, g: Tensor, x: Tensor, num_leading: int) -> Tensor | None:
+        """The product of the denominators of ``num_leading`` leading coordinates, ``[*batch, p]``; ``None`` for one."""
         total: Tensor | None = None
         for base in self.bases:
-            if base.is_local and base.coordinates[0] < count:
+            if base.is_local and base.coordinates[0] < num_leading:
                 d = base.apply(g, x[..., base.coordinates])[1]
                 total = d if total is None else total * d
         return total
@@ -301,8 +301,10 @@ def stacked(coordinates: Sequence[Tensor]) -> Tensor:
 
 def _times(matrix: Tensor, x: Tensor) -> Tensor:
     """``matrix x`` for matrices ``[*batch, 1, r, d]`` and points ``[*batch, p, d]``."""
-    count: int | torch.SymInt = x.shape[-2]
-    if isinstance(count, torch.SymInt) or count > _MAX_POINTS_BY_COLUMN:  # an exported program may be for any number
+    num_points: int | torch.SymInt = x.shape[-2]
+    if (
+        isinstance(num_points, torch.SymInt) or num_points > _MAX_POINTS_BY_COLUMN
+    ):  # an exported program may be for any number
         return transform_points(matrix, x)
     total = matrix[..., 0] * x[..., :1]
     for j in range(1, x.shape[-1]):

@@ -104,7 +104,7 @@ def find_isotropy_domain(
     """
     m = fields.dim
     points, generator = points[:_NUM_POINTS], torch.Generator().manual_seed(0)
-    if m not in isotropy.counts:
+    if m not in isotropy.prefixes:
         return None
     rest = torch.zeros(len(fields), dtype=torch.float64).expand(2 * _NUM_STARTS, 1, -1)
     turns = 2.0 * uniform((2, _NUM_STARTS, *points.shape), points, generator) - 1.0

@@ -91,8 +91,8 @@ class VectorFlow(ABC):
         """Method by which each coordinate is found, see `GeneratedAction.flows`."""
 
     @abstractmethod
-    def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
-        """The flow of the leading ``count`` coordinates of points x, ``[*batch, p, m]``.
+    def follow(self, v: Tensor, x: Tensor, num_leading: int) -> FlowResult:
+        """The flow of ``num_leading`` leading coordinates of points x, ``[*batch, p, m]``.
 
         Algebra vectors v, ``[*batch, 1, dim]``, are in the basis of the adapted fields.
         """
@@ -111,7 +111,7 @@ class GivenFlow(VectorFlow):
         """``"given"`` for every coordinate."""
         return ["given"] * self.dim
 
-    def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
+    def follow(self, v: Tensor, x: Tensor, num_leading: int) -> FlowResult:
         """The points moved along the user's flow; where it is not finite, points stay at zero and are not alive."""
         y = self.flow(v, x)
         alive = torch.isfinite(y).all(-1)
@@ -139,21 +139,21 @@ class NumericalFlow(VectorFlow):
         """The method of each coordinate, ``"integrated"`` for those outside the triangular part."""
         return self.triangular.methods
 
-    def follow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
+    def follow(self, v: Tensor, x: Tensor, num_leading: int) -> FlowResult:
         """The points moved along the flow, alive where it exists and its estimated error is within the tolerance."""
         tolerance = max(self.settings.tolerance, _MIN_TOLERANCE_ULPS * torch.finfo(x.dtype).eps)
         solved = self.triangular.solved_coordinates
-        result = self.triangular.flow(v.squeeze(-2), x, count)
+        result = self.triangular.flow(v.squeeze(-2), x, num_leading)
         end, error = result.end, result.error
         alive = result.alive & (error <= tolerance)
-        if not solved >= set(range(count)):
-            integrated = self._integrate(v, x, count, tolerance)
+        if not solved >= set(range(num_leading)):
+            integrated = self._integrate(v, x, num_leading, tolerance)
             alive = alive & integrated.alive
             end = torch.stack([(end if c in solved else integrated.end)[..., c] for c in range(x.shape[-1])], -1)
             missed = integrated.error
-            if self.isotropy is not None and count in self.isotropy.counts:
+            if self.isotropy is not None and num_leading in self.isotropy.prefixes:
                 end = torch.where(alive.unsqueeze(-1), end, x.detach())
-                end, moved, missed = self.isotropy.correct(v, x, end, count)
+                end, moved, missed = self.isotropy.correct(v, x, end, num_leading)
                 size = 1.0 + end.detach().abs().amax(-1)
                 alive = alive & (moved <= _MAX_CORRECTION * size)
                 missed = missed / size
@@ -162,16 +162,16 @@ class NumericalFlow(VectorFlow):
         # a point that has left must not make the gradients of others NaN in the next flow
         return FlowResult(torch.where(alive.unsqueeze(-1), end, x.detach()), alive, error)
 
-    def _integrate(self, v: Tensor, x: Tensor, count: int, tolerance: float) -> FlowResult:
+    def _integrate(self, v: Tensor, x: Tensor, num_leading: int, tolerance: float) -> FlowResult:
         def field(y: Tensor) -> Tensor:
             return self.fields.combination(v, y)
 
-        corrected = self.isotropy is not None and count in self.isotropy.counts
+        corrected = self.isotropy is not None and num_leading in self.isotropy.prefixes
         accuracy = max(_CORRECTED_STEP_ERROR, tolerance) if corrected else _STEP_ERROR_SHARE * tolerance
         return FlowResult(*extrapolated_flow(field, x, self.settings.steps, accuracy))
 
 
-def follow_all(flow: VectorFlow, vectors: Sequence[Tensor], x: Tensor, count: int) -> FlowResult:
+def follow_all(flow: VectorFlow, vectors: Sequence[Tensor], x: Tensor, num_leading: int) -> FlowResult:
     """Follow the flows of several vectors, in the order in which they act, see `VectorFlow.follow`.
 
     Points are not alive for vectors that are NaN.
@@ -180,7 +180,7 @@ def follow_all(flow: VectorFlow, vectors: Sequence[Tensor], x: Tensor, count: in
     error = torch.zeros_like(x[..., 0])
     for v in vectors:
         known = torch.isfinite(v).all(-1, keepdim=True)
-        result = flow.follow(torch.where(known, v, 0.0), x, count)
+        result = flow.follow(torch.where(known, v, 0.0), x, num_leading)
         x = result.end
         alive = alive & result.alive & known.squeeze(-1)
         error = error + result.error
@@ -219,8 +219,8 @@ class TriangularFlow:
         self.methods = [kinds.get(c, "integrated") for c in range(fields.dim)]
         """Method of each coordinate, see `GeneratedAction.flows`; ``"integrated"`` outside bases and blocks."""
 
-    def flow(self, v: Tensor, x: Tensor, count: int) -> FlowResult:
-        """The flow of the leading ``count`` coordinates of points x ``[*batch, p, m]`` for unit time.
+    def flow(self, v: Tensor, x: Tensor, num_leading: int) -> FlowResult:
+        """The flow of ``num_leading`` leading coordinates of points x ``[*batch, p, m]`` for unit time.
 
         Algebra vectors v, ``[*batch, dim]``, are without the scale of the group.
         """
@@ -228,10 +228,10 @@ class TriangularFlow:
         alive = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
         error = x.new_zeros(x.shape[:-1])
         # every coordinate along the flow, [*batch, nodes + 1, p]: at the nodes, then at the end
-        path = list(x.unsqueeze(-3).expand(*x.shape[:-2], rule.count + 1, -1, -1).unbind(-1))
+        path = list(x.unsqueeze(-3).expand(*x.shape[:-2], rule.num_nodes + 1, -1, -1).unbind(-1))
         times = rule.times.matching(x)
         for base, constant in zip(self._bases, self._matrices, strict=True):
-            if base.coordinates[0] >= count:
+            if base.coordinates[0] >= num_leading:
                 continue
             generator = torch.einsum("...i,iab->...ab", v, constant.matching(v)).unsqueeze(-3)
             powers = matrix_functions(generator.shape[-1]).exp(times[:, None, None] * generator)
@@ -245,7 +245,7 @@ class TriangularFlow:
             for position, c in enumerate(base.coordinates):
                 path[c] = moved[..., position, :] / d
         for block in self._blocks:
-            if block.coordinates[0] < count:
+            if block.coordinates[0] < num_leading:
                 values, good, missed = self._follow(block, v, path)
                 alive, error = alive & good, error + missed
                 for c, whole in zip(block.coordinates, values, strict=True):
@@ -314,15 +314,17 @@ class QuadratureRule:
     The nodes are dense at both ends: a flow that exists for unit time may have its pole just outside.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, num_nodes: int) -> None:
         legendre = np.polynomial.legendre
-        z, w = legendre.leggauss(count)
-        values = legendre.legvander(z, count)  # P_0 .. P_count at the nodes
-        degrees = np.arange(count)
-        analysis = (degrees + 0.5)[:, None] * w * values[:, :count].T  # coefficients of the interpolant
-        lower = np.concatenate([-np.ones((count, 1)), values[:, : count - 1]], 1)  # with P_-1 = -1: from z = -1 on
+        z, w = legendre.leggauss(num_nodes)
+        values = legendre.legvander(z, num_nodes)  # P_0 .. P_n at the nodes
+        degrees = np.arange(num_nodes)
+        analysis = (degrees + 0.5)[:, None] * w * values[:, :num_nodes].T  # coefficients of the interpolant
+        lower = np.concatenate(
+            [-np.ones((num_nodes, 1)), values[:, : num_nodes - 1]], 1
+        )  # with P_-1 = -1: from z = -1 on
         cumulated = 0.5 * ((values[:, 1:] - lower) / (2.0 * degrees + 1.0)) @ analysis
-        self.count = count
+        self.num_nodes = num_nodes
         y = 0.5 * (z + 1.0)
         time, slope = y * y * (3.0 - 2.0 * y), 6.0 * y * (1.0 - y)
         self.times = Constant(torch.as_tensor(np.append(time, 1.0)))
@@ -387,17 +389,17 @@ def _step(field: Callable[[Tensor], Tensor], x: Tensor, h: Tensor) -> tuple[Tens
     slope = _finite(field(x))
     near = torch.ones_like(x[..., 0], dtype=torch.bool)
     table: list[Tensor] = []
-    for count in _MIDPOINT_STEPS:
+    for num_steps in _MIDPOINT_STEPS:
         before, y = x, x
-        for part in range(count):
-            step = slope * (h / count) if part == 0 else _finite(field(y)) * (2.0 * h / count)
+        for part in range(num_steps):
+            step = slope * (h / num_steps) if part == 0 else _finite(field(y)) * (2.0 * h / num_steps)
             following = before + step
             inside = ((following - x).detach().abs() <= _MAX_DISPLACEMENT * size).all(-1)
             near = near & inside
             before, y = y, torch.where(inside.unsqueeze(-1), following, x)
         row = [y]
         for back, value in enumerate(table):
-            ratio = (count / _MIDPOINT_STEPS[len(table) - 1 - back]) ** 2 - 1.0
+            ratio = (num_steps / _MIDPOINT_STEPS[len(table) - 1 - back]) ** 2 - 1.0
             row.append(row[back] + (row[back] - value) / ratio)
         table = row
     return table[-1], ((table[-1] - table[-2]).detach().abs() / size).amax(-1), near
@@ -412,55 +414,55 @@ class IsotropyCorrector:
     """Corrections of images of points, from the fields that vanish there.
 
     Attributes:
-        counts: numbers of leading coordinates that can be corrected.
+        prefixes: numbers of leading coordinates that can be corrected.
 
     Args:
         algebra: the algebra of the fields, with the sign of the group.
-        counts: numbers of leading coordinates that move independently of the others.
+        prefixes: numbers of leading coordinates that move independently of the others.
     """
 
-    def __init__(self, fields: VectorFields, algebra: LieAlgebra, points: Tensor, counts: Sequence[int]) -> None:
+    def __init__(self, fields: VectorFields, algebra: LieAlgebra, points: Tensor, prefixes: Sequence[int]) -> None:
         self._fields, self._algebra = fields, algebra
-        self.counts = frozenset(count for count in counts if self._determines(points, count))
+        self.prefixes = frozenset(k for k in prefixes if self._determines(points, k))
 
-    def _determines(self, points: Tensor, count: int) -> bool:
-        """Whether the fields that vanish at a point determine its ``count`` leading coordinates."""
-        if count >= len(self._fields):
+    def _determines(self, points: Tensor, num_leading: int) -> bool:
+        """Whether the fields that vanish at a point determine its ``num_leading`` leading coordinates."""
+        if num_leading >= len(self._fields):
             return False
-        values, jacobians = (each[:, :, :count] for each in values_and_jacobians(self._fields, points))
+        values, jacobians = (each[:, :, :num_leading] for each in values_and_jacobians(self._fields, points))
         singular = torch.linalg.svdvals(values)
         transitive = singular[:, -1] > _MIN_SINGULAR_RATIO * singular[:, 0]
         if float(transitive.double().mean()) < _MIN_SHARE_OF_POINTS:
             return False
         values, jacobians = values[transitive], jacobians[transitive]  # other points have no frame
-        slopes = jacobians[..., :count].flatten(1, 2)
-        missed = _orthogonal_part(slopes.unflatten(1, (-1, count)).flatten(2), _frame(values))
-        missed = missed.unflatten(-1, (count, count)).flatten(1, 2)
+        slopes = jacobians[..., :num_leading].flatten(1, 2)
+        missed = _orthogonal_part(slopes.unflatten(1, (-1, num_leading)).flatten(2), _frame(values))
+        missed = missed.unflatten(-1, (num_leading, num_leading)).flatten(1, 2)
         rank = torch.linalg.svdvals(missed)
         unique = rank[:, -1] > _MIN_SINGULAR_RATIO * torch.linalg.svdvals(slopes)[:, 0]
         return float(unique.double().sum()) >= _MIN_SHARE_OF_POINTS * len(points)
 
-    def correct(self, v: Tensor, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    def correct(self, v: Tensor, x: Tensor, y: Tensor, num_leading: int) -> tuple[Tensor, Tensor, Tensor]:
         """The image of x, ``[*batch, p, m]``, under the flow of v, ``[*batch, 1, dim]``, from a point y near it.
 
-        Leading ``count`` coordinates are corrected, the others stay as they are.
+        The ``num_leading`` leading coordinates are corrected, the others stay as they are.
 
         Returns:
             The images, their distances from y, and error estimates from the last two steps, ``[*batch, p]``.
         """
         dtype = y.dtype
         v, x, y = v.double(), x.double(), y.double()  # rounding would be enlarged by the condition of the slopes
-        rest = y[..., count:]
+        rest = y[..., num_leading:]
         back = dense_exp(-self._algebra.ad(v)).transpose(-1, -2)
-        target = _frame(back @ self._fields(x)[..., :count])
+        target = _frame(back @ self._fields(x)[..., :num_leading])
 
-        start = z = y[..., :count]
+        start = z = y[..., :num_leading]
         lengths = []
         for _ in range(_NUM_NEWTON_STEPS):
             whole = torch.cat([z, rest], -1)
-            missed = _orthogonal_part(self._fields(whole)[..., :count], target).flatten(-2)
-            slopes = self._fields.slopes(whole)[..., :count, :count].flatten(-2)
-            slopes = _orthogonal_part(slopes, target).unflatten(-1, (count, count)).flatten(-3, -2)
+            missed = _orthogonal_part(self._fields(whole)[..., :num_leading], target).flatten(-2)
+            slopes = self._fields.slopes(whole)[..., :num_leading, :num_leading].flatten(-2)
+            slopes = _orthogonal_part(slopes, target).unflatten(-1, (num_leading, num_leading)).flatten(-3, -2)
             step = -_least_squares(slopes, missed)
             z = z + step
             lengths.append(step.detach().abs().amax(-1))
