@@ -232,7 +232,7 @@ def test_tolerance_and_points() -> None:
     assert len(symmetries_from_data(sphere, points).singular_values) == 12
     with pytest.raises(ConfigurationError, match="at least 24 values"):
         symmetries_from_data(sphere, points[:10])
-    with pytest.raises(ConfigurationError, match="not constant"):
+    with pytest.raises(ConfigurationError, match="not constant, got a constant"):
         symmetries_from_data(lambda z: z[..., 0] * 0 + 1, points)
     with pytest.raises(ConfigurationError, match="points"):
         symmetries_from_data(sphere, None)

@@ -124,8 +124,8 @@ def of_function(
             f"{len(columns)}"
         )
     if not bool(columns.isfinite().all()) or bool((columns == 0).all()):
-        kind = "a constant one" if bool(columns.isfinite().all()) else "derivatives with NaN or infinity"
-        raise ConfigurationError(f"samples: expected a function with finite derivatives, not all zero, got {kind}")
+        fault = "a constant" if bool(columns.isfinite().all()) else "NaN or infinity"
+        raise ConfigurationError(f"samples: expected a function with finite derivatives, not constant, got {fault}")
     _, sizes, right = torch.linalg.svd(columns, full_matrices=False)
     ratios = (sizes / sizes[0]).flip(0).tolist()
     basis = (right.flip(0).reshape(-1, n, len(exponents)) / scale).reshape(len(ratios), -1).numpy()
