@@ -918,7 +918,7 @@ class TestInput:
     @pytest.mark.parametrize(
         ("split", "message"),
         [
-            ((["D", "E", "F"], ["Q", "P", "Z"]), r"h is not a subalgebra, since \[E, F\]"),
+            ((["D", "E", "F"], ["Q", "P", "Z"]), r"h is not a subalgebra: \[E, F\]"),
             (([[1, 0, 0, 0, 0, -0.5], "E", "F", "Q"], ["P", "Z"]), "h is not a subalgebra|not an ideal"),
             ((["D"], ["Q", "P", "Z"]), "span the 6 generators"),
             ((["W"], ["Q"]), "expected one of"),
