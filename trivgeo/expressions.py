@@ -327,7 +327,7 @@ _RESERVED_NAMES = {"diff", "nan", "inf", "oo", "zoo"}  # names that are no param
 
 # A floating-point number of more digits counts as a quotient if a simple fraction is within rounding.
 _MIN_QUOTIENT_DIGITS = 12
-_MAX_DENOMINATOR = 10_000
+_MAX_DENOMINATOR = 10_000  # denominator of such a fraction
 _MAX_ULPS = 8  # distance from the fraction, in units in the last place
 
 _LETTER = "A-Za-z\u0370-\u03ff"  # ranges of a character class

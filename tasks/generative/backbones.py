@@ -248,5 +248,5 @@ def _middle(angles: Tensor) -> Tensor:
 
 
 def _positions(frames: Tensor, atoms: Tensor) -> Tensor:
-    """Positions of all atoms in the first frame, `[b, 9 n]`."""
+    """Coordinates of all atoms with respect to the first frame, `[b, 9 n]`."""
     return ((atoms - frames[:, :1, None, :, 3]) @ frames[:, :1, :, :3]).flatten(1)

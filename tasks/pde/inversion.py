@@ -215,7 +215,7 @@ class OperatorInversion(ShardedTest):
         restored: OperatorInput,
         errors: dict[str, Tensor],
     ) -> None:
-        """The case whose error without inversion is the median one: of several x the section amid the others, u_1."""
+        """Draw u_1 of the case of median error without inversion; of several x all but one are in the middle."""
         without, with_ = errors["without inversion"], errors["with inversion"]
         case = int(without.argsort()[len(without) // 2])
         space = len(self.equation.domain.space)

@@ -106,7 +106,7 @@ class SymmetryProblems(Problems):
         return OperatorProblems(seed, x, moved, g, canonical, u, grid)
 
     def _window(self, generator: torch.Generator, jets: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        """The jets of each case inside a random window of the grid, and their numbers."""
+        """The jets of each case inside a random window of the grid, and the numbers of points along its sides."""
         if self.part == 1.0:
             return jets, self.grid
         inside = tuple(max(2, round(self.part * n)) for n in self.grid)

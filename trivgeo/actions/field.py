@@ -426,7 +426,7 @@ class FieldAction(Action):
         return jvp_columns(known, x.points())
 
     def _solved(self, g: Tensor, inverse: Tensor, x: Field, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The moved jets at given points (x, t) if the group moves these by u, and whether they were found.
+        """Solve for moved jets over given points (x, t), where the group moves (x, t) by u; a mask of those found.
 
         Newton's method finds the moved u: the preimage of the point (x, t, u) has to be on the graph of the field.
         """

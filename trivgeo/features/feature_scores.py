@@ -17,7 +17,7 @@ from trivgeo.networks import Network
 
 @checked
 class FeatureScore(Network):
-    """A score of features, ``[b, d]`` to ``[b]``, low for those of clean data; in their precision, float32 at least."""
+    """Score of features, ``[b, d]`` to ``[b]``, low for clean data, in the dtype of the features, float32 at least."""
 
     dim: int
     """The number d of features."""

@@ -366,7 +366,7 @@ class ConditionalNetwork(nn.Module):
         return found
 
     def hidden(self, g: Tensor, features: Any) -> Tensor:
-        """Elements g ``[b, *element_shape]``, with those outside of the mask of ``features`` at the identity."""
+        """Elements g ``[b, *element_shape]``, with particles outside of the mask of ``features`` at the identity."""
         return g if self.particles is None else self.particles.hide(g, features.mask)
 
     def features(

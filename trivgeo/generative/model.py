@@ -434,10 +434,10 @@ class GroupDiffusion(nn.Module):
         ```
 
         Args:
-            condition: one condition of all elements, see `sample`, like ``mask``; ``None`` for all data.
-            mask: which particles are present, ``[N]``.
-            num_draws: see `log_prob`, like ``tolerance``.
-            tolerance: error of densities; a larger one takes less time.
+            condition: one condition of all elements, see `sample`; ``None`` for all data.
+            mask: particles that are present, ``[N]``, see `sample`.
+            num_draws: number of draws that densities are averaged over, see `log_prob`.
+            tolerance: error of densities, see `log_prob`; a larger one takes less time.
 
         Raises:
             ConfigurationError: the model is not fitted, a number is out of range, or a condition is missing or not

@@ -625,7 +625,7 @@ class LieGroup(ABC):
     @final
     @full_precision
     def _evaluate(self, f: Callable[..., Tensor], ranks: Sequence[int], arguments: Sequence[Tensor]) -> Tensor:
-        """Evaluate ``f`` on arguments whose elements have these numbers of dimensions, see `Evaluator`."""
+        """Evaluate ``f`` on arguments whose elements have ``ranks`` dimensions, see `Evaluator`."""
         return self._evaluator(f, ranks, arguments)
 
     @final

@@ -299,7 +299,7 @@ def _quaternion_log(w: Tensor, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor,
 
 
 def are_isometries(square: Tensor, volume: Tensor, n: int) -> Tensor:
-    r"""Mask of isometries among n x n matrices of these squared norms and determinants (complex: their moduli).
+    r"""Mask of n x n matrices that are isometries, by squared norms and determinants (or moduli of complex ones).
 
     With singular values s the mean of s^2 is at least :math:`(\prod s^2)^{1/n}`, with equality for multiples of
     isometries alone: the second defect is quadratic in differences of the s, the first one in their size.

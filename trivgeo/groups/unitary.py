@@ -244,7 +244,7 @@ class UnitaryGroup(HarmonicAnalysis, LieGroup):
         return torch.ones_like(angles[..., 0], dtype=torch.bool)
 
     def _adjoint(self, g: Tensor) -> Tensor:
-        """Ad by the entries of g e g^-1 above the diagonal, y + i x for the coordinates x and y, and those on it."""
+        """Ad from entries of g e g^-1: y + i x above the diagonal for coordinates x, y; the rest is on the diagonal."""
         if self.size == 1:
             return g.square().sum(-1)
         pairs, z = self._pairs, self._diagonals.matching(g)

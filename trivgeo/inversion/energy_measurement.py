@@ -238,7 +238,7 @@ class _Probe:
 
 
 def some_data(problem: InverseProblem, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
-    """Choose a few of the data that have a finite energy; return them, their numbers and their energies.
+    """Choose a few of the data that have a finite energy; return the data, their indices and energies.
 
     Raises:
         DomainError: no energy is finite.

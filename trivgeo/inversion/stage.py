@@ -94,7 +94,7 @@ class EvaluatedPopulation(Population):
         return replace(self, elements=elements, energies=energies)
 
     def result(self, posterior: Posterior) -> InversionResult:
-        """Return what an inverter returns that ends with this population, with the evaluations of ``posterior``."""
+        """Return this population as the result of an inverter, with the numbers of evaluations of ``posterior``."""
         return InversionResult(
             posterior.action,
             self.elements,

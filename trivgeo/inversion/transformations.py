@@ -40,7 +40,7 @@ _NUM_SAMPLES = 4096
 _GUESS_ERROR = 0.05  # share of a transformation that a first guess may leave
 _MIN_RELATIVE_SPREAD = 1e-3  # spread in units of the largest below which transformations do not move in a direction
 _MAX_TURN = 0.95  # length of a logarithm, as a share of the way to the nearest element where exp is singular
-_MIN_NOISE_FACTORS = 2
+_MIN_NOISE_FACTORS = 2  # exponentials whose product is noise of level one
 _MAX_TURNING_VARIANCE = 2.5  # variance of one exponential: a full turn is four standard deviations
 _MIN_DENOMINATOR = 1e-2  # denominator of drawn homographies on a frame, in units of the largest
 _MEMBER_TOLERANCE = 1e-6  # largest difference of a matrix from one of the group
@@ -328,7 +328,7 @@ def spread_of(group: LieGroup, transformations: Transformations, seed: int = 0) 
 
 
 def _bounded(group: LieGroup, v: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
-    r"""Return logarithms in the natural basis of a group, for large rotations without what they exaggerate.
+    r"""Return logarithms in the natural basis of a group, with bounded shears beside large rotations.
 
     On affine maps and homographies exp is singular where an eigenvalue of ad(v) is :math:`2 \pi i`: at a rotation by
     :math:`\pi`. The logarithm of such a rotation with a little shear has a shear without bound, and the second moment

@@ -347,7 +347,7 @@ def _charted(
 def _flows(
     space: CoordinateSpace, fields: VectorFields, points: Tensor, solved: SolvedCoordinates, settings: OdeSettings
 ) -> CoordinateFlows:
-    """Closed forms and quadratures as far as they go, fibres by transport where polynomials do not have them."""
+    """Flows by closed forms and quadratures as far as these go, and of fibres that are not polynomial by transport."""
     flow = NumericalFlow(fields, TriangularFlow(fields, solved.bases, solved.blocks, settings.nodes), settings)
     fibres: tuple[PolynomialRepresentation | TransportedCoordinates, ...] = solved.fibres
     if solved.closed_count == fields.dim:

@@ -153,7 +153,7 @@ def _difference(fields: VectorFields, points: Tensor, signs: Tensor, shift: Tens
 
 
 def _differences(fields: VectorFields, points: Tensor, signs: Tensor, shifts: Tensor) -> Tensor:
-    """The relative difference of fields at ``signs x + shift`` from the images of those at x, for shifts ``[k, m]``."""
+    """Relative difference of fields at ``signs x + shift`` from ``signs`` times those at x, for shifts ``[k, m]``."""
     here, there = fields(points), fields(points * signs + shifts.unsqueeze(1))
     size = here.abs().amax((0, 1)).clamp(min=1e-300)
     missed = ((there - signs * here).abs() / size).amax((1, 2, 3))

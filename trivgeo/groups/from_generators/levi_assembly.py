@@ -206,9 +206,7 @@ def _invariant_complement(derived: Tensor, acts: Tensor) -> Tensor:
     d, q = acts.shape[-1], len(derived)
     if not q:
         return torch.eye(d, dtype=torch.float64)
-    inside = REALS.coordinates(torch.einsum("rab,qb->rqa", acts, derived), derived).transpose(
-        1, 2
-    )  # on the derived algebra
+    inside = REALS.coordinates(torch.einsum("rab,qb->rqa", acts, derived), derived).mT  # maps of the derived algebra
     unit_d, unit_q = torch.eye(d, dtype=torch.float64), torch.eye(q, dtype=torch.float64)
     # X [q, d]: X derived^T = 1, inside X = X act
     first = torch.einsum("xa,yb->xyab", unit_q, derived).reshape(q * q, q * d)

@@ -99,7 +99,7 @@ def _with_elements(
 
 
 def _in_adapted_basis(representation: Tensor, plan: ActionPlan) -> Tensor:
-    """The user's matrices of the generators as those of the adapted fields, ``[n, k, k]``."""
+    """Matrices of the adapted fields, ``[n, k, k]``, from the user's matrices of the generators."""
     algebra = plan.decomposed.algebra
     matrices = representation.detach().to(device="cpu", dtype=torch.float64)
     if matrices.ndim != 3 or len(matrices) != algebra.dim or matrices.shape[1] != matrices.shape[2]:

@@ -238,7 +238,7 @@ def _samples(group: ReductiveGroup, matrices: Tensor, count: int) -> tuple[Tenso
 
 
 def _fitted(exponents: list[tuple[int, ...]], entries: Tensor, target: Tensor) -> dict[tuple[int, ...], Tensor] | None:
-    """The polynomial with these exponents that has the values at the samples, ``None`` if there is none."""
+    """The polynomial with ``exponents`` that takes the values ``target`` at ``entries``; ``None`` if there is none."""
     features, d = Monomials(exponents)(entries), target.shape[-1]
     half = len(features) // 2
     flat = target.flatten(1)

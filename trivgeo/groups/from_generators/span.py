@@ -241,7 +241,7 @@ def _terms(expression: Any, variables: Sequence[Any], expanded: bool) -> list[tu
 
 
 def _expressions(row: Coefficients, count: int) -> tuple[Any, ...]:
-    """The vector with these coefficients, of ``count`` components."""
+    """The vector field of ``count`` components with the coefficients ``row``."""
     sp = require_sympy()
     parts: list[list[Any]] = [[] for _ in range(count)]
     for (component, function), x in row.items():
@@ -276,7 +276,7 @@ def _algebra(
             if not number:
                 continue
             value = Fraction(int(number.numerator), int(number.denominator)) / scales[k]
-            constants[i][j][k], constants[j][i][k] = -value, value  # the sign of the group
+            constants[i][j][k], constants[j][i][k] = -value, value  # brackets of a group are minus those of its fields
             exact = ring.domain(value.numerator) / ring.domain(value.denominator)
             bracket = [b - exact * p for b, p in zip(bracket, polynomials[k], strict=True)]
         if any(bracket):

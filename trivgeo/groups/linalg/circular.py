@@ -50,7 +50,7 @@ def circular_pair(square: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _circular(square: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """c1 and c2, for small squares; the square for others, and their c1.
+    """c1, c2, a mask of squares for series, the other squares (one in place of the rest), and c1 of these.
 
     Half the angle has a sine and a cosine that are derivatives of each other.
     """

@@ -107,7 +107,7 @@ def _newton(x: Tensor, p: Tensor, q: Tensor) -> Tensor:
 
 
 def eigenvalues_meet(p: Tensor, q: Tensor, unit: Tensor, radius: float) -> Tensor:
-    """Whether the distances of all eigenvalues from their mean are below ``radius``, in these units."""
+    """Whether the distances of all eigenvalues from their mean are below ``radius`` times ``unit``."""
     bound = 0.5 * (radius * unit.detach()).square()  # |z|^2 <= 3 |p| + |2 q|^(2/3) where z^3 = 3 p z + 2 q
     return (3.0 * p.detach().abs() < bound) & (4.0 * q.detach().square() < bound**3)
 

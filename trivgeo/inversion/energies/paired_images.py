@@ -151,7 +151,7 @@ class PairedImages(nn.Module, CurvedResiduals):
         return torch.where(enough, h, torch.nan)
 
     def _fields(self, group: LieGroup, points: PointAction, pixels: Tensor) -> list[Float[Tensor, "n p"]]:
-        """Return both components of the vector fields of the basis; those of the last group are kept."""
+        """Return both components of the vector fields of the basis; the fields of the last group are cached."""
         known = self._known
         if known is None or known[0] is not group or known[1].dtype != pixels.dtype or known[1].device != pixels.device:
             self._known = known = (group, pixels[:0], _fields(group, points, pixels))

@@ -220,7 +220,7 @@ class _Chain:
         self._modular = self._inverted and not self.group.algebra.is_unimodular
 
     def swapped(self, elements: Tensor) -> Tensor:
-        """Return elements of the chain for elements, or elements for those of the chain."""
+        """Convert elements to elements of the chain, or back."""
         return self.group.inverse(elements) if self._inverted else elements
 
     def energy(self, elements: Tensor) -> Tensor:

@@ -419,7 +419,7 @@ class _LineSearch:
 
 
 def _is_alike(generic: _LineNode, other: _LineNode, value: dict[sp.Symbol, sp.Expr]) -> bool:
-    """Whether the lines at a special value of a parameter are those of the generic case at this value."""
+    """Whether the lines at a special value of a parameter are the generic lines at this value."""
     vector = [c.subs(value) for c in generic.vector]
     same = generic.kind == other.kind and len(generic.children) == len(other.children)
     same = same and vector == list(other.vector)

@@ -103,7 +103,7 @@ class AnsatzSpace:
         return True
 
     def _independent(self, columns: Sequence[Column]) -> list[Column]:
-        """Columns whose functions are no combinations of those before, as x exp(t) is where it is given itself."""
+        """Columns of functions that are independent of earlier ones: x exp(t) may be given beside exp(t)."""
         if len(self._functions) == 1:
             return list(columns)
         every = sorted({(c.function, c.powers) for c in columns}, key=lambda key: (key[0], sum(key[1]), key[1]))

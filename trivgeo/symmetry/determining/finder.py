@@ -33,7 +33,7 @@ def _is_linear_ordinary(system: EvolutionSystem) -> bool:
 
 
 def _from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size: int | None) -> list[Coefficients]:
-    r"""All symmetries of a linear ordinary equation of largest dimension; else those found and superposition.
+    r"""All symmetries of a linear ordinary equation with as many as possible, else the found ones and superposition.
 
     With solutions :math:`y_1, y_2` of :math:`y'' = a y' + b y`, their Wronskian W, a solution p of the inhomogeneous
     equation :math:`y'' = a y' + b y + c` and :math:`v = y - p`, they are (Lie 1883)
