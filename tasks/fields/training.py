@@ -42,7 +42,7 @@ class OperatorTraining(LightningModule):
 
     Args:
         network: network from values and parameters to values.
-        steps: number of steps of the optimiser.
+        steps: number of steps of AdamW.
         learning_rate: the largest.
     """
 
