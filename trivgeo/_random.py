@@ -163,6 +163,11 @@ def streams_for(batch: int, reference: Tensor, generator: torch.Generator | None
     return generator
 
 
+def same_streams(batch: int, reference: Tensor, *key: int) -> NoiseStreams:
+    """Streams with the same numbers for each datum of a batch, so that a result depends on the datum alone."""
+    return NoiseStreams(torch.zeros(batch, dtype=torch.long, device=reference.device), *key)
+
+
 def common(generator: torch.Generator | None) -> torch.Generator | None:
     """A generator of numbers that all data share."""
     return generator.common() if isinstance(generator, NoiseStreams) else generator

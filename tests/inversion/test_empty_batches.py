@@ -21,7 +21,7 @@ from trivgeo.inversion import (
     TestTimeEquivariant,
 )
 from trivgeo.inversion.energies import LeastSquares, NearestPoints, PairedPoints
-from trivgeo.inversion.learned import LearnedScore, PointsBackbone
+from trivgeo.inversion.learned import LearnedScore, PointsBackbone, calibration, posterior_density
 from trivgeo.inversion.stages import Descend, Laplace, LevenbergMarquardt, Newton, Replicate
 from trivgeo.sde import GeometricSchedule
 
@@ -68,6 +68,33 @@ def test_inverters(inverter: Inverter, chains: int) -> None:
     for ensemble in ("best", "mean"):
         model = TestTimeEquivariant(lambda x: x.sum(1), inverter, ensemble=ensemble)  # type: ignore[arg-type]
         assert model(NONE).shape == (0, 2)
+
+
+@pytest.mark.parametrize(("chains", "ranked"), [(1, False), (16, False), (16, True)])
+def test_calibrated_inverters(chains: int, ranked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their stages, densities and verdicts; the calibration itself is a short one."""
+    monkeypatch.setattr(calibration, "_MIN_DATA", 8)
+    monkeypatch.setattr(calibration, "_MAX_EVALUATIONS", 1)
+    monkeypatch.setattr(posterior_density, "_DEGREES", (6,))
+    monkeypatch.setattr(posterior_density, "_MAX_ITERATIONS", 1)
+    inverter = LearnedInverter.from_score(
+        LearnedScore(ACTION, GeometricSchedule(0.1, 1.0), PointsBackbone(3, 2, width=8)),
+        energy if ranked else None,
+        num_hypotheses=chains,
+        steps=2,
+        gate=True,
+    )
+    inverter.calibrate(
+        lambda n, g: torch.randn(n, 5, 2, generator=g), lambda n, g: SE(2).exp(torch.randn(n, 3, generator=g))
+    )
+    result = inverter(NONE)
+    assert result.elements.shape == (0, chains, 2, 3)
+    assert result.trusted.shape == (0,)  # type: ignore[attr-defined]
+    assert result.best().shape == (0, 2, 3)
+    assert inverter.log_prob(torch.zeros(0, 2, 3), NONE).shape == (0,)
+    assert inverter.log_prob(torch.zeros(0, 7, 2, 3), NONE).shape == (0, 7)
+    sample = PosteriorSampler(ACTION, energy, proposals=inverter, num_samples=8, budget=200)(NONE)
+    assert sample.elements.shape == (0, 8, 2, 3)
 
 
 def test_images() -> None:

@@ -136,7 +136,7 @@ class LearnedEnergy(FeatureEnergy):
         check_count("steps", steps)
         if seconds is not None:
             check_positive("seconds", seconds)
-        known, rest = held_out(action, clean, seed)
+        known, rest, _ = held_out(action, clean, seed)
         number = _number_of(known) if num_samples is None else check_count("num_samples", num_samples)
         drawing = _Restorations(action, transformations, reader, seed)
         known = checked_draw(action, known) if callable(known) else picker(known)

@@ -24,6 +24,10 @@ from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.verdict import Verdict
 
 _MIN_DATA, _MAX_DATA = 64, 800  # numbers of data of a calibration
+MIN_DISTINCT = 8
+"""Number of held-out clean data below which their coverage says nothing of others."""
+_MAX_USES = 16  # number of transformations of each held-out datum, beyond which more say little
+_MAX_EVALUATIONS = 500_000  # evaluations of the network
 _INVERSIONS_PER_DATUM = 12  # inversions of a calibration, besides the draws of a density
 _EVALUATIONS_PER_SAMPLE = 3  # evaluations of the network for a training sample: the derivative costs two
 _FALSE_ALARM_RATE = 0.04  # share of clean validation data that are flagged; 0.05 is promised, the rest is for chance
@@ -41,6 +45,7 @@ REASONS = (
     "the transformation found is outside of the distribution",
 )
 """Reasons that `Calibration.scores` above their thresholds stand for."""
+_FEW_ASSUMED = "others are as the few clean data of the training, on which thresholds and errors were measured"
 
 
 class CalibrationSource(NamedTuple):
@@ -71,7 +76,8 @@ class Calibration(nn.Module):
     Attributes:
         num_data: number of these data.
         coverage: share of them whose transformation lies in the region of highest posterior density of a given mass,
-            by that mass. It is cross-validated: the density of each half of the data is fitted to the other half.
+            by that mass. It is cross-validated: the density of each half of the data is fitted to the other half. Empty
+            where fewer than eight clean data were held out.
         fit: changes that turn draws of the learned posterior into a density that these data follow.
         false_alarms: share of clean data, moved by the transformations or not (the larger one), that are not `trusted`.
         thresholds: thresholds of the scores.
@@ -91,7 +97,7 @@ class Calibration(nn.Module):
         super().__init__()
         self.num_data = num_data
         self.fit = fit
-        self.coverage = dict(zip(_REGION_MASSES, map(float, coverage), strict=True))
+        self.coverage = dict(zip(_REGION_MASSES, map(float, coverage), strict=True)) if coverage else {}
         self.false_alarms = false_alarms
         self.thresholds = tuple(map(float, thresholds))
         self.gate_threshold = tuple(map(float, gate_threshold))
@@ -118,6 +124,7 @@ class Calibration(nn.Module):
 
     def __repr__(self) -> str:
         regions = ", ".join(f"{share:.1%} in regions of {mass:.0%}" for mass, share in self.coverage.items())
+        regions = regions or "coverage not known"
         return f"Calibration({self.num_data} data: {regions}; {self.false_alarms:.1%} false alarms)"
 
     def as_dict(self) -> dict[str, Any]:
@@ -169,8 +176,10 @@ class Calibration(nn.Module):
             g: elements found, ``[b, *element_shape]``.
         """
         above = ~(self.scores(score, x, g) <= g.new_tensor(self.thresholds))  # NaN is unlike everything
+        assumed = () if self.coverage else (_FEW_ASSUMED,)
         return tuple(
-            Verdict(tuple(text for text, is_so in zip(REASONS, row, strict=True) if is_so)) for row in above.tolist()
+            Verdict(tuple(text for text, is_so in zip(REASONS, row, strict=True) if is_so), assumed)
+            for row in above.tolist()
         )
 
     def looks_clean(self, score: LearnedScore, x: Any, g: Tensor) -> Bool[Tensor, " b"]:
@@ -212,22 +221,30 @@ def features(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]:
     return values.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
 
 
-def calibration_size(seen: int | None, steps: int, draws: int) -> int:
+def calibration_size(seen: int | None, steps: int, chains: int, draws: int, distinct: int | None) -> int:
     """Return the number of data of a calibration, which takes about as many evaluations as the training.
 
     Args:
         seen: data that the training saw, repeated ones too; ``None`` if that is not known.
-        steps: number of evaluations of the network for each inversion or draw.
+        steps: number of evaluations of the network for each chain or draw.
+        chains: number of chains of each inversion.
         draws: number of draws of the posterior of each datum.
+        distinct: number of different clean data; ``None`` for any number.
     """
-    if seen is None:
-        return _MAX_DATA
-    number = _EVALUATIONS_PER_SAMPLE * seen // (steps * (_INVERSIONS_PER_DATUM + draws))
-    return min(max(number, _MIN_DATA), _MAX_DATA)
+    evaluations = _MAX_EVALUATIONS if seen is None else min(_MAX_EVALUATIONS, _EVALUATIONS_PER_SAMPLE * seen)
+    number = evaluations // (steps * (_INVERSIONS_PER_DATUM * chains + draws))
+    most = _MAX_DATA if distinct is None else min(_MAX_DATA, _MAX_USES * distinct)
+    return max(min(number, most), _MIN_DATA)
 
 
-def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed: int) -> Calibration:
-    """Calibrate an inverter by posteriors of ``number`` data; four times as many are inverted for each statistic."""
+def calibrate(
+    score: LearnedScore, source: CalibrationSource, number: int, seed: int, distinct: int | None = None
+) -> Calibration:
+    """Calibrate an inverter by posteriors of ``number`` data; four times as many are inverted for each statistic.
+
+    Args:
+        distinct: see `calibration_size`.
+    """
     x, g, moved = _problems(score, source._replace(clean=source.known), 4 * number, seed, 20)
     found = source.estimate(moved)
     tensors = _distribution_tensors(score, source.transformations, score.group.log(found) - score.group.log(g), seed)
@@ -249,7 +266,8 @@ def calibrate(score: LearnedScore, source: CalibrationSource, number: int, seed:
     gate, _ = _joint_thresholds([measuring._cleanness(score, score.prepared(x), unmoved)], 1.0 - _SHARE_LEFT_ALONE)
     _, g, moved = _problems(score, source, number, seed, 40)
     mixture = mixture_of_draws(score.group, source.draw(moved))
-    coverage = _coverage(mixture, g, seed)
+    known = distinct is None or distinct >= MIN_DISTINCT
+    coverage = _coverage(mixture, g, seed) if known else []
     fit = fit_density(mixture, g)
     return Calibration(len(g), coverage, fit, alarms, thresholds.tolist(), gate.tolist(), tensors)
 
@@ -274,7 +292,7 @@ def _in_parts(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]
 def _parts(x: Any, g: Tensor) -> Iterator[tuple[Any, Tensor]]:
     """Yield minibatches of (data, elements) that fit the evaluation bound."""
     number = automatic_bound(x) or max(1, len(g))
-    for i in range(0, len(g), number):
+    for i in range(0, max(1, len(g)), number):  # no data are one empty part
         yield pytree.tree_map(lambda leaf, i=i: leaf[i : i + number], x), g[i : i + number]
 
 

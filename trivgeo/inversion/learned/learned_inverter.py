@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._devices import module_device, on_device, tree_device
-from trivgeo._random import integers, keyed, permutation
+from trivgeo._random import NoiseStreams, integers, keyed, permutation, same_streams
+from trivgeo._random import seed as seed_of
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type, checked, with_tensors
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
@@ -23,7 +24,13 @@ from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.learned.backbone import NoiseNetwork, backbone_for, leaves_length
-from trivgeo.inversion.learned.calibration import Calibration, CalibrationSource, calibrate, calibration_size
+from trivgeo.inversion.learned.calibration import (
+    MIN_DISTINCT,
+    Calibration,
+    CalibrationSource,
+    calibrate,
+    calibration_size,
+)
 from trivgeo.inversion.learned.learned_stages import CalibratedDraws, CleanGate, LearnedReverseDiffusion, OutlierCheck
 from trivgeo.inversion.learned.posterior_density import mixture_of_draws
 from trivgeo.inversion.learned.score import LearnedScore
@@ -179,7 +186,8 @@ class LearnedInverter(Inverter):
         Args:
             g: elements ``[b, *chains, *element_shape]``.
             x: data with one batch dimension.
-            generator: random numbers of the draws; default one with the same seed at every call.
+            generator: random numbers of the draws; default one with the same seed at every call. All data have the same
+                numbers, so that a density does not depend on the batch.
 
         Raises:
             ConfigurationError: the inverter was not trained.
@@ -191,15 +199,17 @@ class LearnedInverter(Inverter):
         if len(shape) < 1 or shape[0] != len(mixture.log_shares):
             raise ShapeError(f"g: expected elements for {len(mixture.log_shares)} data, got batch {list(shape)}")
         mixture = mixture.in_basis_of(group)
-        rows = g.reshape(shape[0], -1, *group.element_shape)
+        rows = g.reshape(shape[0], shape[1:].numel(), *group.element_shape)
         value = mixture.log_density(rows) - mixture.log_mass().unsqueeze(-1)
         return (value + sum_over_compact(group, log_haar_volume)).reshape(shape)
 
     def proposal(self, x: Any, generator: torch.Generator | None = None) -> tuple[StudentMixture, int]:
         score = self._trained_score()
         reference: Tensor = pytree.tree_leaves(with_tensors("x", x))[0]
-        source = keyed(self.seed, 60, device=reference.device) if generator is None else generator
-        result = self._drawing_inverter()(x, generator=source)
+        if not isinstance(generator, NoiseStreams):
+            key = (self.seed, 60) if generator is None else (seed_of(reference, generator),)
+            generator = same_streams(len(reference), reference, *key)
+        result = self._drawing_inverter()(x, generator=generator)
         if self.calibration is None:
             return mixture_of_draws(score.group, result.elements), result.network_evaluations
         return self.calibration.density(score, result.elements), result.network_evaluations
@@ -227,8 +237,9 @@ class LearnedInverter(Inverter):
         A sixth of the data, 4,096 at most, are held out for `calibration`; a function draws more. The calibration takes
         about as many evaluations of the network as the training: after a short training it is on fewer data.
         ``inverter.calibration.coverage`` is the share of them whose transformation lies in regions of half and nine
-        tenths of the posterior. A second `fit` begins anew, and changes the inverter only at its end. Training runs on
-        the device of the inverter; if it has no networks yet and was not moved, on the device of the data.
+        tenths of the posterior; it is empty for fewer than 48 clean data. A second `fit` begins anew, and changes the
+        inverter only at its end. Training runs on the device of the inverter; if it has no networks yet and was not
+        moved, on the device of the data.
 
         Args:
             clean: clean data with one batch dimension, or a function (count, generator) that draws some.
@@ -253,12 +264,13 @@ class LearnedInverter(Inverter):
         from trivgeo.inversion.learned import score_training as training
 
         _check_length(steps, batch_size, seconds)
-        known, rest = held_out(self.action, clean, self.seed)
+        known, rest, distinct = held_out(self.action, clean, self.seed)
         score, draw = self._score_to_train(known, transformations, batch_size)
         module = training.ScoreTraining(score, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
         fitted = self._of_score(score)
-        calibration = fitted._calibrated(known, rest, transformations, module.trainer.global_step * batch_size)
+        seen = module.trainer.global_step * batch_size
+        calibration = fitted._calibrated(known, rest, transformations, seen, distinct)
         self.score, self.calibration = fitted.score, calibration
         return self
 
@@ -268,13 +280,13 @@ class LearnedInverter(Inverter):
         For checkpoints without a calibration, and where data or transformations are others than in training.
 
         Args:
-            clean: clean data that the training did not see, one batch dimension, or a function (count, generator)
-                that draws some.
+            clean: clean data that the training did not see, one batch dimension, at least 48; or a function
+                (count, generator) that draws some.
             transformations: (count, generator) to elements ``[count, *element_shape]``, to be undone.
 
         Raises:
             ConfigurationError: the inverter was neither trained nor loaded.
-            ShapeError: the data do not fit the action, or the elements its group.
+            ShapeError: the data are too few, or do not fit the action, or the elements its group.
             NonFiniteError: the data or the elements hold NaN or infinity.
 
         Example:
@@ -283,9 +295,12 @@ class LearnedInverter(Inverter):
             print(inverter.calibration.coverage)
             ```
         """
-        self._trained_score()
-        known, rest = held_out(self.action, clean, self.seed)
-        self.calibration = self._calibrated(known, rest, transformations, None)
+        score = self._trained_score()
+        known, rest, distinct = held_out(self.action, clean, self.seed)
+        if distinct is not None and distinct < MIN_DISTINCT:
+            number = leaves_length(clean)
+            raise ShapeError(f"clean: expected at least {MIN_DISTINCT * _HELD_OUT_ONE_IN} data, got {number}")
+        self.calibration = self._of_score(score)._calibrated(known, rest, transformations, None, distinct)
         return self
 
     def _of_score(self, score: LearnedScore) -> LearnedInverter:
@@ -293,10 +308,19 @@ class LearnedInverter(Inverter):
         settings = {name: getattr(self, name) for name in ("steps", "num_hypotheses", "stepper", "seed", "gate")}
         return LearnedInverter.from_score(score, self.energy, **settings)
 
-    def _calibrated(self, known: Any, rest: Draw, transformations: Transformations, seen: int | None) -> Calibration:
-        """Return the calibration by data of the training, which saw so many if it is known, and draws of others."""
-        action, bound = self._trained_score().action, self.max_evaluations
-        stages = Inverter(action, self.energy, self.stages, max_evaluations=bound, progress=False)
+    def _calibrated(
+        self, known: Any, rest: Draw, transformations: Transformations, seen: int | None, distinct: int | None
+    ) -> Calibration:
+        """Return the calibration by data of the training, which saw so many if it is known, and draws of others.
+
+        Args:
+            distinct: number of data that ``rest`` draws from; ``None`` for a function of the user.
+        """
+        score, bound = self._trained_score(), self.max_evaluations
+        # without an energy the first hypothesis is the best
+        chains = 1 if self.energy is None else self.num_hypotheses
+        reverse = self._reverse(chains, self.stepper, noise=self.num_hypotheses > 1)
+        stages = Inverter(score.action, self.energy, reverse, max_evaluations=bound, progress=False)
         source = lambda key, x: keyed(self.seed, key, device=tree_device(x))  # noqa: E731
         data = CalibrationSource(
             rest if callable(known) else picker(known),
@@ -305,7 +329,8 @@ class LearnedInverter(Inverter):
             lambda x: stages(x, generator=source(12, x)).best(),
             lambda x: self._drawing_inverter()(x, generator=source(13, x)).elements,
         )
-        return calibrate(self._trained_score(), data, calibration_size(seen, self.steps, _NUM_DENSITY_DRAWS), self.seed)
+        number = calibration_size(seen, self.steps, chains, _NUM_DENSITY_DRAWS, distinct)
+        return calibrate(score, data, number, self.seed, distinct)
 
     def distil(
         self,
@@ -333,7 +358,7 @@ class LearnedInverter(Inverter):
 
         teacher = self._trained_score()
         _check_length(steps, batch_size, seconds)
-        known, rest = held_out(self.action, clean, self.seed)
+        known, rest, distinct = held_out(self.action, clean, self.seed)
         draw = checked_draw(self.action, known) if callable(known) else picker(known)
         module = training.DistillationTraining(teacher, seed=self.seed)
         training.train(module, draw, steps, batch_size, seconds, folder, progress)
@@ -348,7 +373,8 @@ class LearnedInverter(Inverter):
             gate=self.gate,
         )
         if callable(teacher.augmentation):
-            student.calibration = student._calibrated(known, rest, teacher.augmentation, steps * batch_size)
+            seen = steps * batch_size
+            student.calibration = student._calibrated(known, rest, teacher.augmentation, seen, distinct)
         return student
 
     def save(self, path: str | Path) -> None:
@@ -488,22 +514,26 @@ def checked_draw(action: Action, clean: Draw) -> Draw:
     return draw
 
 
-def held_out(action: Action, clean: Any, seed: int) -> tuple[Any, Draw]:
-    """Separate a sixth of clean data; return the data of the training, and a function that draws from the others.
+def held_out(action: Action, clean: Any, seed: int) -> tuple[Any, Draw, int | None]:
+    """Separate a sixth of clean data.
 
     A function that draws data, and fewer than six data, stay whole.
+
+    Returns:
+        The data of the training, a function that draws from the others, and the number of these, which is zero for
+        data that stay whole and ``None`` for a function.
     """
     if callable(clean):
-        return clean, checked_draw(action, clean)
+        return clean, checked_draw(action, clean), None
     clean, number = check_batch(action, clean)
     held = min(_MAX_HELD_OUT, number // _HELD_OUT_ONE_IN)
     if held == 0:
-        return clean, picker(clean)
+        return clean, picker(clean), 0
     order = permutation((number,), torch.empty(0), keyed(seed, 11))
     first: Tensor = pytree.tree_leaves(clean)[0]
     order = order.to(first.device)
     train, rest = (pytree.tree_map(lambda leaf, rows=rows: leaf[rows], clean) for rows in (order[held:], order[:held]))
-    return train, picker(rest)
+    return train, picker(rest), held
 
 
 def _check_length(steps: int, batch_size: int, seconds: float | None) -> None:

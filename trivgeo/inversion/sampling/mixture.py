@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._autocast import einsum, matmul
-from trivgeo._random import keyed, normal, uniform
+from trivgeo._random import normal, same_streams, uniform
 from trivgeo._text import Described
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.curvature import safe_cholesky
@@ -117,8 +117,8 @@ class StudentMixture(Described):
         return self.log_densities(self.charts(g)).logsumexp(-1)
 
     def log_mass(self, num_samples: int = 1024) -> Float[Tensor, " b"]:
-        """Return the log of the total mass, the share of principal ones among draws that are the same at every call."""
-        _, principal = self.sample(num_samples, keyed(0, device=self.factors.device))
+        """Return the log of the total mass: of the share of principal ones among draws, the same for every datum."""
+        _, principal = self.sample(num_samples, same_streams(len(self.factors), self.factors, 0))
         return principal.to(self.log_shares).mean(-1).clamp(min=1.0 / num_samples).log()
 
     def with_components(
