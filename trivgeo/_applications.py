@@ -31,7 +31,8 @@ def importable(path: str) -> str:
         return applications()
     for package in (_LONG_NAME, _SHORT_NAME):
         inner = path.removeprefix(f"{package}.")
-        if inner != path and _has_module(inner.split(".")[0]):
+        module = _FOLDER / inner.split(".")[0]
+        if inner != path and (module.with_suffix(".py").is_file() or (module / "__init__.py").is_file()):
             return f"{applications()}.{inner}"
     return path
 
@@ -45,7 +46,3 @@ def is_ours(path: str) -> bool:
     """Whether a dotted path, of a file or of this process, belongs to this project."""
     package = importable(path).split(".")[0]
     return package == "trivgeo" or (package == _SHORT_NAME and applications() == _SHORT_NAME)
-
-
-def _has_module(name: str) -> bool:
-    return (_FOLDER / f"{name}.py").is_file() or (_FOLDER / name / "__init__.py").is_file()

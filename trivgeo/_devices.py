@@ -39,8 +39,4 @@ def on_device(data: Any, device: torch.device | None) -> Any:
     """Return the data with their tensors on a device; ``None`` leaves them where they are."""
     if device is None:
         return data
-    return pytree.tree_map(lambda leaf: leaf.to(device) if _is_elsewhere(leaf, device) else leaf, data)
-
-
-def _is_elsewhere(leaf: Any, device: torch.device) -> bool:
-    return isinstance(leaf, Tensor) and leaf.device != device
+    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, data)

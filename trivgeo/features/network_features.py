@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -96,7 +95,7 @@ class NetworkFeatures(nn.Module):
         dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
         if dtype is None:
             return x
-        return pytree.tree_map(lambda leaf: leaf.to(dtype) if _is_float(leaf) else leaf, x)
+        return pytree.tree_map(lambda y: y.to(dtype) if isinstance(y, Tensor) and y.is_floating_point() else y, x)
 
 
 def classifier_of(network: nn.Module) -> tuple[str | None, nn.Linear | None]:
@@ -138,7 +137,3 @@ def _check_layer(network: nn.Module, layer: str) -> None:
     rest = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     listed = ", ".join(map(repr, shown)) or "none, for it has no layers"
     raise ConfigurationError(f"layer: expected one of {listed}{rest}, got {layer!r}")
-
-
-def _is_float(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()

@@ -163,7 +163,8 @@ class Compiler(Evaluator):
         self, f: Operation, function: Callable[..., Any], columns: tuple[Tensor, ...], eager: Any, derivatives: bool
     ) -> Callable[..., Any] | None:
         """Compile a function of columns, see `compile_and_compare`."""
-        is_finite = _finite_columns(columns)
+        # results for elements with an argument that is not finite are NaN or infinite in any way
+        is_finite = torch.stack([torch.isfinite(x).reshape(-1, x.shape[-1]).all(0) for x in columns]).all(0)
         fast, outcome = compile_and_compare(
             _name(f),
             function,
@@ -309,11 +310,6 @@ def _is_plain(*arguments: Tensor) -> bool:
         if is_transformed(x) or forward_ad.unpack_dual(x).tangent is not None:
             return False
     return first.dtype in _COMPILED_DTYPES and not torch.is_autocast_enabled(first.device.type)
-
-
-def _finite_columns(columns: Sequence[Tensor]) -> Tensor:
-    """Mask of the elements all of whose arguments are finite: results for others are NaN or infinite in any way."""
-    return torch.stack([torch.isfinite(x).reshape(-1, x.shape[-1]).all(0) for x in columns]).all(0)
 
 
 def _agree(result: Any, eager: Any, known: Tensor) -> bool:

@@ -100,7 +100,8 @@ def solve_coordinates(fields: VectorFields, points: Tensor, levi: Tensor) -> Sol
     needs = _dependencies(jacobians)
     bases = _bases(points, values, needs)
     based = {c for base in bases for c in base.coordinates}
-    rest = [group for group in _strong_components(needs) if not based & set(group)]
+    components = sorted({tuple(d for d in sorted(needs[c]) if c in needs[d]) for c in range(len(needs))})
+    rest = [group for group in components if not based & set(group)]  # strongly connected components without a base
     blocks = _blocks(fields, points, values, needs, rest, based)
     multipliers = [_multiplier(i, base, fields.dim) for i, base in enumerate(bases)]
     fibres = []
@@ -200,11 +201,6 @@ def _closed_sets(needs: Sequence[frozenset[int]]) -> Iterable[tuple[int, ...]]:
     else:
         subsets = (s for k in range(m, 0, -1) for s in itertools.combinations(range(m), k))
     return (s for s in subsets if all(needs[c] <= set(s) for c in s))
-
-
-def _strong_components(needs: Sequence[frozenset[int]]) -> list[tuple[int, ...]]:
-    """Strongly connected components of the dependencies, by position."""
-    return sorted({tuple(d for d in sorted(needs[c]) if c in needs[d]) for c in range(len(needs))})
 
 
 def _affine_block(fields: VectorFields, points: Tensor, values: Tensor, group: tuple[int, ...]) -> AffineBlock | None:

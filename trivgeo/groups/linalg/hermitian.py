@@ -90,7 +90,7 @@ class _Centred:
         a, b, c = d.unbind(-1)
         opposite = torch.stack([c, b, a], -1)
         sizes = re * re + im * im
-        u, v, w = _unbind(above)
+        u, v, w = zip(re.unbind(-1), im.unbind(-1), strict=True)
         uw = _times(u, w)
         uu, vv, ww = sizes.unbind(-1)
         self.p = (d * d + 2.0 * sizes).sum(-1) / 6.0
@@ -307,10 +307,6 @@ def _turned(mean: Tensor, cosine: tuple[Tensor, ...], sine: tuple[Tensor, ...]) 
 
 def _times(a: Complex, b: Complex) -> Complex:
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
-
-
-def _unbind(a: Complex) -> list[Complex]:
-    return list(zip(a[0].unbind(-1), a[1].unbind(-1), strict=True))
 
 
 def _conjugate(a: Complex) -> Complex:

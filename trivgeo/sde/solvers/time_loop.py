@@ -263,7 +263,8 @@ def solve(
             done = stop
         if stop in wanted:
             kept[stop] = carry.y
-    saved = _stack([kept[index % len(grid)] for index in save_at]) if save_at else None
+    states = [kept[index % len(grid)] for index in save_at]
+    saved = pytree.tree_map(lambda *leaves: torch.stack(leaves), *states) if states else None
     return Solution(carry.y, saved, carry.num_masked_steps, None if accumulator is None else carry.accumulated)
 
 
@@ -331,10 +332,6 @@ def _where(mask: Tensor, new: Any, old: Any) -> Any:
     if isinstance(new, Tensor):
         return choose(new, old)
     return pytree.tree_map(choose, new, old) if new else new
-
-
-def _stack(states: Sequence[Any]) -> Any:
-    return pytree.tree_map(lambda *leaves: torch.stack(leaves), *states)
 
 
 def _check_save_at(save_at: Sequence[int], number: int) -> set[int]:

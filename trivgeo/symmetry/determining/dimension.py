@@ -221,7 +221,7 @@ class Jets:
                 if sum(target) + top > order:
                     continue
                 line = np.zeros(len(place), dtype=np.int64)
-                for inner in _below(target):
+                for inner in itertools.product(*(range(k + 1) for k in target)):
                     rest = tuple(a - b for a, b in zip(target, inner, strict=True))
                     weight = pow(math.prod(factorials[k] for k in inner), -1, p)
                     for j in used:
@@ -320,7 +320,3 @@ def _functions(sizes: Sequence[int]) -> tuple[int, int]:
 
 def _within(slot: Slot, zero: Slot) -> bool:
     return slot[0] == zero[0] and covers(slot[1], zero[1])
-
-
-def _below(index: Index) -> list[Index]:
-    return list(itertools.product(*(range(k + 1) for k in index)))

@@ -48,11 +48,11 @@ def _from_solutions(system: EvolutionSystem, found: Sequence[Coefficients], size
     n + 4 symmetries; if it has so many, its solutions are products of solutions of one equation of second order
     (Mahomed and Leach 1990).
     """
-    (x,), m = system.variables, len(system.unknowns)
-    n = system.leaders[0][1][0]
+    m, n = len(system.unknowns), system.leaders[0][1][0]
     if _is_isotropic(system) and size == ((m + 2) ** 2 - 1 if n == 2 else n + 4 if m == 1 < n else None):
         return _largest(system, found)
-    return [*(field for field in found if not _is_solution(system, field)), *_superposition(system, x)]
+    superposition = [(sp.S.Zero, *(row[0] for row in _solution(system, i + 1))) for i in range(sum(_orders(system)))]
+    return [*(field for field in found if not _is_solution(system, field)), *superposition]
 
 
 def _is_isotropic(system: EvolutionSystem) -> bool:
@@ -99,11 +99,6 @@ def _solution(system: EvolutionSystem, number: int = 1, offset: bool = False) ->
 
 def _prime(system: EvolutionSystem, a: int, k: int) -> sp.Symbol:
     return sp.Symbol(f"{system.unknowns[a]}{chr(39) * k}")
-
-
-def _superposition(system: EvolutionSystem, x: sp.Symbol) -> list[Coefficients]:
-    """Fields that add the solutions of a fundamental system, one each."""
-    return [(sp.S.Zero, *(row[0] for row in _solution(system, i + 1))) for i in range(sum(_orders(system)))]
 
 
 def _largest(system: EvolutionSystem, found: Sequence[Coefficients]) -> list[Coefficients]:

@@ -72,7 +72,9 @@ def _replaced(
 ) -> sp.Expr:
     """Replace square roots by symbols, and add the radicands to ``found``; sqrt(2) sqrt(a) counts as one root."""
     factors = sp.Mul.make_args(expression)
-    powers = [f for f in factors if _is_root(f) and f.base.free_symbols <= parameters]
+    powers = [
+        f for f in factors if f.is_Pow and f.exp.is_Rational and f.exp.q == 2 and f.base.free_symbols <= parameters
+    ]
     radicand = sp.Mul(*(power.base for power in powers))
     if radicand.free_symbols:
         found[radicand] = None
@@ -81,10 +83,6 @@ def _replaced(
     if not expression.args:
         return expression
     return expression.func(*(_replaced(arg, parameters, found, roots) for arg in expression.args))
-
-
-def _is_root(power: sp.Expr) -> bool:
-    return bool(power.is_Pow and power.exp.is_Rational and power.exp.q == 2)
 
 
 INFINITE = (sp.nan, sp.zoo, sp.oo)
