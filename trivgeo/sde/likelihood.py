@@ -51,7 +51,7 @@ class Divergence(ABC):
         """
         return self
 
-    def of_bodies(self, event_ndim: int) -> Divergence:
+    def of_particles(self, event_ndim: int) -> Divergence:
         """Return the method for fields in which the last ``event_ndim`` batch dimensions depend on each other.
 
         The trace is summed over these dimensions.
@@ -95,7 +95,7 @@ class Divergence(ABC):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class _AlongDirections(Divergence):
-    """A divergence by derivatives along some of the directions, in which bodies may move each other."""
+    """A divergence by derivatives along some of the directions, in which particles may move each other."""
 
     directions: Sequence[int] | None = None
     event_ndim: int = 0
@@ -103,7 +103,7 @@ class _AlongDirections(Divergence):
     def __post_init__(self) -> None:
         _check_directions(self.directions)
 
-    def of_bodies(self, event_ndim: int) -> Divergence:
+    def of_particles(self, event_ndim: int) -> Divergence:
         return dataclasses.replace(self, event_ndim=event_ndim)
 
     def within(self, directions: Sequence[int]) -> Divergence:
@@ -115,7 +115,7 @@ class _AlongDirections(Divergence):
 class ExactDivergence(_AlongDirections):
     """The exact divergence, by a forward derivative for each direction, or by reverse ones where gradients may follow.
 
-    For fields of several bodies it takes a derivative for each direction of each body.
+    For fields of several particles it takes a derivative for each direction of each particle.
 
     Attributes:
         directions: the distinct indices i in which X_i f_i does not vanish; default all.
@@ -135,12 +135,12 @@ class ExactDivergence(_AlongDirections):
             return value, torch.zeros_like(value[..., 0])
         whole = group.batch_shape(g)
         unit = torch.eye(group.dim, dtype=g.dtype, device=g.device)[list(chosen)]
-        bodies = whole[len(whole) - self.event_ndim :]
-        if bodies:
-            count = bodies.numel()
+        particles = whole[len(whole) - self.event_ndim :]
+        if particles:
+            count = particles.numel()
             places = torch.eye(count, dtype=g.dtype, device=g.device)
-            unit = (places.unsqueeze(1).unsqueeze(-1) * unit.unsqueeze(1)).reshape(-1, *bodies, group.dim)
-        directions = unit.reshape(len(unit), *[1] * (len(whole) - len(bodies)), *unit.shape[1:])
+            unit = (places.unsqueeze(1).unsqueeze(-1) * unit.unsqueeze(1)).reshape(-1, *particles, group.dim)
+        directions = unit.reshape(len(unit), *[1] * (len(whole) - len(particles)), *unit.shape[1:])
         value, changes = _field_along(group, field, g, directions.expand(-1, *whole, -1), self.event_ndim)
         return value, changes.sum(0)
 
@@ -150,7 +150,7 @@ class ExactDivergence(_AlongDirections):
 class HutchinsonDivergence(_AlongDirections):
     """An unbiased estimate by random signs (Hutchinson 1989), which stay the same during a run (Grathwohl et al. 2019).
 
-    Signs of different bodies are independent. In omitted directions the signs are zero, so that their coupling to
+    Signs of different particles are independent. In omitted directions the signs are zero, so that their coupling to
     others adds no variance.
 
     Attributes:
@@ -194,7 +194,7 @@ class FlowLikelihood(Described):
     """Result of `flow_likelihood`.
 
     Attributes:
-        log_density: log-density for left Haar measure at the start, ``[*batch]``, of all bodies of an event together;
+        log_density: log-density for left Haar measure at the start, ``[*batch]``, of all particles of an event;
             NaN where the flow could not be followed.
         final: elements at the end of the flow, ``[*batch, *element_shape]``.
         failures: one for each chain that could not be followed, else zero, ``[*batch]``.
@@ -239,8 +239,8 @@ def flow_likelihood(
         divergence: default `ExactDivergence`.
         tolerance: largest error of one step of the flow, see `solve_adaptive`.
         generator: random numbers of `HutchinsonDivergence`.
-        event_ndim: number of last batch dimensions that count the bodies that the field moves together:
-            with 1, elements are ``[*batch, bodies, *element_shape]`` and densities ``[*batch]``.
+        event_ndim: number of last batch dimensions that count the particles that the field moves together:
+            with 1, elements are ``[*batch, particles, *element_shape]`` and densities ``[*batch]``.
 
     Raises:
         ConfigurationError: see `solve_adaptive`, also for `DomainError`; or the density is no floating-point tensor, or
@@ -253,13 +253,13 @@ def flow_likelihood(
     whole = group.batch_shape(g)
     if check_count("event_ndim", event_ndim, 0) > len(whole):
         raise ConfigurationError(f"event_ndim: expected at most {len(whole)} batch dimensions, got {event_ndim}")
-    batch, bodies = whole[: len(whole) - event_ndim], whole[len(whole) - event_ndim :]
+    batch, particles = whole[: len(whole) - event_ndim], whole[len(whole) - event_ndim :]
     method = ExactDivergence() if divergence is None else divergence
-    method = method.of_bodies(event_ndim) if event_ndim else method
+    method = method.of_particles(event_ndim) if event_ndim else method
     chosen = method.prepare(g.new_zeros(*whole, group.dim), generator)
-    # the bodies of an event are one element of a power of the group, so that one accuracy holds for all
-    space = with_vectors(group ** bodies.numel() if bodies else group, 1)
-    shape = (*bodies, *group.element_shape)
+    # the particles of an event are one element of a power of the group, so that one accuracy holds for all
+    space = with_vectors(group ** particles.numel() if particles else group, 1)
+    shape = (*particles, *group.element_shape)
     size = g[(0,) * len(batch)].numel() if math.prod(whole) else g.new_zeros(shape).numel()
 
     def drift(state: Tensor, t: float) -> Tensor:
@@ -331,7 +331,7 @@ def _field_along(
 
 
 def _summed(terms: Tensor, event_ndim: int) -> Tensor:
-    """The sum over the last dimension, and over the dimensions of bodies before it."""
+    """The sum over the last dimension, and over the dimensions of particles before it."""
     return terms.flatten(terms.ndim - 1 - event_ndim).sum(-1)
 
 

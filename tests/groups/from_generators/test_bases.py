@@ -315,8 +315,8 @@ class TestSeveralCovers:
         ]  # fmt: skip
         for matrix in (torch.eye(8, dtype=torch.float64), mixing(8, 1, 5.0)):
             group = from_generators(mixed(fields, matrix), variables=(t, u))
-            assert isinstance(group._motion, CoordinateActionMap)
-            assert isinstance(group._motion.rest, LogarithmFlow)
+            assert isinstance(group._action_map, CoordinateActionMap)
+            assert isinstance(group._action_map.rest, LogarithmFlow)
             assert group.reductive is not None
             assert (group.reductive.size, group.reductive.covers) == (3, 0)
             turn = 2.0 * torch.pi * torch.linalg.inv(matrix)[0]

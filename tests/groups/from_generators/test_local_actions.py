@@ -308,7 +308,7 @@ def errors_in_basis(name: str, seed: int | None) -> dict[str, float]:
     steady = (beside - twice).abs().amax(-1) <= 1e-10 * twice.abs().amax(-1)
     stiff = torch.isfinite(beside - twice).all(-1) & ~steady
     sane = torch.isfinite(truth).all(-1)
-    rest = group._motion.rest if isinstance(group._motion, CoordinateActionMap) else None
+    rest = group._action_map.rest if isinstance(group._action_map, CoordinateActionMap) else None
     if isinstance(rest, LogarithmFlow):
         sane = sane & rest.domain.contains(start, truth)  # others could have another name
     return {

@@ -90,7 +90,7 @@ class ActionMap(ABC):
 @final
 @dataclass(frozen=True)
 class ProjectiveActionMap(ActionMap):
-    """A linear, affine, projective or conformal motion: matrices on homogeneous coordinates."""
+    """A linear, affine, projective or conformal map: matrices on homogeneous coordinates."""
 
     space: CoordinateSpace
     transform: HomogeneousTransform
@@ -101,7 +101,7 @@ class ProjectiveActionMap(ActionMap):
 
     @property
     def base_is_projective(self) -> bool:
-        """True for a motion of jets (x, t, u) that needs no light cone."""
+        """True for a map of jets (x, t, u) that needs no light cone."""
         return self.space.dim == 3 and 2 in self.space.prefixes and self.transform.lift.form is None
 
     def move(self, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,7 +206,7 @@ class LogarithmFlow(ElementFlow):
 @final
 @dataclass(frozen=True)
 class ChartActionMap(ActionMap):
-    """A motion that ``inner`` computes in the coordinates of a chart."""
+    """A map that ``inner`` computes in the coordinates of a chart."""
 
     space: CoordinateSpace
     chart: Chart
@@ -274,19 +274,19 @@ class GeneratedAction(JetAction):
 
     Args:
         group: the group.
-        motion: how its elements move points.
+        action_map: how its elements move points.
     """
 
     dual_elements: ClassVar[bool] = False
 
-    def __init__(self, group: LieGroup, motion: ActionMap) -> None:
-        super().__init__(group, motion.space.point_dims)
-        self._motion = motion
+    def __init__(self, group: LieGroup, action_map: ActionMap) -> None:
+        super().__init__(group, action_map.space.point_dims)
+        self._action_map = action_map
 
     @property
     def base_is_projective(self) -> bool:
         """True if points are jets (x, t, u) whose (x, t) was found to move projectively, independently of u."""
-        return self._motion.base_is_projective
+        return self._action_map.base_is_projective
 
     @property
     def flows(self) -> Mapping[str, str]:
@@ -296,7 +296,7 @@ class GeneratedAction(JetAction):
         the edge of the domain. ``"integrated"``: by steps of controlled length, whose end is corrected where the fields
         that vanish at a point determine it. ``"given"``: by the user.
         """
-        return dict(zip(self._motion.space.names, self._motion.methods, strict=True))
+        return dict(zip(self._action_map.space.names, self._action_map.methods, strict=True))
 
     def flow_error(self, g: Tensor, x: Float[Tensor, "*batch p n"]) -> Float[Tensor, "*out p"]:
         """Return the estimated error of each image point, relative to one plus its size, ``[*out, p]``.
@@ -311,14 +311,14 @@ class GeneratedAction(JetAction):
         return in_single(self._error, *self._lift(g, x))
 
     def _error(self, g: Tensor, x: Tensor) -> Tensor:
-        image, error = self._motion.move(g, x)
+        image, error = self._action_map.move(g, x)
         return torch.where(torch.isfinite(image).all(-1), error, math.nan)
 
     def _denominator(self, g: Tensor, x: Tensor) -> Tensor | None:
-        return self._motion.denominator(g, x)
+        return self._action_map.denominator(g, x)
 
     def _image(self, g: Tensor, x: Tensor) -> Tensor:
         return self._transform(g, x)  # NaN where it is not defined
 
     def _transform(self, g: Tensor, x: Tensor) -> Tensor:
-        return self._motion.move(g, x)[0]
+        return self._action_map.move(g, x)[0]

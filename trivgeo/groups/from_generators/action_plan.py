@@ -253,8 +253,8 @@ class CoordinateFlows:
         """True if one base has all coordinates."""
         return any(len(base.coordinates) == self.space.dim for base in self.bases)
 
-    def motion(self, elements: FactoredElements, domain: FundamentalDomain | None = None) -> ActionMap:
-        """The motion by elements of a group, within a ``domain`` if places have several names."""
+    def action_map(self, elements: FactoredElements, domain: FundamentalDomain | None = None) -> ActionMap:
+        """The map of points by elements of a group, within a ``domain`` if places have several names."""
         bases = tuple(HomogeneousTransform(elements, base) for base in self.bases)
         if self.is_projective:
             return ProjectiveActionMap(self.space, bases[0])
@@ -285,9 +285,9 @@ class ActionPlan:
     points: Tensor
     faithful: Tensor | None
 
-    def in_space(self, motion: ActionMap) -> ActionMap:
-        """Return ``motion``, which moves points of the chart, as a motion of the points themselves."""
-        return motion if self.chart is None else ChartActionMap(self.space, self.chart, motion)
+    def in_space(self, inner: ActionMap) -> ActionMap:
+        """Return ``inner``, which moves points of the chart, as a map of the points themselves."""
+        return inner if self.chart is None else ChartActionMap(self.space, self.chart, inner)
 
 
 def plan_action(decomposed: DecomposedFields, flow: Flow | None, settings: OdeSettings) -> ActionPlan:

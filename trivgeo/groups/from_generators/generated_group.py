@@ -43,7 +43,7 @@ class GeneratedGroup(LieGroup):
         algebra: the algebra in the basis of the generators, with the sign of the group.
         elements: the elements, as a semidirect product, one of its factors, or such a product that holds the group.
         levi_decomposition: the decomposition of the algebra, in the basis of the generators.
-        motion: how elements move points.
+        action_map: how elements move points.
         scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
     """
 
@@ -52,14 +52,14 @@ class GeneratedGroup(LieGroup):
         algebra: LieAlgebra,
         elements: FactoredElements,
         levi_decomposition: LeviDecomposition,
-        motion: ActionMap,
+        action_map: ActionMap,
         scale: Scale = None,
     ) -> None:
         super().__init__(algebra, elements.core.element_shape, scale)
         self.elements = elements
         self.levi_decomposition = levi_decomposition
-        self._motion = motion
-        self._action = GeneratedAction(self, motion)
+        self._action_map = action_map
+        self._action = GeneratedAction(self, action_map)
         # tr ad is zero on the semisimple part and on the ideal
         self._torus_trace_ad = Constant(algebra.trace_ad @ elements.torus_in_generators.T)
 

@@ -93,9 +93,9 @@ def _with_elements(
 ) -> _Candidate:
     representations = Representations(faithful, [base.matrices for base in plan.flows.bases], linear)
     elements, levi = assemble(plan.decomposed.adapted, representations, covers, principal=domain is not None)
-    motion = plan.flows.motion(elements, domain)
-    group = GeneratedGroup(plan.decomposed.algebra, elements, levi, plan.in_space(motion))
-    return _Candidate(group, GeneratedAction(group, motion))
+    action_map = plan.flows.action_map(elements, domain)
+    group = GeneratedGroup(plan.decomposed.algebra, elements, levi, plan.in_space(action_map))
+    return _Candidate(group, GeneratedAction(group, action_map))
 
 
 def _in_adapted_basis(representation: Tensor, plan: ActionPlan) -> Tensor:
