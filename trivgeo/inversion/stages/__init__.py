@@ -23,6 +23,7 @@ from trivgeo.inversion.stages.laplace import Laplace
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
 from trivgeo.inversion.stages.nested import InDoublePrecision, KeepLower, WithEnergy
 from trivgeo.inversion.stages.newton import Newton
+from trivgeo.inversion.stages.quasi_newton import QuasiNewton
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion
 from trivgeo.inversion.stages.search_orbits import (
     LowestEnergy,
@@ -58,6 +59,7 @@ __all__ = [
     "OrbitCurvature",
     "OutlierCheck",
     "Parametrization",
+    "QuasiNewton",
     "Replicate",
     "ReverseDiffusion",
     "SearchLevel",
