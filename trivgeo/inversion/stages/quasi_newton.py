@@ -72,7 +72,8 @@ class QuasiNewton(Stage):
         if self.pruning and population.size <= self.pruning[0][1]:
             raise ConfigurationError(f"pruning: expected numbers below {population.size} chains, got {self.pruning}")
         chains = _Chains.at(posterior, population, self.first_length, self.max_length)
-        numbers, ended = dict(self.pruning), []
+        numbers = dict(self.pruning)
+        ended: list[EvaluatedPopulation] = []
         for step in range(self.steps):
             if step in numbers:
                 chains, others = chains.split(numbers[step])
