@@ -3,9 +3,16 @@
 import pytest
 import torch
 
-from tests.helpers import seeded
+from tests.helpers import seeded, traced_only
+from trivgeo import _compile
 
 
 @pytest.fixture
 def generator() -> torch.Generator:
     return seeded(0)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled is traced, but not made into machine code, which takes seconds."""
+    monkeypatch.setattr(_compile, "fuse", traced_only)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,11 @@ def noise(*shape: int, seed: int) -> Tensor:
 
 def rand(*shape: int, seed: int = 0, low: float = 0.0, high: float = 1.0) -> Tensor:
     return low + (high - low) * torch.rand(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def traced_only(function: Callable[..., Any], dynamic: bool | None = None) -> Callable[..., Any]:
+    """Trace like compiled groups and inverters, and run the graph by Python, without a compiler."""
+    return torch.compile(function, fullgraph=True, backend="eager")
 
 
 def assert_relative(actual: Tensor, expected: Tensor, bound: float, *, event: int = 0, floor: float = 1.0) -> None:

@@ -34,6 +34,7 @@ HEAVY = {
     "howto/lightning.md",
     "howto/own_images.md",
     "howto/own_task.md",
+    "howto/photographs.md",
     "results/transformed_pdes.md",
 }
 EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]

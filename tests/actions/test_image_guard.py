@@ -124,7 +124,9 @@ class TestCost:
             assert_relative(guarded.energies(g)[shown], size * one[shown], 1e-10)
 
 
-@pytest.mark.parametrize("group", [Affine(2), Projective(2)], ids=str)
+@pytest.mark.parametrize(
+    "group", [Affine(2), pytest.param(Projective(2), marks=pytest.mark.slow(reason="affine maps stay"))], ids=str
+)
 def test_no_black_images(group: LieGroup) -> None:
     """A template under an energy that likes an empty image better than a wrong one, everything by default.
 

@@ -33,7 +33,10 @@ from trivgeo.sde.processes import KineticLangevinSDE, overdamped_langevin
 from trivgeo.sde.solvers import GeometricHeun, SplittingOBABO, solve_adaptive
 
 SCHEDULE = GeometricSchedule(0.05, 0.7)
-GROUPS = [Torus(2), SO(3), SU(2), SE(2), affine_line(), U(2), SO(5), SU(3)]
+GROUPS = [
+    *(Torus(2), SO(3), SE(2), affine_line(), U(2), SO(5)),
+    *(pytest.param(group, marks=pytest.mark.slow(reason="U(2) stays")) for group in (SU(2), SU(3))),
+]
 
 
 def energy_on(group: LieGroup) -> Callable[[Tensor], Tensor]:

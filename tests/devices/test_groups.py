@@ -35,7 +35,11 @@ def case(request: pytest.FixtureRequest) -> GroupCase:
     return request.param
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(torch.float64, marks=pytest.mark.slow(reason="single precision stays")), torch.float32],
+    ids=["float64", "float32"],
+)
 def test_operations(case: GroupCase, device: torch.device, dtype: torch.dtype) -> None:
     """Values, and derivatives of their sums, on the device."""
     group = case.group

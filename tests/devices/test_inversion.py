@@ -132,8 +132,25 @@ class TestInverters:
         assert own.elements.device == device
         assert bool(torch.isfinite(own.best_energy()).all())
 
-    @pytest.mark.parametrize("method", ["search", "LieLAC", "RandomSearch", "ITS", "GradientDescent", "Newton"])
-    @pytest.mark.parametrize("problem", [images, operators])
+    @pytest.mark.parametrize(
+        ("method", "problem"),
+        [
+            ("search", images),
+            ("LieLAC", operators),
+            ("Newton", operators),
+            *(
+                pytest.param(method, problem, marks=pytest.mark.slow(reason="their points stay"))
+                for method, problem in (
+                    *(("search", operators), ("LieLAC", images), ("Newton", images)),
+                    *(
+                        (method, problem)
+                        for method in ("RandomSearch", "ITS", "GradientDescent")
+                        for problem in (images, operators)
+                    ),
+                )
+            ),
+        ],
+    )
     def test_images_and_operators(self, method: str, problem: Callable[[], Problem], device: torch.device) -> None:
         if method == "Newton" and problem is images and Version(torch.__version__) < Version("2.12"):
             pytest.skip("sampled images have no second derivatives before torch 2.12, see `ImageWarp`")

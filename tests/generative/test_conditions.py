@@ -43,7 +43,7 @@ def model(request: pytest.FixtureRequest) -> GroupDiffusion:
 class TestKnownLaw:
     def test_density(self, model: GroupDiffusion) -> None:
         """Near the conditional entropy with conditions; far from it with those of others; the marginal one without."""
-        g, c = pairs(400, seed=1)
+        g, c = pairs(200, seed=1)
         found = -float(model.log_prob(g, condition=c, tolerance=1e-2).mean())
         assert NLL - 0.1 < found < NLL + 0.15
         shuffled = -float(model.log_prob(g, condition=c.roll(1, 0), tolerance=1e-2).mean())
@@ -143,7 +143,8 @@ class TokenNetwork(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "kind", ["diffusion", pytest.param("momentum", marks=pytest.mark.slow(reason="the other kinds stay")), "flow"]
+    "kind",
+    ["flow", *(pytest.param(kind, marks=pytest.mark.slow(reason="flow stays")) for kind in ("diffusion", "momentum"))],
 )
 def test_modules(kind: str, tmp_path: Path) -> None:
     """Pictures of classes on SO(3), a module with running statistics and a lazy layer, and files of it."""
@@ -178,7 +179,11 @@ def test_modules(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "condition", "dropout"),
-    [("diffusion", None, 0.1), ("flow", nn.Identity(), 0.2), ("momentum", None, 0.1)],
+    [
+        ("momentum", None, 0.1),
+        ("flow", nn.Identity(), 0.2),
+        pytest.param("diffusion", None, 0.1, marks=pytest.mark.slow(reason="momenta, which networks see, stay")),
+    ],
 )
 def test_own_network(kind: str, condition: nn.Module | None, dropout: float, tmp_path: Path) -> None:
     g = SE(2).random(64, std=0.4, generator=seeded(0))

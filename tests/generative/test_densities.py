@@ -44,8 +44,8 @@ def test_mass_on_the_torus(kind: str) -> None:
 
 
 def test_mass_on_rotations() -> None:
-    rotations, weights = rotation_rule(12)
-    density = fitted(SO(3), "flow").log_prob(rotations.float(), tolerance=1e-3).exp()
+    rotations, weights = rotation_rule(8)
+    density = fitted(SO(3), "flow").log_prob(rotations.float(), tolerance=1e-2).exp()
     check_uneven(density)
     assert float((weights * density).sum()) == pytest.approx(1.0, abs=0.01)
 
@@ -54,11 +54,11 @@ def test_mass_on_motions_of_the_plane() -> None:
     """By draws of the normal base distribution, of known density: rules on a grid converge slowly here."""
     model = fitted(SE(2), "flow", 0.5)
     assert model.fitted is not None
-    g = model.fitted.base.sample(4000, generator=seeded(0))
-    ratio = (model.log_prob(g, tolerance=1e-3) - model.fitted.base.log_prob(g)).exp()
+    g = model.fitted.base.sample(2000, generator=seeded(0))
+    ratio = (model.log_prob(g, tolerance=1e-2) - model.fitted.base.log_prob(g)).exp()
     check_uneven(ratio)
-    assert float(ratio.mean()) == pytest.approx(1.0, abs=0.025)
-    assert float(ratio.std()) < 0.5  # four standard errors are less than the bound
+    assert float(ratio.mean()) == pytest.approx(1.0, abs=0.035)
+    assert float(ratio.std()) < 0.39  # four standard errors are less than the bound
 
 
 @pytest.mark.parametrize(

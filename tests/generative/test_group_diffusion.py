@@ -26,7 +26,7 @@ KINDS = ("diffusion", "momentum", "flow")
 SLOW_MOMENTUM = pytest.param("momentum", marks=pytest.mark.slow(reason="the other kinds stay"))
 
 
-CENTRE, STD, SIDE = torch.tensor([1.0, -2.0]), 0.4, 32
+CENTRE, STD, SIDE = torch.tensor([1.0, -2.0]), 0.4, 20
 TRUE = -2.0 * (0.5 + math.log(STD * math.sqrt(2.0 * math.pi)))
 UNIFORM = -2.0 * math.log(2.0 * math.pi)
 SOME = torch.tensor([[0.3, -1.0], [1.0, 2.0]])
@@ -41,8 +41,8 @@ def model(request: pytest.FixtureRequest) -> GroupDiffusion:
 
 
 def fitted_path(kind: str, group: LieGroup, data: Tensor) -> tuple[DiffusionPath | KineticPath, GroupDistribution]:
-    """The path of a kind with noise, and its base distribution, for 16,384 rows of the data."""
-    rows = data.repeat(-(-16_384 // len(data)), *[1] * len(group.element_shape))[:16_384]
+    """The path of a kind with noise, and its base distribution, for 4096 rows of the data."""
+    rows = data.repeat(-(-4096 // len(data)), *[1] * len(group.element_shape))[:4096]
     settings, base = PATHS[kind].fit(group, rows, seeded(0))
     path = PATHS[kind].build(group, settings, base)
     assert isinstance(path, DiffusionPath | KineticPath)
@@ -65,7 +65,7 @@ class TestModel:
             a, b = (model.log_prob(part, tolerance=1e-3) for part in (SOME, turned))
             of_test = model.log_prob(test, tolerance=1e-3)
         else:
-            found = model.log_prob(torch.cat([grid, test, SOME, turned]), tolerance=1e-3)
+            found = model.log_prob(torch.cat([grid, test, SOME, turned]), tolerance=1e-2)
             mass, of_test, a, b = found.split([SIDE**2, 100, 2, 2])
             # roughness of so short a training does not average out altogether
             assert float(mass.exp().sum()) * (2.0 * math.pi / SIDE) ** 2 == pytest.approx(1.0, abs=0.25)
@@ -121,7 +121,12 @@ class TestModel:
 
 @pytest.mark.parametrize(
     ("group", "kind"),
-    [*((SE(2), kind) for kind in KINDS), (SO(3), "momentum"), (DirectProduct(SU(2), Translation(1)), "flow")],
+    [
+        (SE(2), "diffusion"),
+        (SO(3), "momentum"),
+        (DirectProduct(SU(2), Translation(1)), "flow"),
+        *(pytest.param(SE(2), kind, marks=pytest.mark.slow(reason="the others stay")) for kind in ("momentum", "flow")),
+    ],
     ids=repr,
 )
 def test_runs_on_every_kind_of_group(group: LieGroup, kind: str) -> None:

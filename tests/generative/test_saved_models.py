@@ -30,5 +30,5 @@ def test_file(name: str) -> None:
     assert torch.allclose(g, expected[f"{name}.samples"], atol=1e-3)
     # densities of that version had a tolerance of 1e-3, and are up to 0.04 off those of a smaller one
     assert torch.allclose(
-        model.log_prob(expected[f"{name}.data"], tolerance=1e-5), expected[f"{name}.log_prob"], atol=5e-2
+        model.log_prob(expected[f"{name}.data"], tolerance=1e-4), expected[f"{name}.log_prob"], atol=5e-2
     )

@@ -329,7 +329,7 @@ class TestRotationLogarithm:
             assert_relative(derivative, torch.eye(group.dim, dtype=torch.float64), 1e-9, event=2)
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-    @pytest.mark.parametrize("build", [SO, SE])
+    @pytest.mark.parametrize("build", [pytest.param(SO, marks=pytest.mark.slow(reason="SE, with it, stays")), SE])
     def test_derivatives_are_finite_at_every_angle(self, build: type[SO] | type[SE], dtype: torch.dtype) -> None:
         group = build(3)
         axis = torch.nn.functional.normalize(randn(3, seed=1), dim=0).to(dtype)
@@ -704,17 +704,12 @@ class TestCompile:
     @pytest.mark.parametrize(
         "group",
         [
-            SO(3),
-            *(
-                pytest.param(group, marks=pytest.mark.slow(reason="SO(3) stays"))
-                for group in (
-                    *(SO(4), SE(3), GLPlus(2), SL(3), Affine(2), Projective(2)),
-                    DirectProduct(SE(2), KdVSymmetry()),
-                )
-            ),
+            *(SO(3), SO(4), SE(3), GLPlus(2), SL(3), Affine(2), Projective(2)),
+            DirectProduct(SE(2), KdVSymmetry()),
         ],
         ids=repr,
     )
+    @pytest.mark.slow(reason="the groups of test_autodiff.py and the traced operations of test_compiled.py stay")
     def test_full_graph(self, group: LieGroup) -> None:
         torch._dynamo.reset()
         g, v = random_elements(group, 3, std=0.3), random_vectors(group, 3, std=0.3, seed=1)

@@ -1,8 +1,6 @@
 """Networks of the user's own, in modules that configurations import: trained in one process, tested in another."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from trivgeo.errors import CheckpointError, ConfigurationError
 from trivgeo.networks import Network
 from trivgeo.training import AtomicCheckpointIO
 
-ROOT = Path(__file__).parents[2]
 NETWORK = '''
 import torch
 from tasks.images.models import ImageClassifier
@@ -53,6 +50,7 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workplace: None)
 def test_a_network_is_tested_in_another_process_than_it_was_trained_in(
     own_module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Here in this one, which forgets the module."""
     training = FIT["model"]["init_args"] | {"network": {"class_path": f"{own_module}.Linear"}}
     data = {"source": SOURCE, "batch_size": 100, "validation": 300}
     fit = {
@@ -75,13 +73,7 @@ def test_a_network_is_tested_in_another_process_than_it_was_trained_in(
     file = "checkpoints/colours.safetensors"
     with pytest.raises(CheckpointError, match=own_module):
         checkpoints.load_checkpoint(Network, file)
-    Path("test.yaml").write_text(yaml.safe_dump(test | {"imports": [own_module]}))
-    subprocess.run(
-        [sys.executable, "-m", "tasks", "test", "--config=test.yaml"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(Path.cwd())])},
-        check=True,
-        capture_output=True,
-    )
+    run("test", test | {"imports": [own_module]})
     document = json.loads(Path("out/results.json").read_text())
     assert len(document["rows"]) == 3
     assert document["config"]["imports"] == [own_module]

@@ -75,7 +75,7 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         for level in range(1, len(self.sides)):
             found = self._descended(level, found)
         for _ in range(_MAX_ROUNDS):  # exposure and scale depend on each other
-            if found.change < _MAX_EXPOSURE_CHANGE:
+            if found.change < _MAX_EXPOSURE_CHANGE or not found.shared > 0.0:  # what shares nothing has no exposure
                 break
             found = self._descended(len(self.sides), found)
         return found

@@ -213,7 +213,7 @@ def test_draws_of_momenta() -> None:
     model = GroupDiffusion(group, "momentum", width=16, depth=1).fit(data, steps=20, batch_size=64, progress=False)
     repeated = data[:8].repeat(4, 1)
     one, many = (
-        model.log_prob(repeated, num_draws=n, tolerance=0.1, generator=seeded(n)).unflatten(0, (4, 8)) for n in (1, 6)
+        model.log_prob(repeated, num_draws=n, tolerance=0.3, generator=seeded(n)).unflatten(0, (4, 8)) for n in (1, 4)
     )
     assert float(many.mean()) > float(one.mean())
     assert float(many.std(0).mean()) < float(one.std(0).mean())

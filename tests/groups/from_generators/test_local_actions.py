@@ -114,7 +114,13 @@ def flow(case: Case, w: Tensor, start: Tensor) -> Tensor:
     return torch.tensor(found.y[:, -1]) if found.status == 0 else torch.full_like(start, torch.nan)
 
 
-@pytest.fixture(params=CASES, ids=str)
+@pytest.fixture(
+    params=[
+        pytest.param(case, marks=[pytest.mark.slow(reason="the others stay")] if "elliptic" in case.name else [])
+        for case in CASES
+    ],
+    ids=str,
+)
 def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 

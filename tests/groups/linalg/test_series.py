@@ -90,7 +90,8 @@ def test_unitary(k: int, size: float) -> None:
     h = hermitian(k, 20, size)
     values, vectors = torch.linalg.eigh(h)
     expected = (vectors * torch.exp(1j * values).unsqueeze(-2)) @ vectors.mH
-    for found in (unitary_exp(h.real, h.imag), traced_exp(h.real, h.imag)):
+    ways = (unitary_exp,) if k == 4 else (unitary_exp, traced_exp)  # tracing takes seconds for each size
+    for found in (way(h.real, h.imag) for way in ways):
         assert_relative(torch.complex(*found), expected, 2e-13 * max(1.0, size), floor=1.0)
 
 
@@ -102,19 +103,18 @@ def traced_exp(real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor]:
 
 def test_unitary_slopes() -> None:
     """To the second order, at zero and elsewhere; what is too long is NaN, and no neighbour is."""
-    k = 3
-    parts = hermitian(k, 1, 2.0)
+    parts = hermitian(3, 1, 2.0)
 
     def f(x: Tensor) -> Tensor:
         return torch.stack(unitary_exp(x + x.mT, x - x.mT))
 
-    for x in (torch.zeros(1, k, k, dtype=torch.float64), parts.real):
+    for x in (torch.zeros(1, 3, 3, dtype=torch.float64), parts.real):
         x = x.clone().requires_grad_()
         assert torch.autograd.gradcheck(f, x)
-        assert torch.autograd.gradgradcheck(f, x)
-    h = hermitian(k, 3, 1.0)
+        assert torch.autograd.gradgradcheck(f, x, fast_mode=True)
+    h = hermitian(5, 20, 1.0)
     h[1] *= 1e5
     real, imaginary = traced_exp(h.real, h.imag)
     assert torch.isnan(real[1]).all()
-    assert torch.isfinite(torch.stack([real, imaginary])[:, [0, 2]]).all()
-    assert math.isclose(float(real[0].square().sum() + imaginary[0].square().sum()), k, rel_tol=1e-13)
+    assert torch.isfinite(torch.stack([real, imaginary])[:, [0, *range(2, 20)]]).all()
+    assert math.isclose(float(real[0].square().sum() + imaginary[0].square().sum()), 5.0, rel_tol=1e-13)

@@ -171,7 +171,7 @@ class TestDensity:
 
 class TestCoverage:
     @pytest.mark.parametrize(
-        "factor", [0.5, pytest.param(1.0, marks=pytest.mark.slow(reason="wrong widths stay")), 2.0]
+        "factor", [0.5, *(pytest.param(f, marks=pytest.mark.slow(reason="the narrow stay")) for f in (1.0, 2.0))]
     )
     def test_of_a_known_law(self, factor: float) -> None:
         """Posteriors that are too narrow or too wide by a factor, about means of which the truth is a draw."""
@@ -280,7 +280,7 @@ class TestCoverage:
         # three standard errors of the mass, whose draws all data share
         assert abs(float(found.mean()) + math.log(8 * math.pi**2)) < 0.04
 
-    @pytest.mark.parametrize("width", [0.3, 3.0])
+    @pytest.mark.parametrize("width", [pytest.param(0.3, marks=pytest.mark.slow(reason="the wider stays")), 3.0])
     def test_mass(self, width: float) -> None:
         """By importance sampling from another mixture, against the share of draws that are logarithms."""
         group = SE(2)

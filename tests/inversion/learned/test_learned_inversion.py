@@ -215,12 +215,12 @@ class TestPosterior:
     def test_two_modes_of_unequal_weight(self) -> None:
         score = untrained()
         fit(score, score.loss, two_modes, 500)
-        found = found_angles(score, 0.7, 1, 8000, steps=20)
+        found = found_angles(score, 0.7, 1, 3000, steps=20)
         near = torch.minimum(wrapped(found).abs(), wrapped(found - 2.0).abs())
         assert float((near < 0.35).double().mean()) > 0.95
         assert abs(weight_of_first(found, 2.0) - 0.7) < 0.05
         # what goes to the mean of the posterior instead of drawing from it fails
-        mean = found_angles(score, 0.7, 1, 8000, steps=20, stepper=RefiningStep())
+        mean = found_angles(score, 0.7, 1, 3000, steps=20, stepper=RefiningStep())
         assert abs(weight_of_first(mean, 2.0) - 0.7) > 0.15
 
     @pytest.mark.slow(reason="test_two_modes_of_unequal_weight tests the posterior")

@@ -73,8 +73,8 @@ def test_mass(group: LieGroup) -> None:
 @pytest.mark.parametrize(
     ("group", "volume", "variance"),
     [
-        *((SO(3), 8.0 * math.pi**2, variance) for variance in (1e-4, 1e-8, 1e-13)),
-        *((SU(2), 2.0 * math.pi**2, variance) for variance in (1e-4, 1e-10)),
+        *((SO(3), 8.0 * math.pi**2, variance) for variance in (1e-4, 1e-13)),
+        (SU(2), 2.0 * math.pi**2, 1e-10),
     ],
     ids=repr,
 )
@@ -82,7 +82,7 @@ def test_little_noise(group: LieGroup, volume: float, variance: float) -> None:
     """The normal law of the logarithm, down to noise of angles that are no more than rounding elsewhere."""
     kernel = heat_kernel(group)
     assert kernel is not None
-    v = torch.full((20_000,), variance, dtype=torch.float64)
+    v = torch.full((5000,), variance, dtype=torch.float64)
     w = kernel.sample(v, seeded(4))
     squares = group.log(w).square().sum(-1) / variance
     assert float(squares.mean()) == pytest.approx(3.0, abs=4.0 * math.sqrt(6.0 / len(v)))
@@ -109,7 +109,7 @@ def test_exact_likelihood(group: LieGroup) -> None:
     kernel = heat_kernel(group)
     assert kernel is not None
     schedule, first = GeometricSchedule(0.3, 2.0), 0.1
-    v = torch.full((6,), first, dtype=torch.float64)
+    v = torch.full((3,), first, dtype=torch.float64)
     g = kernel.sample(v, seeded(3))
 
     def score(x: torch.Tensor, t: float) -> torch.Tensor:

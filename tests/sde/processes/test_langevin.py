@@ -91,8 +91,19 @@ def run(target: Target, kind: str, *, number: int, steps: int, h: float) -> Tens
 
 
 class TestStationaryLaw:
-    @pytest.mark.parametrize("kind", ["overdamped", "coadjoint", "constant force"])
-    @pytest.mark.parametrize("name", TARGETS)
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            *((name, "overdamped") for name in TARGETS),
+            *(("Aff(1)", kind) for kind in ("coadjoint", "constant force")),
+            *(
+                pytest.param(name, kind, marks=pytest.mark.slow(reason="those of Aff(1) stay"))
+                for name in TARGETS
+                if name != "Aff(1)"
+                for kind in ("coadjoint", "constant force")
+            ),
+        ],
+    )
     def test_fast(self, name: str, kind: str) -> None:
         h, steps = (0.01, 240) if kind == "overdamped" else (0.12, 60)
         self.check(name, kind, number=2000, steps=steps, h=h, slack=0.01)

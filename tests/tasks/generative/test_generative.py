@@ -118,7 +118,7 @@ class TestBaselines:
     @pytest.mark.parametrize("group", [Torus(2), SO(3)], ids=repr)
     def test_one_normal_law_in_the_measure_of_the_others(self, group: SO | Torus) -> None:
         """A narrow one is the heat kernel."""
-        train = group.exp(0.1 * torch.randn(4000, group.dim, generator=seeded(0)))
+        train = group.exp(0.1 * torch.randn(1500, group.dim, generator=seeded(0)))
         found = []
         for model in (OneNormal(), KernelDensity(factors=[1.0])):
             model.fit(group, train, 0)

@@ -201,7 +201,9 @@ def test_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         test.test_step(Request(0, 1), 0)
 
 
-@pytest.mark.parametrize("name", ["backbones_flow", "torsions_flow"])
+@pytest.mark.parametrize(
+    "name", ["backbones_flow", pytest.param("torsions_flow", marks=pytest.mark.slow(reason="the backbones stay"))]
+)
 def test_benchmarks(name: str, folder: Path, tmp_path: Path) -> None:
     """Whole tests of a model that has learned nothing: training chains are valid, samples are not."""
     config: dict[str, Any] = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())

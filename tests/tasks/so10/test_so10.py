@@ -66,10 +66,10 @@ class TestDistribution:
 
 class TestTask:
     def test_tied(self, run: Any, tmp_path: Path) -> None:
-        results = run("tied.yaml", 1500, [0])
+        results = run("tied.yaml", 600, [0])
         metrics = results["metrics"]
-        assert metrics["kolmogorov-smirnov distance"]["mean"] < 0.03 + 1.36 / math.sqrt(1500)
-        assert metrics["|mean of X_11|"]["mean"] < 4 * math.sqrt(0.5 / 1500)
+        assert metrics["kolmogorov-smirnov distance"]["mean"] < 0.03 + 1.36 / math.sqrt(600)
+        assert metrics["|mean of X_11|"]["mean"] < 4 * math.sqrt(0.5 / 600)
         assert metrics["defect of orthogonality"]["mean"] < 1e-4
         row = results["rows"][0]
         assert row["gradient_evaluations_per_sample"] <= 1000
