@@ -26,7 +26,7 @@ class ScikitDigits(ImageSource):
         return self._part(slice(_NUM_TRAINING_IMAGES))
 
     def test(self) -> LabelledImages:
-        """The other 500."""
+        """The 500 digits for tests."""
         return self._part(slice(_NUM_TRAINING_IMAGES, None))
 
     def _part(self, part: slice) -> LabelledImages:

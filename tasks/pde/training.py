@@ -179,9 +179,8 @@ class SolvedData(OperatorData):
         if path is not None and path.exists():
             tensors = load_file(path)
         else:
-            solutions = self.equation.sample(
-                self.training_functions, generator_of(self.seed, 0, 0)
-            )  # no test set has this seed
+            generator = generator_of(self.seed, 0, 0)  # no test set has these numbers
+            solutions = self.equation.sample(self.training_functions, generator)
             sensors = solutions.initial(domain.sensors(self.num_sensors, dtype=torch.float64))
             tensors = {"sensors": sensors.float(), "solution": solutions.on_grid(*self.grid).float()}
             if path is not None:

@@ -644,9 +644,7 @@ def _time_weights(times: Tensor, at: Tensor, extrapolated: float | None) -> tupl
     beyond = (extrapolated or 0.0) * (times[..., -1:] - times[..., :1])
     low, high = times[..., :1] - beyond, times[..., -1:] + beyond
     covered = (at >= low - near) & (at <= high + near)
-    covered = covered & (times.diff(dim=-1) > 0).all(
-        -1, keepdim=True
-    )  # nearest nodes are neighbours in this order only
+    covered = covered & (times.diff(dim=-1) > 0).all(-1, keepdim=True)  # only then nearest nodes are neighbours
     at = _held(at, torch.minimum(torch.maximum(at, low), high), covered)
     first = (at.unsqueeze(-1) >= times.unsqueeze(-2)).sum(-1) - 2
     index = first.clamp(0, times.shape[-1] - count).unsqueeze(-1) + torch.arange(count, device=at.device)

@@ -128,9 +128,8 @@ class _Loaded(TrainingData):
     def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
         parts: list[Pair] = []
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(
-                generator.initial_seed()
-            )  # loaders take their order from torch's generator, unless told otherwise
+            # loaders take their order from torch's generator, unless told otherwise
+            torch.default_generator.manual_seed(generator.initial_seed())
             for batch in self.loader:
                 parts.append(self._checked(batch))
                 if sum(len(part[0]) for part in parts) >= num_rows:

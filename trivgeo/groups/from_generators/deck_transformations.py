@@ -124,9 +124,8 @@ def find_isotropy_domain(
     moves = torch.stack([(names - points).abs(), (names / points).abs().log().abs()])  # [2, k, p, m]
     far = other[..., None] & (moves > _MIN_DISTANCE)
     shortest = torch.where(far, moves, math.inf).amin(1)
-    constant = (shortest.amax(1) - shortest.amin(1)) <= _MAX_FIELD_ERROR * shortest.amax(
-        1
-    )  # false where all are infinite
+    longest = shortest.amax(1)
+    constant = longest - shortest.amin(1) <= _MAX_FIELD_ERROR * longest  # false where all are infinite
     separates = (far & constant[:, None, None]).flatten(1, 2)  # [shift or factor, k * p, m]
     separates_all = separates[:, other.flatten()].all(1)
     reach, scaled = torch.full((m,), math.inf, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)

@@ -320,9 +320,8 @@ class QuadratureRule:
         values = legendre.legvander(z, num_nodes)  # P_0 .. P_n at the nodes
         degrees = np.arange(num_nodes)
         analysis = (degrees + 0.5)[:, None] * w * values[:, :num_nodes].T  # coefficients of the interpolant
-        lower = np.concatenate(
-            [-np.ones((num_nodes, 1)), values[:, : num_nodes - 1]], 1
-        )  # with P_-1 = -1: from z = -1 on
+        # with P_-1 = -1 integrals begin at z = -1
+        lower = np.concatenate([-np.ones((num_nodes, 1)), values[:, : num_nodes - 1]], 1)
         cumulated = 0.5 * ((values[:, 1:] - lower) / (2.0 * degrees + 1.0)) @ analysis
         self.num_nodes = num_nodes
         y = 0.5 * (z + 1.0)

@@ -64,11 +64,8 @@ def _lowered(posterior: Posterior, before: EvaluatedPopulation, step: Float[Tens
     for share in _STEP_FRACTIONS:
         new = before.moved(group.compose(g, group.exp(share * step))).evaluated(posterior)
         stays = current.energies >= before.energies
-        lower = stays & (new.energies < before.energies)
-        current = current.moved(
-            where_rows(lower, new.elements, current.elements), torch.where(lower, new.energies, current.energies)
-        ).evaluated(posterior)
-        if not bool((stays & ~lower).any()):
+        current = current.or_lower(new.elements, torch.where(stays, new.energies, torch.inf))
+        if not bool((current.energies >= before.energies).any()):
             break
     return current
 

@@ -302,9 +302,9 @@ class _LineSearch:
         Raises:
             AlgebraError: the complement has more dimensions, or weights are not rational.
         """
-        solvable, every = (
-            [self._acted(y, inside, inside, field) for y in rows] for rows in (self._solvable(keeping, field), keeping)
-        )  # these matrices act on functionals, as columns
+        # matrices that act on functionals, as columns
+        solvable = [self._acted(y, inside, inside, field) for y in self._solvable(keeping, field)]
+        every = [self._acted(y, inside, inside, field) for y in keeping]
         commutators = [a @ b - b @ a for a, b in itertools.combinations(solvable, 2)]
         functionals = field.null_space(np.concatenate([field.zeros(0, len(inside)), *commutators]))
         for matrix in solvable:
