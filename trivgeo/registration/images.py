@@ -20,7 +20,15 @@ from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.chains import Select
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
 from trivgeo.inversion.transformations import sample_elements
-from trivgeo.registration.record import Registration, RegistrationMethod, assess, robust_std
+from trivgeo.registration.blocks import BlockEstimate, BlockSums, block_estimate
+from trivgeo.registration.record import (
+    Registration,
+    RegistrationMethod,
+    assess,
+    robust_std,
+    rounding_std,
+    undetermined,
+)
 from trivgeo.verdict import Verdict
 
 _COARSEST_SIDE = 24  # longer side of the coarsest images, in pixels
@@ -41,6 +49,16 @@ _BLUR_REACH = 2  # pixels on each side that a blur reads
 _CORRELATION_REACH = 4  # pixels on each side in which blurred noise is correlated
 _MIN_SHARED_CONTRAST = 0.5  # share of the contrast that both images must have in common
 _BEGAN_NEAR = "the search began near the identity: give transformations if the transformation may be larger"
+_NUM_REWEIGHTINGS = 2  # fits of the exposure, each with the outliers of the one before
+_TONE_KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # shares of darker pixels at which a tone curve bends
+_MEAN_SIDE = 4  # pixels along squares whose means show an uneven exposure
+_MAX_LEFT_BY_EXPOSURE = 0.5  # share of squares of residuals of means that an uneven exposure may leave
+_RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
+_MIN_REFINED_STD = 1e-5  # standard deviation of residuals from which on the last steps fit the loss to them
+_BLOCKS_PER_SIDE = 16  # blocks along the longer side, of whose sums checks are made
+_MIN_BLOCK_SIDE = 8  # pixels along a block
+_MAX_POLISHING_STEPS = 20  # last steps, beside an exposure that varies
+_MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_OF_POLISHING = 0.01, 1e-8  # length of a last step, in either unit
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
 
@@ -122,10 +140,19 @@ class ImageRegistration(RegistrationMethod["_Level"]):
             h,
             smooth=lambda r, _: _around(r, fixed.shape[-2:]),
             part=lambda y: (y[0, -1] > 1.0 - 1e-3).flatten(),
-            digits=torch.finfo(dtype).eps,
+            dtype=dtype,
         )
-        reasons = list(fit.reasons)
-        shared = _shared_contrast(full, loss, action(fit.element, x)[0]) if fit.found else 1.0
+        if not fit.found:
+            return replace(
+                fit, action=ImageWarp(group), element=fit.element.to(dtype), covariance=fit.covariance.to(dtype)
+            )
+        h, estimate, ended = self._polished(full, x[0], group.inverse(fit.element), found.width)
+        element, adjoint = group.inverse(h), group.Ad(h)
+        covariance = adjoint @ estimate.covariance @ adjoint.mT
+        reasons = [*fit.reasons, *undetermined(covariance, estimate.free @ adjoint.mT)]
+        if not ended:
+            reasons.append("the last steps have not ended")
+        shared = _shared_contrast(full, loss, action(element, x)[0])
         if not shared >= _MIN_SHARED_CONTRAST:
             reasons.append(f"{shared:.0%} of the contrast is shared: less than {_MIN_SHARED_CONTRAST:.0%}")
         if reasons and self.transformations is None:
@@ -133,11 +160,26 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         return replace(
             fit,
             action=ImageWarp(group),
-            verdict=Verdict(tuple(reasons)),
-            element=fit.element.to(dtype),
-            covariance=fit.covariance.to(dtype),
+            verdict=Verdict(tuple(dict.fromkeys(reasons))),
+            element=element.to(dtype),
+            covariance=(0.5 * (covariance + covariance.mT)).to(dtype),
             residual=fit.residual * self.contrast,
         )
+
+    def _polished(
+        self, full: PairedImages, x: Float[Tensor, "d h w"], h: Tensor, width: float
+    ) -> tuple[Tensor, BlockEstimate, bool]:
+        """Return the solution of the equations of `_compared` near an element, what is known of it, and if steps end."""
+        uneven = _is_uneven(full, self.action(self.group.inverse(h), x), width)
+        least_std = rounding_std(self.moving.dtype)
+        for _ in range(_MAX_POLISHING_STEPS):
+            estimate = block_estimate(_compared(full, self.action, h, x, width, uneven), least_std)
+            step = estimate.step
+            stds = float(step @ torch.linalg.solve(estimate.covariance, step)) ** 0.5
+            if stds < _MAX_LAST_STEP_IN_STDS or float(step.norm()) < _MAX_LAST_STEP_OF_POLISHING:
+                return h, estimate, True
+            h = self.group.perturb(h, step)
+        return h, estimate, False
 
 
 class _Level(NamedTuple):
@@ -263,3 +305,157 @@ def _around(r: Float[Tensor, "p c"], size: torch.Size) -> Float[Tensor, "p c"]:
     images = r.mT.unflatten(-1, tuple(size)).unsqueeze(0)
     side = 2 * _CORRELATION_REACH + 1
     return side**2 * functional.avg_pool2d(images, side, 1, _CORRELATION_REACH)[0].flatten(1).mT
+
+
+def _compared(
+    residuals: PairedImages, action: ImageWarp, h: Tensor, x: Float[Tensor, "d h w"], width: float, uneven: bool
+) -> BlockSums:
+    r"""Return sums over blocks that compare a restored image with the fixed one, beside an exposure.
+
+    The equations :math:`\sum_p w_p r_p \nabla I_0(p) \xi_i(p) = 0` have the slopes of the fixed image, as the inverse
+    compositional algorithm (Baker and Matthews 2004). They know nothing of the interpolation of the moving image, by
+    which the sum of squares is drawn to where noise and detail are lost. Residuals and slopes are what the exposure
+    leaves of them (variable projection).
+
+    Args:
+        uneven: whether the exposure varies over the frame and with brightness; else a gain and an offset.
+    """
+    size = x.shape[-2:]
+    side = max(_MIN_BLOCK_SIDE, -(-max(size) // _BLOCKS_PER_SIDE))
+    values, along, fields = residuals.slopes(action, h, x)
+    image, fixed = values[:-1], residuals.reference.flatten(1)
+    counted = (values[-1] > 1.0 - 1e-3).to(image.dtype)
+    half = 0.5 * max(size)
+    plain = (image - fixed) * counted
+    r = plain
+    for _ in range(_NUM_REWEIGHTINGS):
+        weight = _loss_slopes(GemanMcClure(width), r)[0] * counted
+        exposures = [_Exposure.fitted(m, part, weight, size, uneven) for m, part in zip(image, plain, strict=True)]
+        r = torch.stack([exposure.residual for exposure in exposures]) * counted
+        std = robust_std(r.mT, counted)
+        if std > _MIN_REFINED_STD:
+            width = min(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * std)
+    weight, bend = (counted * part for part in _loss_slopes(GemanMcClure(width), r))
+    inner = 1.0 - functional.max_pool2d(1.0 - counted.reshape(1, 1, *size), 5, 1, 2).flatten()
+    slopes = half * _differences(residuals.reference).flatten(2)
+    rough = half * _differences(r.reshape(residuals.reference.shape)).flatten(2) * inner
+    score, towards_ours, towards_theirs = (torch.zeros_like(fields[:, 0]) for _ in range(3))
+    descent = own = noise = torch.zeros((), dtype=x.dtype, device=x.device)
+    for c, exposure in enumerate(exposures):
+        ours = exposure.left(exposure.gain * (fields * along[:, c]).sum(1), weight)
+        theirs = exposure.left((fields * slopes[:, c]).sum(1), weight)
+        rough_part = (fields * rough[:, c]).sum(1)
+        score = score + weight * r[c] * theirs
+        towards_ours, towards_theirs = towards_ours + r[c] * ours, towards_theirs + r[c] * theirs
+        descent = descent + _block_products(weight * ours, theirs, size, side)
+        own = own + _block_products(weight * ours, ours, size, side)
+        noise = noise + _block_products(weight * rough_part, rough_part, size, side)
+    # where residuals are large and along the slopes, the loss bends
+    shared = descent + _block_products(2.0 * bend * towards_ours, towards_theirs, size, side)
+    spread = score @ _around(score.mT, size)
+    return BlockSums(
+        -_in_blocks(score, size, side).sum(-1).mT,
+        0.5 * (descent + descent.mT),
+        0.5 * (shared + shared.mT),
+        own,
+        noise,
+        0.5 * (spread + spread.mT),
+    )
+
+
+def _is_uneven(residuals: PairedImages, moved: Float[Tensor, "d h w"], width: float) -> bool:
+    """Return whether an exposure that varies over the frame and with brightness leaves half of what one gain leaves.
+
+    Of means over squares of pixels: there is little noise in them, for which such an exposure would fit less.
+    """
+    small = functional.avg_pool2d(torch.cat([moved, residuals.reference])[None], min(_MEAN_SIDE, *moved.shape[-2:]))[0]
+    channels = len(residuals.reference)
+    image, cover, fixed = small[:channels].flatten(1), small[channels].flatten(), small[channels + 1 :].flatten(1)
+    counted = (cover > 1.0 - 1e-3).to(image.dtype)
+    plain = (image - fixed) * counted
+    weight = _loss_slopes(GemanMcClure(width), plain)[0] * counted
+    left = []
+    for uneven in (False, True):
+        r = [
+            _Exposure.fitted(m, part, weight, small.shape[-2:], uneven).residual
+            for m, part in zip(image, plain, strict=True)
+        ]
+        left.append(float((weight * torch.stack(r).square().sum(0)).sum()))
+    return left[1] < _MAX_LEFT_BY_EXPOSURE * left[0] and left[0] > _MIN_REFINED_STD**2 * float(counted.sum())
+
+
+def _loss_slopes(loss: GemanMcClure, r: Float[Tensor, "c p"]) -> tuple[Tensor, Tensor]:
+    """Return both derivatives of the loss by the squares of residuals, ``[p]``."""
+    square = r.square().sum(0)
+    slope = torch.func.grad(lambda s: loss(s).sum())
+    return slope(square), torch.func.grad(lambda s: slope(s).sum())(square)
+
+
+class _Exposure(NamedTuple):
+    """The exposure of a channel: gain and offset, or a tone curve, and a gain and an offset quadratic over the frame.
+
+    Attributes:
+        columns: values of the functions at the pixels, ``[q, p]``.
+        residual: what they leave of the residual, ``[p]``.
+        gain: derivative of the exposed image by the image, ``[p]``.
+    """
+
+    columns: Float[Tensor, "q p"]
+    residual: Float[Tensor, " p"]
+    gain: Float[Tensor, " p"]
+
+    @classmethod
+    def fitted(cls, image: Tensor, residual: Tensor, weight: Tensor, size: torch.Size, uneven: bool) -> _Exposure:
+        """Return the exposure of an image that leaves the least of a residual, with or without all but both first."""
+        total = weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
+        mean = (weight * image).sum() / total
+        std = ((weight * (image - mean).square()).sum() / total).sqrt().clamp(min=_MIN_STD)
+        tone = (image - mean) / std
+        field = torch.ones_like(tone)[None]
+        columns, slopes = torch.cat([field, tone[None]]), field
+        if uneven:
+            y, x = (torch.linspace(-1.0, 1.0, n, dtype=image.dtype, device=image.device) for n in size)
+            y, x = (part.flatten() for part in torch.meshgrid(y, x, indexing="ij"))
+            field = torch.stack([field[0], x, y, x * x, x * y, y * y])
+            knots = torch.quantile(tone[weight > 0], tone.new_tensor(_TONE_KNOTS)).unsqueeze(-1)
+            bends = (tone - knots).clamp(min=0.0)
+            columns = torch.cat([field, tone * field, bends])
+            slopes = torch.cat([field, (bends > 0).to(tone.dtype)])
+        parts = _fitted_parts(columns, residual, weight)
+        gain = 1.0 - parts[len(field) :] @ slopes / std
+        return cls(columns, residual - parts @ columns, gain)
+
+    def left(self, part: Float[Tensor, "*m p"], weight: Tensor) -> Tensor:
+        """Return what the functions leave."""
+        return part - _fitted_parts(self.columns, part, weight) @ self.columns
+
+
+def _fitted_parts(columns: Float[Tensor, "q p"], part: Float[Tensor, "*m p"], weight: Tensor) -> Float[Tensor, "*m q"]:
+    """Return the coefficients of columns in weighted least squares."""
+    weighted = weight * columns
+    gram = weighted @ columns.mT
+    diagonal = gram.diagonal()
+    gram = gram + _RIDGE * torch.diag(diagonal + diagonal.amax().clamp(min=torch.finfo(gram.dtype).tiny))
+    return torch.linalg.solve(gram, weighted @ part.reshape(-1, part.shape[-1]).mT).mT.reshape(*part.shape[:-1], -1)
+
+
+def _block_products(a: Tensor, b: Tensor, size: torch.Size, side: int) -> Float[Tensor, "k n n"]:
+    """Return sums over blocks of products of values at the pixels, ``[n, p]``."""
+    first, second = (_in_blocks(part, size, side).transpose(0, 1) for part in (a, b))
+    return first @ second.mT
+
+
+def _in_blocks(part: Float[Tensor, "*m p"], size: torch.Size, side: int) -> Float[Tensor, "*m k q"]:
+    """Return values at pixels by square blocks."""
+    image = functional.pad(part.unflatten(-1, tuple(size)), (0, -size[1] % side, 0, -size[0] % side))
+    return image.unfold(-2, side, side).unfold(-2, side, side).flatten(-2).flatten(-3, -2)
+
+
+def _differences(image: Tensor) -> Tensor:
+    """Return central differences of fourth order by x and y, ``[2, c, h, w]``."""
+    kernel = torch.tensor([1.0, -8.0, 0.0, 8.0, -1.0], dtype=image.dtype) / 12.0
+    channels = image.unsqueeze(1)
+    padded = functional.pad(channels, (2, 2, 2, 2), mode="replicate")
+    by_x = functional.conv2d(padded[..., 2:-2, :], kernel.reshape(1, 1, 1, 5))[:, 0]
+    by_y = functional.conv2d(padded[..., 2:-2], kernel.reshape(1, 1, 5, 1))[:, 0]
+    return torch.stack([by_x, by_y])

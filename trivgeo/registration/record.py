@@ -45,7 +45,8 @@ class Registration(Described):
         action: action of the group on the data.
         element: g, ``[*element_shape]``; NaN if none was `found`.
         covariance: covariance of v in :math:`g \exp(v)`, in the basis of the group, ``[n, n]``: the covariance of the
-            estimate, whose errors are about normal, from the residuals at the end.
+            estimate, whose errors are about normal, from the residuals at the end. In a direction that the data leave
+            free the standard deviation is about 1000 units of the basis.
         modes: elements that fit about as well, g among them, for one datum, with their weights; g alone where the data
             do not determine it.
         residual: root mean square of the residuals that agree, in units of the data.
@@ -126,6 +127,28 @@ def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None
     return math.sqrt(float(r.square().sum(-1).median()) / (n * middle)) if len(r) else math.nan
 
 
+def rounding_std(dtype: torch.dtype) -> float:
+    """Return the standard deviation of residuals of data of a dtype that are all rounding."""
+    return _RESIDUAL_ROUNDING_UNITS * torch.finfo(dtype).eps
+
+
+def undetermined(covariance: Float[Tensor, "n n"], free: Float[Tensor, "m n"] | None = None) -> tuple[str, ...]:
+    """Return why the data do not determine an element, if they do not.
+
+    Args:
+        free: directions in which the data say nothing.
+    """
+    if free is not None and len(free):
+        number, direction = len(free), free[0] / free[0].norm()
+        said = "in any direction" if number == free.shape[1] else f"in {number} of {free.shape[1]} directions"
+        numbers = ", ".join(f"{float(part):.2f}" for part in direction)
+        return (f"the data do not determine the transformation {said}, such as ({numbers}) in the basis",)
+    if not _is_determined(covariance):
+        spread = _largest_std(covariance)
+        return (f"standard deviation {spread:.2g} in some direction: the data do not determine the transformation",)
+    return ()
+
+
 def assess(
     action: Action,
     energy: Callable[[float], LeastSquares],
@@ -134,7 +157,7 @@ def assess(
     *,
     smooth: Callable[[Tensor, Any], Tensor] | None = None,
     part: Callable[[Any], Float[Tensor, " q"]] | None = None,
-    digits: float | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Registration:
     """Return the registration of elements h at which descents have ended: h^-1 with covariance, modes and checks.
 
@@ -144,7 +167,7 @@ def assess(
         smooth: (residuals ``[q, n]``, restored data) to sums over the residuals that each is correlated with; ``None``
             for uncorrelated ones.
         part: restored data to the mask of the residuals that count; ``None`` for all.
-        digits: last digit of the number one in the data as they were given; ``None`` for that of ``x``.
+        dtype: dtype of the data as they were given; ``None`` for that of ``x``.
     """
     group, unit = action.group, energy(1.0)
     energies = InverseProblem(action, unit).given(x, max_evaluations=1).energies(elements[None])[0]
@@ -155,7 +178,7 @@ def assess(
     r = unit.residuals(y)[0]
     around = None if smooth is None else lambda psi: smooth(psi, y)
     variance, agreement, rms = _variance(unit, r, None if part is None else part(y), group.dim, around)
-    variance = max(variance, (_RESIDUAL_ROUNDING_UNITS * (torch.finfo(r.dtype).eps if digits is None else digits)) ** 2)
+    variance = max(variance, rounding_std(r.dtype if dtype is None else dtype) ** 2)
     posterior = InverseProblem(action, energy(math.sqrt(variance))).given(x, max_evaluations=1)
     inverse, decrement = _newton(posterior, h)
     reasons = _reasons(inverse, decrement, agreement)
@@ -253,9 +276,7 @@ def _reasons(covariance: Float[Tensor, "n n"], decrement: float, agreement: floa
     said = []
     if not agreement >= _MIN_AGREEMENT:
         said.append(f"{agreement:.0%} of the residuals agree: less than {_MIN_AGREEMENT:.0%}")
-    if not _is_determined(covariance):
-        spread = _largest_std(covariance)
-        said.append(f"standard deviation {spread:.2g} in some direction: the data do not determine the transformation")
+    said += undetermined(covariance)
     if not decrement < _MAX_DECREMENT_IN_STDS:
         said.append(f"{decrement:.2g} standard deviations from the minimum: the descent has not ended")
     return tuple(said)

@@ -105,10 +105,39 @@ class PairedImages(nn.Module, CurvedResiduals):
             return None
         if any(action.fill):
             return None
-        group, points = action.group, action.point_action
-        shape = group.batch_shape(g)
-        g, x = promoted(g=g.reshape(shape[0], -1, *group.element_shape), x=x.reshape(shape[0], *x.shape[-3:]))
+        shape = action.group.batch_shape(g)
+        g, x = promoted(g=g.reshape(shape[0], -1, *action.group.element_shape), x=x.reshape(shape[0], *x.shape[-3:]))
+        values, along, fields, valid = self._restored(action, g, x)
+        matrix = self._normal_matrix(values, along, fields, weights)
+        return torch.where(valid[..., None, None], matrix, torch.nan).unflatten(1, shape[1:])
+
+    def slopes(
+        self, action: ImageWarp, g: Tensor, x: Float[Tensor, "d h w"]
+    ) -> tuple[Float[Tensor, "d p"], Float[Tensor, "2 d p"], Float[Tensor, "n 2 p"]]:
+        r"""Return a restored image, its derivatives by x and y, and the vector fields of the basis, all at the pixels.
+
+        The derivative of the restored image along a vector v in :math:`g \exp(v)` is the sum over both coordinates of
+        the derivative times the field.
+
+        Args:
+            action: a bilinear `ImageWarp` with zeros outside.
+            g: the element to be undone.
+            x: an image of `with_coverage`.
+
+        Returns:
+            Values, NaN where g is not defined on the frame, derivatives, and fields.
+        """
+        values, along, fields, valid = self._restored(action, g[None, None], x.unsqueeze(0))
+        return (
+            torch.where(valid[0, 0], values[0, 0], torch.nan),
+            torch.stack([part[0, 0] for part in along]),
+            torch.stack(fields, 1),
+        )
+
+    def _restored(self, action: ImageWarp, g: Tensor, x: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor], Tensor]:
+        """Return values and derivatives of restored images, ``[b, k, channels, pixels]``, fields, and what is valid."""
         self._check(x)
+        group, points = action.group, action.point_action
         height, width = x.shape[-2:]
         pixels = pixel_centres(height, width, g)
         source, across, down = _with_derivatives(points, g, pixels)
@@ -120,10 +149,9 @@ class PairedImages(nn.Module, CurvedResiduals):
             part.unflatten(2, source.shape[1:3]).transpose(1, 2)
             for part in sample_with_slopes(x, position.flatten(1, 2))
         )
-        by_x, by_y = (half * slope for slope in slopes)  # [b, k, channels, pixels], in units of the frame
+        by_x, by_y = (half * slope for slope in slopes)  # in units of the frame
         along = [by_x * d[..., 0].unsqueeze(2) + by_y * d[..., 1].unsqueeze(2) for d in (across, down)]
-        matrix = self._normal_matrix(values, along, self._fields(group, points, pixels), weights)
-        return torch.where(valid[..., None, None], matrix, torch.nan).unflatten(1, shape[1:])
+        return values, along, self._fields(group, points, pixels), valid
 
     def _normal_matrix(
         self, values: Tensor, along: list[Tensor], fields: list[Tensor], weights: Callable[[Tensor], Tensor]

@@ -1,0 +1,91 @@
+"""Covariances and checks of estimates from sums over blocks of data, which hold where residuals are correlated."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+FREE_STD = 1e3  # standard deviation in a direction that the data leave free, in units of the basis
+LEAST_STD = 1e-8  # standard deviation beyond which steps are not followed, in units of the basis
+_MIN_SPREAD = 0.1  # least variance of the scores in a direction, in units of the mean
+_MIN_SHARED_CURVATURE = 0.1  # share of the curvature of one datum that the other has, too, in a direction that is known
+_MIN_NOISE_STDS = 6.0  # shared curvature in a direction that is known, in standard deviations of that of noise alone
+# standard deviation of the curvature that two independent noises share in a block, in units of that of the residuals
+_SHARED_NOISE_PER_BLOCK = 0.25
+
+
+class BlockSums(NamedTuple):
+    r"""Sums over k blocks of data at an estimate: parts of equations :math:`\sum_b s_b(v) = 0` for v in R^n.
+
+    Attributes:
+        scores: s_b, ``[k, n]``.
+        descent: positive curvature for steps to the solution, ``[k, n, n]``.
+        shared: curvature that both data share: minus the derivative of the expected s_b, ``[k, n, n]``. Noise of one
+            datum that the other does not have adds nothing to it on average.
+        own: curvature of one datum, with its noise, ``[k, n, n]``.
+        noise: curvature of the residuals, ``[k, n, n]``.
+        spread: covariance of the sum of the scores, with the correlation of neighbours, ``[n, n]``.
+    """
+
+    scores: Float[Tensor, "k n"]
+    descent: Float[Tensor, "k n n"]
+    shared: Float[Tensor, "k n n"]
+    own: Float[Tensor, "k n n"]
+    noise: Float[Tensor, "k n n"]
+    spread: Float[Tensor, "n n"]
+
+
+class BlockEstimate(NamedTuple):
+    """What sums over blocks say of v.
+
+    Attributes:
+        step: the step to the solution of the equations, none in free directions, ``[n]``.
+        covariance: the covariance of the solution, ``[n, n]``; variance ``FREE_STD^2`` in free directions.
+        free: directions that the data do not determine, unit vectors ``[m, n]``.
+    """
+
+    step: Float[Tensor, " n"]
+    covariance: Float[Tensor, "n n"]
+    free: Float[Tensor, "m n"]
+
+
+def block_estimate(sums: BlockSums, least_std: float) -> BlockEstimate:
+    r"""Solve linearised equations, with the sandwich covariance :math:`A^{-1} B A^{-1}` (Huber 1967; White 1982).
+
+    A is the shared curvature and B the spread of the scores. A direction is free where A is less than a tenth of the
+    curvature of one datum, or than noise alone may give: noise that has nothing in common with that of the other datum
+    makes the curvature of one datum as large as one likes, and the shared one zero on average.
+
+    Args:
+        least_std: standard deviation of residuals that are all rounding.
+    """
+    basis, shares = _whitened(sums.own.sum(0), sums.shared.sum(0))
+    noise = torch.einsum("iu,kij,ju->ku", basis, sums.noise, basis)
+    bound = _MIN_NOISE_STDS * _SHARED_NOISE_PER_BLOCK * noise.square().sum(0).sqrt()
+    known = (shares > _MIN_SHARED_CURVATURE) & (shares > bound)  # false for NaN
+    free = (basis / basis.norm(dim=0))[:, ~known]
+    basis, shares = basis[:, known], shares[known]
+    descent, scores = basis.mT @ sums.descent.sum(0) @ basis, basis.mT @ sums.scores.sum(0)
+    values, vectors = torch.linalg.eigh(basis.mT @ sums.spread @ basis)
+    # a sum over neighbours may be negative by chance
+    values = values.clamp(min=_MIN_SPREAD * values.mean().clamp(min=0.0)) + least_std**2
+    root = basis @ torch.diag(1.0 / shares) @ vectors * values.sqrt()
+    covariance = root @ root.mT + FREE_STD**2 * free @ free.mT
+    covariance = covariance + LEAST_STD**2 * torch.eye(len(covariance)).to(covariance)
+    return BlockEstimate(basis @ torch.linalg.solve(descent, scores), covariance, free.mT)
+
+
+def _whitened(own: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
+    """Return directions ``[n, n]``, as columns, in which ``own`` is one and ``shared`` diagonal, and its diagonal."""
+    digits = torch.finfo(own.dtype).eps
+    own = own.nan_to_num(0.0)
+    diagonal = own.diagonal().clamp(min=0.0)
+    scale = (diagonal + digits * diagonal.amax() + digits**2).rsqrt()
+    values, vectors = torch.linalg.eigh(scale.unsqueeze(-1) * own * scale)
+    least = len(own) ** 2 * digits * values[-1].clamp(min=digits)
+    basis = scale.unsqueeze(-1) * vectors * values.clamp(min=least).rsqrt()
+    shares, turn = torch.linalg.eigh(basis.mT @ shared.nan_to_num(0.0) @ basis)
+    return basis @ turn, shares
