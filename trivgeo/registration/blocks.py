@@ -10,7 +10,9 @@ from torch import Tensor
 
 FREE_STD = 1e3  # standard deviation in a direction that the data leave free, in units of the basis
 LEAST_STD = 1e-8  # standard deviation beyond which steps are not followed, in units of the basis
+_MIN_COMPONENT = 0.05  # component of a free direction, a unit vector, below which it is taken for noise
 _MIN_SPREAD = 0.1  # least variance of the scores in a direction, in units of the mean
+_NUMBER_PER_DIRECTION = 10.0  # number of independent sums, for each direction, of which half of the shape is believed
 _MIN_SHARED_CURVATURE = 0.1  # share of the curvature of one datum that the other has, too, in a direction that is known
 _MIN_NOISE_STDS = 6.0  # shared curvature in a direction that is known, in standard deviations of that of noise alone
 # standard deviation of the curvature that two independent noises share in a block, in units of that of the residuals
@@ -27,7 +29,9 @@ class BlockSums(NamedTuple):
             datum that the other does not have adds nothing to it on average.
         own: curvature of one datum, with its noise, ``[k, n, n]``.
         noise: curvature of the residuals, ``[k, n, n]``.
-        spread: covariance of the sum of the scores, with the correlation of neighbours, ``[n, n]``.
+        alone: sum of products of the scores of each residual with themselves, ``[n, n]``.
+        around: sum of products of the scores of each residual with those that it is correlated with, ``[n, n]``.
+        number: number of sets of residuals that are not correlated with each other.
     """
 
     scores: Float[Tensor, "k n"]
@@ -35,7 +39,9 @@ class BlockSums(NamedTuple):
     shared: Float[Tensor, "k n n"]
     own: Float[Tensor, "k n n"]
     noise: Float[Tensor, "k n n"]
-    spread: Float[Tensor, "n n"]
+    alone: Float[Tensor, "n n"]
+    around: Float[Tensor, "n n"]
+    number: float
 
 
 class BlockEstimate(NamedTuple):
@@ -55,9 +61,9 @@ class BlockEstimate(NamedTuple):
 def block_estimate(sums: BlockSums, least_std: float) -> BlockEstimate:
     r"""Solve linearised equations, with the sandwich covariance :math:`A^{-1} B A^{-1}` (Huber 1967; White 1982).
 
-    A is the shared curvature and B the spread of the scores. A direction is free where A is less than a tenth of the
-    curvature of one datum, or than noise alone may give: noise that has nothing in common with that of the other datum
-    makes the curvature of one datum as large as one likes, and the shared one zero on average.
+    A is the shared curvature and B the covariance of the sum of the scores. A direction is free where A is less than a
+    tenth of the curvature of one datum, or than noise alone may give: noise that has nothing in common with that of the
+    other datum makes the curvature of one datum as large as one likes, and the shared one zero on average.
 
     Args:
         least_std: standard deviation of residuals that are all rounding.
@@ -66,16 +72,35 @@ def block_estimate(sums: BlockSums, least_std: float) -> BlockEstimate:
     noise = torch.einsum("iu,kij,ju->ku", basis, sums.noise, basis)
     bound = _MIN_NOISE_STDS * _SHARED_NOISE_PER_BLOCK * noise.square().sum(0).sqrt()
     known = (shares > _MIN_SHARED_CURVATURE) & (shares > bound)  # false for NaN
-    free = (basis / basis.norm(dim=0))[:, ~known]
+    free = basis[:, ~known]
+    free = torch.where(free.abs() > _MIN_COMPONENT * free.norm(dim=0), free, 0.0)
+    free = free / free.norm(dim=0)
+    covariance = FREE_STD**2 * free @ free.mT + LEAST_STD**2 * torch.eye(len(free)).to(free)
+    if not bool(known.any()):
+        return BlockEstimate(torch.zeros_like(sums.scores[0]), covariance, free.mT)
     basis, shares = basis[:, known], shares[known]
     descent, scores = basis.mT @ sums.descent.sum(0) @ basis, basis.mT @ sums.scores.sum(0)
-    values, vectors = torch.linalg.eigh(basis.mT @ sums.spread @ basis)
-    # a sum over neighbours may be negative by chance
-    values = values.clamp(min=_MIN_SPREAD * values.mean().clamp(min=0.0)) + least_std**2
-    root = basis @ torch.diag(1.0 / shares) @ vectors * values.sqrt()
-    covariance = root @ root.mT + FREE_STD**2 * free @ free.mT
-    covariance = covariance + LEAST_STD**2 * torch.eye(len(covariance)).to(covariance)
-    return BlockEstimate(basis @ torch.linalg.solve(descent, scores), covariance, free.mT)
+    root = basis @ torch.diag(1.0 / shares) @ _spread_root(basis, sums, least_std)
+    return BlockEstimate(basis @ torch.linalg.solve(descent, scores), covariance + root @ root.mT, free.mT)
+
+
+def _spread_root(basis: Float[Tensor, "n m"], sums: BlockSums, least_std: float) -> Float[Tensor, "m m"]:
+    """Return a root of the covariance of the sum of the scores along directions.
+
+    The sums over neighbours are few independent numbers: they say by what factor correlation makes the covariance of
+    uncorrelated scores larger, and its shape only as far as there are many of them (a shrinkage estimate).
+    """
+    n = basis.shape[1]
+    values, vectors = torch.linalg.eigh(basis.mT @ sums.alone @ basis)
+    root = vectors * (values.clamp(min=0.0) + least_std**2).sqrt()
+    ratio = torch.linalg.solve(root, torch.linalg.solve(root, basis.mT @ sums.around @ basis).mT)
+    values, vectors = torch.linalg.eigh(0.5 * (ratio + ratio.mT))
+    # the scores sum to zero at the estimate; the mean of an inverse is larger than the inverse of a mean
+    freedom = max(sums.number - 1.0, 1.0) / sums.number
+    factor = (1.0 + 2.0 / (n * sums.number)) / freedom * values.mean().clamp(min=1.0)
+    share = sums.number / (sums.number + _NUMBER_PER_DIRECTION * n)
+    values = (1.0 - share) * factor + share * torch.maximum(values, _MIN_SPREAD * factor)
+    return root @ vectors * values.sqrt()
 
 
 def _whitened(own: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:

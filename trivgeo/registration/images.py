@@ -169,7 +169,7 @@ class ImageRegistration(RegistrationMethod["_Level"]):
     def _polished(
         self, full: PairedImages, x: Float[Tensor, "d h w"], h: Tensor, width: float
     ) -> tuple[Tensor, BlockEstimate, bool]:
-        """Return the solution of the equations of `_compared` near an element, what is known of it, and if steps end."""
+        """Return the solution of the equations of `_compared` near an element, what is known, and if steps ended."""
         uneven = _is_uneven(full, self.action(self.group.inverse(h), x), width)
         least_std = rounding_std(self.moving.dtype)
         for _ in range(_MAX_POLISHING_STEPS):
@@ -336,9 +336,9 @@ def _compared(
         if std > _MIN_REFINED_STD:
             width = min(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * std)
     weight, bend = (counted * part for part in _loss_slopes(GemanMcClure(width), r))
-    inner = 1.0 - functional.max_pool2d(1.0 - counted.reshape(1, 1, *size), 5, 1, 2).flatten()
     slopes = half * _differences(residuals.reference).flatten(2)
-    rough = half * _differences(r.reshape(residuals.reference.shape)).flatten(2) * inner
+    # outliers, which weigh nothing, have no slopes beside them
+    rough = half * _differences((weight * r).reshape(residuals.reference.shape)).flatten(2)
     score, towards_ours, towards_theirs = (torch.zeros_like(fields[:, 0]) for _ in range(3))
     descent = own = noise = torch.zeros((), dtype=x.dtype, device=x.device)
     for c, exposure in enumerate(exposures):
@@ -349,17 +349,19 @@ def _compared(
         towards_ours, towards_theirs = towards_ours + r[c] * ours, towards_theirs + r[c] * theirs
         descent = descent + _block_products(weight * ours, theirs, size, side)
         own = own + _block_products(weight * ours, ours, size, side)
-        noise = noise + _block_products(weight * rough_part, rough_part, size, side)
+        noise = noise + _block_products(rough_part, rough_part, size, side)
     # where residuals are large and along the slopes, the loss bends
     shared = descent + _block_products(2.0 * bend * towards_ours, towards_theirs, size, side)
-    spread = score @ _around(score.mT, size)
+    around = score @ _around(score.mT, size)
     return BlockSums(
         -_in_blocks(score, size, side).sum(-1).mT,
         0.5 * (descent + descent.mT),
         0.5 * (shared + shared.mT),
         own,
         noise,
-        0.5 * (spread + spread.mT),
+        score @ score.mT,
+        0.5 * (around + around.mT),
+        max(float(counted.sum()) / (2 * _CORRELATION_REACH + 1) ** 2, 1.0),
     )
 
 
@@ -417,7 +419,7 @@ class _Exposure(NamedTuple):
             y, x = (torch.linspace(-1.0, 1.0, n, dtype=image.dtype, device=image.device) for n in size)
             y, x = (part.flatten() for part in torch.meshgrid(y, x, indexing="ij"))
             field = torch.stack([field[0], x, y, x * x, x * y, y * y])
-            knots = torch.quantile(tone[weight > 0], tone.new_tensor(_TONE_KNOTS)).unsqueeze(-1)
+            knots = torch.quantile(torch.where(weight > 0, tone, 0.0), tone.new_tensor(_TONE_KNOTS)).unsqueeze(-1)
             bends = (tone - knots).clamp(min=0.0)
             columns = torch.cat([field, tone * field, bends])
             slopes = torch.cat([field, (bends > 0).to(tone.dtype)])

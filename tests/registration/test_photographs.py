@@ -1,0 +1,127 @@
+"""Verdicts and covariances of registered photographs: rendered fields and shapes, whose transformations are known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers import randn, seeded
+from trivgeo.actions import ImageWarp
+from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
+from trivgeo.inversion.transformations import rotations
+from trivgeo.registration import Registration, register
+from trivgeo.registration.blocks import FREE_STD, BlockSums, block_estimate
+from trivgeo.registration.images import _LOSS_WIDTH_IN_STDS, ImageRegistration, _Level
+
+SIDE = 48
+
+
+def positions(matrix: Tensor | None = None, side: int = SIDE) -> Tensor:
+    """Pixels, or where an image moved by a homography in pixels is read, ``[2, h, w]``."""
+    y, x = torch.meshgrid(*(torch.arange(side, dtype=torch.float64),) * 2, indexing="ij")
+    lifted = torch.stack([x, y, torch.ones_like(x)])
+    if matrix is not None:
+        lifted = torch.einsum("ij,jhw->ihw", torch.linalg.inv(matrix), lifted)
+    return lifted[:2] / lifted[2]
+
+
+def texture(points: Tensor, seed: int = 0) -> Tensor:
+    """A sum of waves of 8 to 60 pixels of variance one at positions, ``[1, h, w]``."""
+    generator = seeded(seed)
+    number, phase, turn = (torch.rand(80, generator=generator, dtype=torch.float64) for _ in range(3))
+    wave = 2 * math.pi / 60 * (60 / 8) ** number
+    across, down = (wave * part(2 * math.pi * turn) for part in (torch.cos, torch.sin))
+    angle = across[:, None, None] * points[0] + down[:, None, None] * points[1] + 2 * math.pi * phase[:, None, None]
+    return angle.cos().sum(0, keepdim=True) / math.sqrt(40)
+
+
+def disc(points: Tensor, centre: float = 23.5, radius: float = 14.0) -> Tensor:
+    """A disc with a soft edge."""
+    return torch.sigmoid(2.0 * (radius - (points - centre).norm(dim=0, keepdim=True)))
+
+
+def squared_distance(r: Registration, truth: Tensor) -> float:
+    """The squared distance of the truth in standard deviations."""
+    g = r.element.double()
+    v = r.group.log(r.group.compose(r.group.inverse(g), truth))
+    return float(v @ torch.linalg.solve(r.covariance.double(), v))
+
+
+def near(group: LieGroup, seed: int, std: float = 0.03) -> tuple[Tensor, Tensor]:
+    """An element near the identity, and its matrix in pixels."""
+    g = group.exp(std * torch.randn(group.dim, generator=seeded(seed), dtype=torch.float64))
+    return g, ImageWarp(group).to_pixels(g, (SIDE, SIDE))
+
+
+def test_size_of_the_covariance() -> None:
+    """Squared distances of the truth follow the chi-squared distribution: half or twice the covariance is seen."""
+    group, number, noise, squares = Affine(2), 12, 0.05, []
+    for seed in range(number):
+        g, matrix = near(group, seed)
+        moving, fixed = (
+            texture(p, seed) + noise * randn(1, SIDE, SIDE, seed=100 + 2 * seed + k)
+            for k, p in enumerate((positions(), positions(matrix)))
+        )
+        method = ImageRegistration(moving, fixed, group, None, 1, seeded(0))
+        found = _Level(group.inverse(g)[None], method.moving, _LOSS_WIDTH_IN_STDS * math.sqrt(2) * noise)
+        r = method.judged(found)
+        assert r.trusted, r.reasons
+        squares.append(squared_distance(r, g) / group.dim)
+    error = math.sqrt(2 / (group.dim * number))
+    assert abs(sum(squares) / number - 1.0) < 3 * error <= 0.5
+
+
+@pytest.mark.parametrize("noise", [0.05, pytest.param(0.15, marks=pytest.mark.slow(reason="more noise"))])
+def test_what_noise_alone_determines_is_free(noise: float) -> None:
+    """A disc has no angle, an edge no place along it: noise gave them standard deviations of a thousandth."""
+    edge = lambda p: torch.sigmoid(p[:1] - 20.0)  # noqa: E731
+    noisy = lambda image, seed: image + noise * randn(1, SIDE, SIDE, seed=seed)  # noqa: E731
+    turned = register(
+        noisy(disc(positions()), 1), noisy(disc(positions()), 2), SO(2), transformations=rotations(SO(2)), num_starts=32
+    )
+    rigid = register(noisy(disc(positions()), 3), noisy(disc(positions()), 4), SE(2), num_starts=8)
+    moved = register(noisy(edge(positions()), 5), noisy(edge(positions() + 1.0), 6), Translation(2), num_starts=8)
+    for r in (turned, rigid, moved):
+        assert "do not determine the transformation in" in " ".join(r.reasons)
+        assert float(torch.linalg.eigvalsh(r.covariance)[-1].sqrt()) > 0.5 * FREE_STD
+    # what the data do show keeps its covariance
+    across, along = moved.covariance.diagonal().sqrt().tolist()
+    assert across < 0.01 < along
+    assert abs(float(moved.element[0]) + 2.0 / SIDE) < 4 * across
+    seen = register(noisy(texture(positions()), 7), noisy(texture(positions()), 8), SE(2), num_starts=8)
+    assert seen.trusted, seen.reasons
+
+
+def test_uneven_exposure() -> None:
+    """A tone curve and a vignette: corners were off by some pixels, with standard deviations of tenths."""
+    group = Similarity(2)
+    for seed in range(2):
+        g, matrix = near(group, seed)
+        moving, plain = (texture(p, seed) for p in (positions(), positions(matrix)))
+        low, high = moving.min() - 0.2, moving.max() + 0.2
+        radius = (positions() - 23.5).norm(dim=0) / 33.0
+        bright = ((plain - low) / (high - low)).clamp(0.0, 1.0) ** 0.45 * (1.0 - 0.4 * radius**2)
+        images = ((moving - low) / (high - low), bright)
+        r = register(*(image + 0.01 * randn(1, SIDE, SIDE, seed=9 + k) for k, image in enumerate(images)), group)
+        off = ImageWarp(group).to_pixels(r.element, (SIDE, SIDE)) - matrix
+        assert float((off @ torch.tensor([47.0, 47.0, 1.0]).double()).norm()) < 0.15
+        assert not r.trusted or squared_distance(r, g) < 18.5  # the region of 99.9 %
+
+
+def test_free_directions_of_sums() -> None:
+    """Two directions, one whose shared curvature is as small as that of noise; scores move the other one alone."""
+    generator = seeded(0)
+    shared = torch.diag(torch.tensor([4.0, 0.0], dtype=torch.float64)).repeat(50, 1, 1)
+    shared[:, 1, 1] = 0.3 * torch.randn(50, generator=generator, dtype=torch.float64)
+    own = torch.eye(2, dtype=torch.float64).repeat(50, 1, 1) * torch.tensor([4.0, 1.0]).double()
+    scores = torch.ones(50, 2, dtype=torch.float64)
+    spread = torch.diag(torch.tensor([8.0, 2.0], dtype=torch.float64))
+    noise = torch.eye(2, dtype=torch.float64).repeat(50, 1, 1)
+    found = block_estimate(BlockSums(scores, own, shared, own, noise, spread, spread, 1e6), 0.0)
+    assert found.free.abs().tolist() == [[0.0, 1.0]]
+    assert found.step.tolist() == pytest.approx([50 / 200, 0.0], abs=1e-6)
+    assert float(found.covariance[0, 0]) == pytest.approx(8.0 / 200**2, rel=1e-6)
+    assert float(found.covariance[1, 1]) == pytest.approx(FREE_STD**2, rel=1e-6)
