@@ -19,6 +19,7 @@ BENCHMARKS = ROOT / "benchmarks" / "results"
 SPEED = BENCHMARKS / "groups-cpu.json"
 XLA = BENCHMARKS / "xla-cpu.json"
 SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
+VERDICTS = BENCHMARKS / "verdicts-cpu.json"
 CANONICAL = BENCHMARKS / "canonical-operators-cpu.json"
 GPUS = "gpu-*.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
@@ -342,6 +343,30 @@ def registration() -> str:
     return markdown(["method", "solved, %", "median error, degrees", "CPU seconds"], rows)
 
 
+def verdicts() -> str:
+    """How often answers are trusted, and how often trusted ones are wrong, by kind and door."""
+    rows = []
+    for name, found in json.loads(VERDICTS.read_text())["totals"].items():
+        kind, _, door = name.partition(", ")
+        shares = [f"{100 * found[share]:.1f}" for share in ("share trusted", "share trusted and wrong")]
+        inside = [found[f"coverage {mass} %"] for mass in (50, 90)]
+        cells = [NONE if share is None else f"{100 * share:.0f}" for share in inside]
+        rows.append([kind, door or "all", str(found["situations"]), str(found["answers"]), *shares, *cells])
+    columns = ["asked", "situations", "answers", "trusted, %", "trusted and wrong, %", "in 50 %, %", "in 90 %, %"]
+    return markdown(["", *columns], rows)
+
+
+def wrong_verdicts() -> str:
+    """The situations in which an answer was trusted and wrong."""
+    rows = [row for row in json.loads(VERDICTS.read_text())["rows"] if row["wrong"]]
+    rows.sort(key=lambda row: -row["wrong"] / row["answers"])
+    cells = [
+        [row["door"], row["kind"], row["name"], f"{row['wrong']} of {row['answers']}", row["bet"] or NONE]
+        for row in rows
+    ]
+    return markdown(["asked", "kind", "situation", "trusted and wrong", "why we bet on it"], cells)
+
+
 def devices() -> str:
     """One test on one process and on two."""
     rows = json.loads((BENCHMARKS / "devices-cpu.json").read_text())["rows"]
@@ -638,6 +663,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "photographs-clean": partial(photographs, "rows of clean pictures"),
     "photograph-registration": photograph_registration,
     "words": words,
+    "verdicts": verdicts,
+    "wrong-verdicts": wrong_verdicts,
     "devices": devices,
     "report": report,
     "speed-forward": lambda: speed("forward", 100_000, 1e-3),

@@ -1,0 +1,1 @@
+"""Situations in which verdicts are tested; see `benchmarks.verdicts`."""

@@ -1,0 +1,119 @@
+"""A situation in which a verdict is given, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import chi2, f
+from torch import Tensor
+
+from trivgeo.errors import TrivgeoError
+
+Kind = Literal["ordinary", "hard", "needle"]
+REGION = 0.999
+"""Mass of the region outside of which the truth must not lie."""
+
+
+class Outcome(NamedTuple):
+    """What became of an answer.
+
+    Attributes:
+        trusted: whether it was trusted.
+        wrong: whether its statement is wrong: the truth lies outside of the region of 99.9 %, or what it denies is so.
+        in50: whether the truth lies in the region of 50 %; NaN where there is none.
+        in90: likewise of 90 %.
+    """
+
+    trusted: bool
+    wrong: bool
+    in50: float = np.nan
+    in90: float = np.nan
+
+    @staticmethod
+    def at(trusted: bool, mass: float) -> Outcome:
+        """The outcome where the truth lies on the surface of the region of a mass."""
+        return Outcome(trusted, not mass <= REGION, float(mass <= 0.5), float(mass <= 0.9))
+
+
+class Situation(NamedTuple):
+    """A situation.
+
+    Attributes:
+        door: part of the library that is asked.
+        kind: ordinary, hard, or a needle, to which nothing leads.
+        name: what is given.
+        judge: seeds to outcomes.
+        bet: why a verdict may be wrong here; empty for what the authors of the library had been told.
+        seeds: the largest number of seeds.
+    """
+
+    door: str
+    kind: Kind
+    name: str
+    judge: Callable[[Sequence[int]], list[Outcome]]
+    bet: str = ""
+    seeds: int = 1000
+
+
+def each(judge: Callable[[int], Outcome]) -> Callable[[Sequence[int]], list[Outcome]]:
+    """A judge of one seed as one of many; what is refused is not trusted."""
+
+    def judged(seed: int) -> Outcome:
+        try:
+            return judge(seed)
+        except TrivgeoError:
+            return Outcome(False, False)
+
+    return lambda seeds: [judged(seed) for seed in seeds]
+
+
+def mass_inside(off: Tensor, record: Any, rounding: float) -> float:
+    """Mass of the region on whose surface an error lies, by the covariance that a registration states.
+
+    Directions of infinite or undefined variance are left out: nothing is said of them.
+
+    Args:
+        off: error, ``[n]``, in the basis of the covariance.
+        record: what states ``covariance``, and ``degrees_of_freedom`` where errors are Student's.
+        rounding: standard deviation that is added in every direction.
+    """
+    covariance = record.covariance.double()
+    known = torch.isfinite(covariance.diagonal())
+    if not bool(known.any()):
+        return 0.0
+    if not bool(torch.isfinite(off).all()):
+        return 1.0
+    covariance, off = covariance[known][:, known], off.double()[known]
+    if not bool(torch.isfinite(covariance).all()):
+        return 1.0
+    n = len(off)
+    covariance = covariance + rounding**2 * torch.eye(n, dtype=torch.float64)
+    # units of directions may be as far apart as those of angles and of maps
+    std = covariance.diagonal().clamp(min=1e-300).sqrt()
+    correlation = covariance / (std * std[:, None]) + 1e-12 * torch.eye(n, dtype=torch.float64)
+    square = float((off / std) @ torch.linalg.solve(correlation, off / std))
+    freedom = getattr(record, "degrees_of_freedom", None)
+    if freedom is None or not np.isfinite(float(freedom)):
+        return float(chi2.cdf(square, n))
+    return float(f.cdf(square / n, n, float(freedom)))
+
+
+def registration_outcome(record: Any, true: Tensor | None, rounding: float) -> Outcome:
+    """Compare a registration with the truth; ``None`` where there is none, so that no answer is right.
+
+    Of several modes that are trusted one must be the truth, and the regions of a single one are not asked.
+    """
+    trusted = bool(record.trusted)
+    if true is None or not bool(torch.isfinite(record.element).all()):
+        return Outcome(trusted, True)
+    group, true = record.group, true.to(record.element)
+    modes = record.modes.elements[0]
+    modes = modes[torch.isfinite(modes).flatten(1).all(-1)]
+    places = torch.cat([record.element[None], modes]) if trusted else record.element[None]
+    masses = [mass_inside(group.log(group.compose(group.inverse(g), true)), record, rounding) for g in places]
+    if len(modes) > 1 and trusted:
+        return Outcome(trusted, min(masses) > REGION)
+    return Outcome.at(trusted, masses[0])
