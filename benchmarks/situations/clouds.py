@@ -317,7 +317,7 @@ def situations() -> list[Situation]:
 
     def add(kind: Kind, name: str, group: LieGroup, *parts: Any, bet: str = "", **settings: Any) -> None:
         one = partial(_judged, group=group, parts=parts, settings=settings)
-        found.append(Situation("clouds", kind, f"{group}, {name}", each(one), bet))
+        found.append(Situation("clouds", kind, f"{group}, {name}", each(one), bet, 8 if kind == "ordinary" else 4))
 
     # in order
     for group, n, m in (

@@ -330,7 +330,7 @@ def situations() -> list[Situation]:
 
     def add(kind: Kind, name: str, group: LieGroup, *parts: Any, bet: str = "", **settings: Any) -> None:
         one = partial(_judged, group=group, parts=parts, settings=settings)
-        found.append(Situation("images", kind, f"{group}, {name}", each(one), bet))
+        found.append(Situation("images", kind, f"{group}, {name}", each(one), bet, 8 if kind == "ordinary" else 4))
 
     little = noise(0.02)
     plane_groups = (Translation(2), SE(2), Similarity(2), Affine(2), Projective(2))
