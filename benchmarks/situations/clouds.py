@@ -313,6 +313,7 @@ def _judged(seed: int, group: LieGroup, parts: tuple[Any, ...], settings: dict[s
 
 def situations() -> list[Situation]:
     """All of them."""
+    # fmt: off
     found: list[Situation] = []
 
     def add(kind: Kind, name: str, group: LieGroup, *parts: Any, bet: str = "", **settings: Any) -> None:
@@ -320,32 +321,15 @@ def situations() -> list[Situation]:
         found.append(Situation("clouds", kind, f"{group}, {name}", each(one), bet, 8 if kind == "ordinary" else 4))
 
     # in order
-    for group, n, m in (
-        (SE(2), 2, 20),
-        (SE(3), 3, 50),
-        (Similarity(2), 2, 40),
-        (Similarity(3), 3, 100),
-        (Affine(2), 2, 30),
-        (Affine(3), 3, 100),
-        (Projective(2), 2, 60),
-        (SO(3), 3, 30),
-        (Translation(3), 3, 30),
-        (O(3), 3, 30),
-        (E(2), 2, 30),
-    ):
+    for group, n, m in ((SE(2), 2, 20), (SE(3), 3, 50), (Similarity(2), 2, 40), (Similarity(3), 3, 100),
+        (Affine(2), 2, 30), (Affine(3), 3, 100), (Projective(2), 2, 60), (SO(3), 3, 30), (Translation(3), 3, 30),
+        (O(3), 3, 30), (E(2), 2, 30)):
         add("ordinary", f"{m} points in order, errors .05", group, same(blob(m, n), 0.05))
     add("ordinary", "12 points in order, errors .1", SE(2), same(blob(12, 2), 0.1))
-    add(
-        "ordinary", "50 points in order, a tenth of them anywhere", SE(3), fixed(same(blob(50, 3), 0.02), outliers(0.1))
-    )
-    add(
-        "ordinary",
-        "map coordinates, 40 points in order",
-        Similarity(2),
-        same(blob(40, 2), 0.01),
-        units=500.0,
-        origin=5e5,
-    )
+    add("ordinary", "50 points in order, a tenth of them anywhere", SE(3),
+        fixed(same(blob(50, 3), 0.02), outliers(0.1)))
+    add("ordinary", "map coordinates, 40 points in order", Similarity(2), same(blob(40, 2), 0.01), units=500.0,
+        origin=5e5)
     add("ordinary", "float32, 50 points in order", SE(3), same(blob(50, 3), 0.02), dtype=torch.float32)
     # the same points in no order
     add("ordinary", "60 points in no order, errors .005", SE(2), same(blob(60, 2), 0.005, True), False)
@@ -353,364 +337,126 @@ def situations() -> list[Situation]:
     add("ordinary", "80 points in no order, errors .005", Similarity(2), same(blob(80, 2), 0.005, True), False)
 
     # different samples
-    for group, n, m, about in (
-        (SE(3), 3, 300, ""),
-        (SE(3), 3, 100, ""),
-        (Similarity(3), 3, 200, "sizes of samples differ"),
-        (SE(2), 2, 80, "a line instead of a surface"),
-        (Affine(2), 2, 120, "twice the freedom"),
-    ):
+    for group, n, m, about in ((SE(3), 3, 300, ""), (SE(3), 3, 100, ""),
+        (Similarity(3), 3, 200, "sizes of samples differ"), (SE(2), 2, 80, "a line instead of a surface"),
+        (Affine(2), 2, 120, "twice the freedom")):
         add("hard", f"two samples of {m} points of a bumpy thing", group, two(partial(bumpy, n=n), m), False, bet=about)
-    add(
-        "hard",
-        "two samples of a bumpy thing, 100 and 300 points",
-        SE(3),
-        two(bumpy, 100, 300),
-        False,
-        bet="one is three times as dense",
-    )
-    add(
-        "hard",
-        "two samples of a bumpy thing, one with more points on one side",
-        SE(3),
-        fixed(two(bumpy, 150, 300), denser),
-        False,
-        bet="density pulls",
-    )
-    add(
-        "hard",
-        "two samples of a letter",
-        SE(2),
-        two(along(POLYGONS["a letter"]), 100),
-        False,
-        bet="corners are never sampled",
-    )
-    add(
-        "hard",
-        "two samples of a letter, near",
-        SE(2),
-        two(along(POLYGONS["a letter"]), 60, std=0.0),
-        False,
-        size=0.1,
-        bet="no noise at all except the places",
-    )
-    add(
-        "hard",
-        "100 points in no order, errors as large as their distance",
-        SE(2),
-        same(blob(100, 2), 0.15, True),
-        False,
-    )
-    add(
-        "hard",
-        "100 points in no order, errors a third of their distance",
-        SE(3),
-        same(blob(100, 3), 0.15, True),
-        False,
-        bet="some neighbours are wrong ones",
-    )
-    add(
-        "hard",
-        "a corridor, and a part further on",
-        SE(2),
-        lambda rng: (corridor((-3.0, 3.0))(rng, 150), corridor((-1.0, 5.0))(rng, 150)),
-        False,
-        size=0.1,
-    )
-    add(
-        "hard",
-        "a corridor, and a part of it",
-        Translation(2),
-        lambda rng: (corridor((-3.0, 3.0))(rng, 150), corridor((-1.0, 1.0))(rng, 60)),
-        False,
-        size=0.1,
-        bet="slides along the walls",
-    )
-    add(
-        "hard",
-        "two samples, .7 of one seen",
-        SE(3),
-        fixed(two(bumpy, 200, 300), cut(0.7)),
-        False,
-        bet="the cut has no counterpart",
-    )
-    add(
-        "hard",
-        "points in no order, .6 of one seen",
-        SE(2),
-        fixed(same(blob(80, 2), 0.005, True), cut(0.6)),
-        False,
-        bet="the cut has no counterpart",
-    )
-    add(
-        "hard",
-        "points in no order, a third of them anywhere",
-        SE(3),
-        fixed(same(blob(100, 3), 0.01, True), outliers(0.33)),
-        False,
-        bet="outliers in no order",
-    )
+    add("hard", "two samples of a bumpy thing, 100 and 300 points", SE(3), two(bumpy, 100, 300), False,
+        bet="one is three times as dense")
+    add("hard", "two samples of a bumpy thing, one with more points on one side", SE(3),
+        fixed(two(bumpy, 150, 300), denser), False, bet="density pulls")
+    add("hard", "two samples of a letter", SE(2), two(along(POLYGONS["a letter"]), 100), False,
+        bet="corners are never sampled")
+    add("hard", "two samples of a letter, near", SE(2), two(along(POLYGONS["a letter"]), 60, std=0.0), False, size=0.1,
+        bet="no noise at all except the places")
+    add("hard", "100 points in no order, errors as large as their distance", SE(2), same(blob(100, 2), 0.15, True),
+        False)
+    add("hard", "100 points in no order, errors a third of their distance", SE(3), same(blob(100, 3), 0.15, True),
+        False, bet="some neighbours are wrong ones")
+    add("hard", "a corridor, and a part further on", SE(2),
+        lambda rng: (corridor((-3.0, 3.0))(rng, 150), corridor((-1.0, 5.0))(rng, 150)), False, size=0.1)
+    add("hard", "a corridor, and a part of it", Translation(2),
+        lambda rng: (corridor((-3.0, 3.0))(rng, 150), corridor((-1.0, 1.0))(rng, 60)), False, size=0.1,
+        bet="slides along the walls")
+    add("hard", "two samples, .7 of one seen", SE(3), fixed(two(bumpy, 200, 300), cut(0.7)), False,
+        bet="the cut has no counterpart")
+    add("hard", "points in no order, .6 of one seen", SE(2), fixed(same(blob(80, 2), 0.005, True), cut(0.6)), False,
+        bet="the cut has no counterpart")
+    add("hard", "points in no order, a third of them anywhere", SE(3),
+        fixed(same(blob(100, 3), 0.01, True), outliers(0.33)), False, bet="outliers in no order")
 
     # symmetric things
     circle = along(CIRCLE)
     for group in (SE(2), SO(2), Similarity(2)):
-        add(
-            "hard", "two samples of a circle", group, two(circle, 100), False, bet="" if group is SE(2) else "any angle"
-        )
+        add("hard", "two samples of a circle", group, two(circle, 100), False,
+            bet="" if isinstance(group, SE) else "any angle")
     add("hard", "two samples of a sphere", SO(3), two(sphere, 150), False)
     add("hard", "two samples of a sphere", SE(3), two(sphere, 150), False, bet="positions are known, angles are not")
     for group in (Affine(2), SE(2)):
-        add(
-            "hard",
-            "two samples of a normal blob",
-            group,
-            lambda rng: (rng.normal(size=(150, 2)), rng.normal(size=(150, 2))),
-            False,
-            bet="" if isinstance(group, Affine) else "no two points are the same",
-        )
-    add(
-        "hard",
-        "two normal samples, round",
-        Affine(3),
-        lambda rng: (rng.normal(size=(150, 3)), rng.normal(size=(150, 3))),
-        False,
-        bet="moments fit under every rotation",
-    )
+        add("hard", "two samples of a normal blob", group,
+            lambda rng: (rng.normal(size=(150, 2)), rng.normal(size=(150, 2))), False,
+            bet="" if isinstance(group, Affine) else "no two points are the same")
+    add("hard", "two normal samples, round", Affine(3),
+        lambda rng: (rng.normal(size=(150, 3)), rng.normal(size=(150, 3))), False,
+        bet="moments fit under every rotation")
     for name in ("a square", "a rectangle", "a triangle"):
-        add(
-            "hard",
-            f"two samples of {name}",
-            SE(2),
-            two(along(POLYGONS[name]), 120),
-            False,
-            bet="" if name == "a square" else "another number of modes",
-        )
-    add(
-        "hard",
-        "two samples of a square",
-        E(2),
-        two(along(POLYGONS["a square"]), 120),
-        False,
-        bet="eight modes on two components",
-    )
+        add("hard", f"two samples of {name}", SE(2), two(along(POLYGONS[name]), 120), False,
+            bet="" if name == "a square" else "another number of modes")
+    add("hard", "two samples of a square", E(2), two(along(POLYGONS["a square"]), 120), False,
+        bet="eight modes on two components")
     for surface, name in ((cylinder, "a cylinder"), (vase, "a vase")):
         add("hard", f"two samples of {name}", SE(3), two(surface, 200), False)
-    add(
-        "hard",
-        "two samples of a vase, turned about its axis by little",
-        SE(3),
-        two(vase, 200),
-        False,
-        size=0.05,
-        bet="the true place is near the start",
-    )
+    add("hard", "two samples of a vase, turned about its axis by little", SE(3), two(vase, 200), False, size=0.05,
+        bet="the true place is near the start")
     add("hard", "two samples of a box", SE(3), two(box, 250), False, bet="four modes")
     add("hard", "two samples of a flat square", SE(3), two(patch, 150), False, bet="flips, and quarter turns")
     add("hard", "two samples of a helix", SE(3), two(helix, 200), False, bet="slides along the screw")
     add("hard", "an icosahedral cloud of 60 points", SO(3), same(solid("I", (1.0, 0.3, 0.2)), 0.01, True), False)
-    add(
-        "hard",
-        "an octahedral cloud, three points missing",
-        SO(3),
-        same(solid("O", (1.0, 0.5, 0.2), 3), 0.01, True),
-        False,
-    )
-    add(
-        "hard",
-        "a cube's corners",
-        SE(3),
-        same(solid("O", (1.0, 1.0, 1.0)), 0.01, True),
-        False,
-        bet="24 poses of eight points",
-    )
-    add(
-        "hard",
-        "a tetrahedral cloud of 12 points",
-        SO(3),
-        same(solid("T", (1.0, 0.4, 0.1)), 0.02, True),
-        False,
-        bet="12 poses",
-    )
-    add(
-        "hard",
-        "a tetrahedral cloud of 12 points",
-        O(3),
-        same(solid("T", (1.0, 0.4, 0.1)), 0.02, True),
-        False,
-        bet="12 poses on one of two components",
-    )
-    add(
-        "hard",
-        "a prism's points",
-        SE(3),
-        same(solid("D6", (1.0, 0.2, 0.4)), 0.01, True),
-        False,
-        bet="12 poses about one axis",
-    )
-    add(
-        "hard",
-        "a grid, moved by a cell",
-        Translation(2),
-        same(lattice, 0.01, True),
-        False,
-        size=0.3,
-        bet="a cell away fits nearly as well",
-    )
+    add("hard", "an octahedral cloud, three points missing", SO(3), same(solid("O", (1.0, 0.5, 0.2), 3), 0.01, True),
+        False)
+    add("hard", "a cube's corners", SE(3), same(solid("O", (1.0, 1.0, 1.0)), 0.01, True), False,
+        bet="24 poses of eight points")
+    add("hard", "a tetrahedral cloud of 12 points", SO(3), same(solid("T", (1.0, 0.4, 0.1)), 0.02, True), False,
+        bet="12 poses")
+    add("hard", "a tetrahedral cloud of 12 points", O(3), same(solid("T", (1.0, 0.4, 0.1)), 0.02, True), False,
+        bet="12 poses on one of two components")
+    add("hard", "a prism's points", SE(3), same(solid("D6", (1.0, 0.2, 0.4)), 0.01, True), False,
+        bet="12 poses about one axis")
+    add("hard", "a grid, moved by a cell", Translation(2), same(lattice, 0.01, True), False, size=0.3,
+        bet="a cell away fits nearly as well")
     add("hard", "a grid", SE(2), same(lattice, 0.01, True), False, bet="quarter turns")
 
     # degrees of freedom
     for group, n, m in ((Projective(2), 2, 4), (Affine(2), 2, 3), (Similarity(2), 2, 2), (Affine(3), 3, 4)):
         add("hard", f"{m} points in order, as many numbers as unknowns", group, same(blob(m, n), 0.02))
-    for group, n, m, about in (
-        (SE(2), 2, 2, ""),
-        (SE(2), 2, 3, "three numbers more than unknowns"),
-        (Affine(2), 2, 4, "two numbers more than unknowns"),
-        (Projective(2), 2, 5, "two numbers more than unknowns"),
-        (SE(3), 3, 3, "three numbers more than unknowns"),
-        (Translation(3), 3, 1, "one point"),
-        (Translation(2), 2, 2, "two numbers more than unknowns"),
-        (SE(3), 3, 2, "any angle about their line"),
-    ):
+    for group, n, m, about in ((SE(2), 2, 2, ""), (SE(2), 2, 3, "three numbers more than unknowns"),
+        (Affine(2), 2, 4, "two numbers more than unknowns"), (Projective(2), 2, 5, "two numbers more than unknowns"),
+        (SE(3), 3, 3, "three numbers more than unknowns"), (Translation(3), 3, 1, "one point"),
+        (Translation(2), 2, 2, "two numbers more than unknowns"), (SE(3), 3, 2, "any angle about their line")):
         add("hard", f"{m} points in order", group, same(blob(m, n), 0.02), bet=about)
     straight = lambda rng: np.linspace(-1, 1, 20)[:, None] * np.ones((1, 3))  # noqa: E731
     for group in (SE(3), Affine(3)):
-        add(
-            "hard",
-            "20 points on a line, in order",
-            group,
-            same(straight, 0.01),
-            bet="any angle about the line; noise gives the line a width",
-        )
+        add("hard", "20 points on a line, in order", group, same(straight, 0.01),
+            bet="any angle about the line; noise gives the line a width")
     flat = lambda rng: np.concatenate([rng.normal(size=(30, 2)), np.zeros((30, 1))], 1)  # noqa: E731
     add("hard", "30 points of a plane, in order", Affine(3), same(flat, 0.01), bet="noise gives the plane a thickness")
     add("hard", "30 points of a plane, in order", E(3), same(flat, 0.01), bet="the mirror image fits as well")
 
     # errors in order
-    add(
-        "hard",
-        "30 points in order, as if all were one",
-        SE(2),
-        same(lambda rng: np.zeros((30, 2)), 0.05),
-        bet="noise is all there is",
-    )
-    add(
-        "hard",
-        "60 points in order, half of them anywhere",
-        SE(3),
-        fixed(same(blob(60, 3), 0.02), outliers(0.5)),
-        bet="the majority is hardly one",
-    )
-    add(
-        "hard",
-        "60 points in order, .4 exchanged",
-        SE(2),
-        fixed(same(blob(60, 2), 0.02), exchanged(0.4)),
-        bet="wrong pairs are of the right cloud",
-    )
-    add(
-        "hard", "40 points in order, Cauchy errors", SE(3), fixed(same(blob(40, 3), 0.0), heavy(0.03, 1.0)), bet="tails"
-    )
-    add(
-        "hard",
-        "100 points in order, errors that add up",
-        SE(2),
-        fixed(same(blob(100, 2), 0.01), wandering(0.5)),
-        bet="neighbours share their errors",
-    )
-    add(
-        "hard",
-        "a track in order, errors that add up",
-        Similarity(2),
+    add("hard", "30 points in order, as if all were one", SE(2), same(lambda rng: np.zeros((30, 2)), 0.05),
+        bet="noise is all there is")
+    add("hard", "60 points in order, half of them anywhere", SE(3), fixed(same(blob(60, 3), 0.02), outliers(0.5)),
+        bet="the majority is hardly one")
+    add("hard", "60 points in order, .4 exchanged", SE(2), fixed(same(blob(60, 2), 0.02), exchanged(0.4)),
+        bet="wrong pairs are of the right cloud")
+    add("hard", "40 points in order, Cauchy errors", SE(3), fixed(same(blob(40, 3), 0.0), heavy(0.03, 1.0)),
+        bet="tails")
+    add("hard", "100 points in order, errors that add up", SE(2), fixed(same(blob(100, 2), 0.01), wandering(0.5)),
+        bet="neighbours share their errors")
+    add("hard", "a track in order, errors that add up", Similarity(2),
         fixed(same(lambda rng: rng.normal(size=(100, 2)).cumsum(0) / 5, 0.01), wandering(0.5)),
-        bet="neighbours in time and place share their errors",
-    )
-    add(
-        "hard",
-        "10 places seen 10 times each, in order",
-        SE(2),
-        repeated(blob(10, 2), 10, 0.1, 0.01),
-        bet="a hundred rows, ten errors",
-    )
-    add(
-        "hard",
-        "40 points in order, larger errors on one side",
-        SE(2),
-        fixed(same(blob(40, 2), 0.02), uneven),
-        bet="one variance is not enough",
-    )
-    add(
-        "hard",
-        "40 points in order, errors of .6 in both",
-        Affine(2),
-        same(blob(40, 2), 0.6),
-        bet="errors in both make a linear part too small",
-    )
-    add(
-        "hard",
-        "40 points in order, errors of .4 in both",
-        Similarity(2),
-        same(blob(40, 2), 0.4),
-        bet="errors in both make a scale too small",
-    )
-    add(
-        "hard",
-        "40 points in order, a thing that has bent",
-        SE(2),
-        fixed(same(blob(40, 2), 0.01), bent(0.1)),
-        bet="residuals that are no noise",
-    )
-    add(
-        "hard",
-        "40 points in order, rounded to .5",
-        SE(2),
-        same(lambda rng: rng.normal(size=(40, 2)).round(0) / 2, 0.0),
-        bet="many points are the same",
-    )
-    add(
-        "hard",
-        "two different things in order",
-        SE(3),
-        lambda rng: (rng.normal(size=(40, 3)), rng.normal(size=(40, 3))),
-        True,
-        truth=False,
-        bet="nothing fits",
-    )
-    add(
-        "hard",
-        "two different things in no order",
-        SE(3),
-        lambda rng: (bumpy(rng, 150), bumpy(rng, 150, thing=1)),
-        False,
-        truth=False,
-        bet="something fits",
-    )
-    add(
-        "hard",
-        "two different things in no order",
-        Affine(3),
-        lambda rng: (bumpy(rng, 150), bumpy(rng, 150, thing=1)),
-        False,
-        truth=False,
-        bet="twelve numbers make things alike",
-    )
+        bet="neighbours in time and place share their errors")
+    add("hard", "10 places seen 10 times each, in order", SE(2), repeated(blob(10, 2), 10, 0.1, 0.01),
+        bet="a hundred rows, ten errors")
+    add("hard", "40 points in order, larger errors on one side", SE(2), fixed(same(blob(40, 2), 0.02), uneven),
+        bet="one variance is not enough")
+    add("hard", "40 points in order, errors of .6 in both", Affine(2), same(blob(40, 2), 0.6),
+        bet="errors in both make a linear part too small")
+    add("hard", "40 points in order, errors of .4 in both", Similarity(2), same(blob(40, 2), 0.4),
+        bet="errors in both make a scale too small")
+    add("hard", "40 points in order, a thing that has bent", SE(2), fixed(same(blob(40, 2), 0.01), bent(0.1)),
+        bet="residuals that are no noise")
+    add("hard", "40 points in order, rounded to .5", SE(2),
+        same(lambda rng: rng.normal(size=(40, 2)).round(0) / 2, 0.0), bet="many points are the same")
+    add("hard", "two different things in order", SE(3),
+        lambda rng: (rng.normal(size=(40, 3)), rng.normal(size=(40, 3))), True, truth=False, bet="nothing fits")
+    add("hard", "two different things in no order", SE(3), lambda rng: (bumpy(rng, 150), bumpy(rng, 150, thing=1)),
+        False, truth=False, bet="something fits")
+    add("hard", "two different things in no order", Affine(3), lambda rng: (bumpy(rng, 150), bumpy(rng, 150, thing=1)),
+        False, truth=False, bet="twelve numbers make things alike")
     add("hard", "float32, a size of 1e30", SE(3), same(blob(40, 3), 0.01), units=1e30, dtype=torch.float32)
-    add(
-        "hard",
-        "float32, map coordinates",
-        SE(2),
-        same(blob(40, 2), 0.01),
-        units=10.0,
-        origin=1e6,
-        dtype=torch.float32,
-        bet="steps of .06 in the coordinates",
-    )
-    add(
-        "hard",
-        "float32, a size of 1e-30",
-        SE(3),
-        same(blob(40, 3), 0.01),
-        units=1e-30,
-        dtype=torch.float32,
-        bet="squares underflow",
-    )
+    add("hard", "float32, map coordinates", SE(2), same(blob(40, 2), 0.01), units=10.0, origin=1e6, dtype=torch.float32,
+        bet="steps of .06 in the coordinates")
+    add("hard", "float32, a size of 1e-30", SE(3), same(blob(40, 3), 0.01), units=1e-30, dtype=torch.float32,
+        bet="squares underflow")
     return found

@@ -340,6 +340,7 @@ def judge_integral(equation: str, curves: Sequence[str]) -> Outcome:
 
 def situations() -> list[Situation]:
     """All of them."""
+    # fmt: off
     found: list[Situation] = []
 
     def add(
@@ -359,15 +360,10 @@ def situations() -> list[Situation]:
     learn("hard", "errors of .15 in place of .05", shapes(LANDMARKS, 0.15), "three times the spread of the training")
     learn("hard", "one landmark elsewhere", spoiled(far_landmark), "five of six are as they were")
     learn("hard", "larger by 1.4", spoiled(lambda x: 1.4 * x), "a shape that is like the others")
-    learn(
-        "hard", "mirrored", spoiled(lambda x: x * torch.tensor([1.0, -1.0])), "no rigid motion does that", truth=False
-    )
-    learn(
-        "hard",
-        "two landmarks exchanged",
-        spoiled(lambda x: x[:, [1, 0, 2, 3, 4, 5]]),
-        "the right points in the wrong order",
-    )
+    learn("hard", "mirrored", spoiled(lambda x: x * torch.tensor([1.0, -1.0])), "no rigid motion does that",
+        truth=False)
+    learn("hard", "two landmarks exchanged", spoiled(lambda x: x[:, [1, 0, 2, 3, 4, 5]]),
+        "the right points in the wrong order")
     learn("hard", "noise", lambda count, generator: torch.randn(count, 6, 2, generator=generator), truth=False)
     learn("hard", "all landmarks at one place", spoiled(lambda x: 0 * x), "no angle to find", truth=False)
 
@@ -386,13 +382,8 @@ def situations() -> list[Situation]:
     operate("hard", "values three times as large", "mKdV", "the box and the values cannot both be right", factor=3.0)
     operate("hard", "values ten times as large", "Burgers", "the box and the values cannot both be right", factor=10.0)
     operate("hard", "an offset of two", "mKdV", "no moving frame for this equation", offset=2.0)
-    operate(
-        "hard",
-        "waves four times as short",
-        "Burgers",
-        "no field of the training is as rough",
-        change=lambda u: u[..., torch.arange(POINTS) * 4 % POINTS],
-    )
+    operate("hard", "waves four times as short", "Burgers", "no field of the training is as rough",
+        change=lambda u: u[..., torch.arange(POINTS) * 4 % POINTS])
     operate("hard", "a box three times as long", "Burgers", "values would have to be a third", stretch=3.0)
     operate("hard", "steps", "mKdV", "no field of the training is as rough", change=lambda u: 0.4 * u.sign())
 
@@ -403,20 +394,10 @@ def situations() -> list[Situation]:
     measure("hard", "a flat energy", lambda y: 0.0 * y.square().sum((-2, -1)))
     measure("hard", "another shape", fit_to(LANDMARKS.flip(0)), "a deep well at a wrong place")
     measure("hard", "the nearest of landmarks, any angle", unlabelled(LANDMARKS), "many wells", factor=4.0)
-    measure(
-        "hard",
-        "a square without labels, any angle",
-        unlabelled(SQUARE),
-        "quarter turns are as good",
-        points=SQUARE,
-        factor=4.0,
-    )
-    measure(
-        "hard",
-        "one landmark of six",
-        lambda y: (y[..., 0, :] - LANDMARKS[0].to(y)).square().sum(-1) / 0.005,
-        "a direction is left open",
-    )
+    measure("hard", "a square without labels, any angle", unlabelled(SQUARE), "quarter turns are as good",
+        points=SQUARE, factor=4.0)
+    measure("hard", "one landmark of six", lambda y: (y[..., 0, :] - LANDMARKS[0].to(y)).square().sum(-1) / 0.005,
+        "a direction is left open")
 
     def function(
         kind: Kind, name: str, f: Callable[[Tensor], Tensor], n: int, dimension: int, bet: str = "", **settings: Any
@@ -428,139 +409,48 @@ def situations() -> list[Situation]:
     function("ordinary", "|x|^2 in space", square, 3, 3)
     function("ordinary", "x y", lambda x: x[:, 0] * x[:, 1], 2, 1)
     function("ordinary", "sin x, in the plane", lambda x: x[:, 0].sin(), 2, 3)
-    function(
-        "hard",
-        "|x|^2 and .03 x^3",
-        lambda x: square(x) + 0.03 * x[:, 0] ** 3,
-        2,
-        0,
-        "a symmetry that is slightly broken",
-    )
-    function(
-        "hard",
-        "|x|^2 and .3 x^3, near zero",
-        lambda x: square(x) + 0.3 * x[:, 0] ** 3,
-        2,
-        0,
-        "points that hardly see it",
-        reach=0.1,
-    )
+    function("hard", "|x|^2 and .03 x^3", lambda x: square(x) + 0.03 * x[:, 0] ** 3, 2, 0,
+        "a symmetry that is slightly broken")
+    function("hard", "|x|^2 and .3 x^3, near zero", lambda x: square(x) + 0.3 * x[:, 0] ** 3, 2, 0,
+        "points that hardly see it", reach=0.1)
     function("hard", "|x|^2, in single precision", square, 2, 1, "rounding fills the gap", dtype=torch.float32)
-    function(
-        "hard",
-        "|x|^2 and .01 sin 40 x",
-        lambda x: square(x) + 0.01 * (40 * x[:, 0]).sin(),
-        2,
-        0,
-        "small values, large slopes",
-    )
-    function(
-        "hard",
-        "x^2 + 1.05 y^2 + z^2",
-        lambda x: square(x) + 0.05 * x[:, 1].square(),
-        3,
-        3,
-        "an ellipsoid has as many as a ball, others",
-    )
+    function("hard", "|x|^2 and .01 sin 40 x", lambda x: square(x) + 0.01 * (40 * x[:, 0]).sin(), 2, 0,
+        "small values, large slopes")
+    function("hard", "x^2 + 1.05 y^2 + z^2", lambda x: square(x) + 0.05 * x[:, 1].square(), 3, 3,
+        "an ellipsoid has as many as a ball, others")
     for nonlinear, name in ((False, "heat"), (True, "Burgers")):
-        add(
-            "symmetries",
-            "ordinary",
-            f"solutions of {name}",
-            lambda seed, n=nonlinear: heat_solutions(seed, n, 0.0),
-            seeds=1,
-        )
-        add(
-            "symmetries",
-            "hard",
-            f"solutions of {name}, noise of a tenth",
-            lambda seed, n=nonlinear: heat_solutions(seed, n, 0.1),
-            "terms that noise adds or hides",
-            2,
-        )
+        add("symmetries", "ordinary", f"solutions of {name}", lambda seed, n=nonlinear: heat_solutions(seed, n, 0.0),
+            seeds=1)
+        add("symmetries", "hard", f"solutions of {name}, noise of a tenth", lambda seed,
+            n=nonlinear: heat_solutions(seed, n, 0.1), "terms that noise adds or hides", 2)
 
     for about_axis, name in ((False, "about all axes"), (True, "of one axis")):
-        add(
-            "numbers",
-            "hard",
-            f"MatrixFisher {name}, concentrations up to 1e8",
-            lambda seed, a=about_axis: judge_normaliser(seed, a),
-            seeds=8,
-        )
-        add(
-            "numbers",
-            "ordinary",
-            f"MatrixFisher {name}, concentrations up to 10",
-            lambda seed, a=about_axis: judge_normaliser(seed, a),
-            seeds=3,
-        )
+        add("numbers", "hard", f"MatrixFisher {name}, concentrations up to 1e8", lambda seed,
+            a=about_axis: judge_normaliser(seed, a), seeds=8)
+        add("numbers", "ordinary", f"MatrixFisher {name}, concentrations up to 10", lambda seed,
+            a=about_axis: judge_normaliser(seed, a), seeds=3)
     add("numbers", "hard", "MatrixFisher in single precision", judge_single, seeds=8)
     add("numbers", "hard", "energies with a large constant, single precision", judge_constant, seeds=4)
-    add(
-        "numbers",
-        "hard",
-        "MatrixFisher of twice a rotation",
+    add("numbers", "hard", "MatrixFisher of twice a rotation",
         lambda seed: answers(lambda: MatrixFisher(torch.eye(3, dtype=F64)).log_prob(2 * torch.eye(3, dtype=F64))),
-        seeds=1,
-    )
-    add(
-        "numbers",
-        "hard",
-        "Haar measure of a constant matrix",
-        lambda seed: answers(lambda: HaarDistribution(SO(3)).log_prob(torch.ones(3, 3, dtype=F64))),
-        seeds=1,
-    )
+        seeds=1)
+    add("numbers", "hard", "Haar measure of a constant matrix",
+        lambda seed: answers(lambda: HaarDistribution(SO(3)).log_prob(torch.ones(3, 3, dtype=F64))), seeds=1)
     affine = lambda count, generator: Affine(2).random(count, generator=generator, std=0.3, dtype=F64)  # noqa: E731
-    add(
-        "numbers",
-        "hard",
-        "rigid motions composed of affine ones",
-        lambda seed: answers(lambda: composed(SE(2), affine, affine)(4, seeded(seed))),
-        seeds=1,
-    )
+    add("numbers", "hard", "rigid motions composed of affine ones",
+        lambda seed: answers(lambda: composed(SE(2), affine, affine)(4, seeded(seed))), seeds=1)
 
-    add(
-        "equations",
-        "ordinary",
-        "heat",
-        lambda seed: judge_solver(seed, "u_t = 0.1*u_xx", 2.0, lambda k: -0.1 * k**2),
-        seeds=2,
-    )
-    add(
-        "equations",
-        "hard",
-        "heat in reverse",
-        lambda seed: judge_solver(seed, "u_t = -0.1*u_xx", 20.0, lambda k: 0.1 * k**2),
-        seeds=2,
-    )
-    add(
-        "equations",
-        "hard",
-        "Burgers with few points",
-        lambda seed: judge_solver(seed, "u_t + u*u_x = 0.005*u_xx", 8.0, None),
-        seeds=2,
-    )
-    add(
-        "equations",
-        "hard",
-        "heat of fourth order with the wrong sign",
-        lambda seed: judge_solver(seed, "u_t = 0.02*u_xxxx", 20.0, lambda k: 0.02 * k**4),
-        "grows even faster",
-        2,
-    )
-    for equation, curves, bet in (
-        ("y*y' + y = 0", ("0", "1 - x"), ""),
-        ("y'' = x*y'", ("1",), ""),
+    add("equations", "ordinary", "heat", lambda seed: judge_solver(seed, "u_t = 0.1*u_xx", 2.0, lambda k: -0.1 * k**2),
+        seeds=2)
+    add("equations", "hard", "heat in reverse",
+        lambda seed: judge_solver(seed, "u_t = -0.1*u_xx", 20.0, lambda k: 0.1 * k**2), seeds=2)
+    add("equations", "hard", "Burgers with few points",
+        lambda seed: judge_solver(seed, "u_t + u*u_x = 0.005*u_xx", 8.0, None), seeds=2)
+    add("equations", "hard", "heat of fourth order with the wrong sign",
+        lambda seed: judge_solver(seed, "u_t = 0.02*u_xxxx", 20.0, lambda k: 0.02 * k**4), "grows even faster", 2)
+    for equation, curves, bet in (("y*y' + y = 0", ("0", "1 - x"), ""), ("y'' = x*y'", ("1",), ""),
         ("y' = y^2", ("0", "1/(2 - x)"), "a solution without a constant"),
-        ("y'^2 = 4*y", ("0", "(x - 1)**2"), "an envelope"),
-        ("y'' = y", ("exp(x)", "0"), "two exponentials"),
-    ):
-        add(
-            "equations",
-            "hard",
-            f"all solutions of {equation}",
-            lambda seed, e=equation, c=curves: judge_integral(e, c),
-            bet,
-            1,
-        )
+        ("y'^2 = 4*y", ("0", "(x - 1)**2"), "an envelope"), ("y'' = y", ("exp(x)", "0"), "two exponentials")):
+        add("equations", "hard", f"all solutions of {equation}", lambda seed, e=equation,
+            c=curves: judge_integral(e, c), bet, 1)
     return found

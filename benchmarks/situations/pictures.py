@@ -326,6 +326,7 @@ def judge(
 
 def situations() -> list[Situation]:
     """All of them."""
+    # fmt: off
     found: list[Situation] = []
 
     def add(kind: Kind, name: str, group: LieGroup, *parts: Any, bet: str = "", **settings: Any) -> None:
@@ -351,171 +352,60 @@ def situations() -> list[Situation]:
     for picture, name in ((disc, "a disc"), (rings, "rings"), (blob, "a round blob")):
         for group in (SO(2), SE(2)):
             about = "" if picture is not blob else "smooth: noise has more slope than the blob"
-            add(
-                "hard",
-                f"{name}, any angle, noise .05",
-                group,
-                picture,
-                noise(0.05),
-                matrix=any_angle,
-                law=turns(group),
-                bet=about,
-            )
-    add(
-        "hard",
-        "a disc, any angle, noise .005",
-        SE(2),
-        disc,
-        noise(0.005),
-        matrix=any_angle,
-        law=turns(SE(2)),
-        bet="little noise has curvature, too",
-    )
-    add(
-        "hard",
-        "a disc, any angle, correlated noise",
-        SO(2),
-        disc,
-        noise(0.05, 2.0),
-        matrix=any_angle,
-        law=turns(SO(2)),
-        bet="smooth noise looks like a picture",
-    )
+            add("hard", f"{name}, any angle, noise .05", group, picture, noise(0.05), matrix=any_angle,
+                law=turns(group), bet=about)
+    add("hard", "a disc, any angle, noise .005", SE(2), disc, noise(0.005), matrix=any_angle, law=turns(SE(2)),
+        bet="little noise has curvature, too")
+    add("hard", "a disc, any angle, correlated noise", SO(2), disc, noise(0.05, 2.0), matrix=any_angle,
+        law=turns(SO(2)), bet="smooth noise looks like a picture")
     for corners in (2, 3, 4, 5):
-        add(
-            "hard",
-            f"a star of {corners} points, any angle, noise .02",
-            SE(2),
-            polygon(corners),
-            little,
-            matrix=any_angle,
-            law=turns(SE(2)),
-            bet="" if corners == 4 else "as many modes as points",
-        )
-    add(
-        "hard",
-        "an ellipse, any angle, noise .02",
-        SO(2),
-        ellipse,
-        little,
-        matrix=any_angle,
-        law=turns(SO(2)),
-        bet="half a turn",
-    )
-    add(
-        "hard",
-        "a star with a faint mark, any angle, noise .1",
-        SE(2),
-        mixed(polygon(4), leaves, 0.05),
-        noise(0.1),
-        matrix=any_angle,
-        law=turns(SE(2)),
-        bet="a mark below the noise must not break the tie",
-    )
+        add("hard", f"a star of {corners} points, any angle, noise .02", SE(2), polygon(corners), little,
+            matrix=any_angle, law=turns(SE(2)), bet="" if corners == 4 else "as many modes as points")
+    add("hard", "an ellipse, any angle, noise .02", SO(2), ellipse, little, matrix=any_angle, law=turns(SO(2)),
+        bet="half a turn")
+    add("hard", "a star with a faint mark, any angle, noise .1", SE(2), mixed(polygon(4), leaves, 0.05), noise(0.1),
+        matrix=any_angle, law=turns(SE(2)), bet="a mark below the noise must not break the tie")
 
     for picture, name in ((edge, "one straight edge"), (stripes, "stripes"), (ramp, "a ramp")):
         for group in (Translation(2), SE(2)):
-            add(
-                "hard", f"{name}, noise .02", group, picture, little, bet="no place along it" if picture is ramp else ""
-            )
+            add("hard", f"{name}, noise .02", group, picture, little,
+                bet="no place along it" if picture is ramp else "")
     add("hard", "one straight edge, noise .02, 96 pixels", Translation(2), edge, little, n=96, matrix=shifted(0.2, 0.3))
-    add(
-        "hard",
-        "stripes and a faint texture below the noise",
-        Translation(2),
-        mixed(stripes, leaves, 0.02),
-        noise(0.05),
-        bet="a texture too faint to see",
-    )
+    add("hard", "stripes and a faint texture below the noise", Translation(2), mixed(stripes, leaves, 0.02),
+        noise(0.05), bet="a texture too faint to see")
     add("hard", "nothing but noise", Translation(2), blank, noise(0.05))
     add("hard", "nothing but noise", SE(2), blank, noise(0.05, 1.5), bet="correlated noise matches by chance")
     for picture, name, period in ((waves, "waves", 0.5), (checks, "checks", 2 / 3)):
         half = shifted(0.5 * period)
         add("hard", f"{name}, half a period away", Translation(2), picture, little, matrix=half, law=shifts(0.6))
-        add(
-            "hard",
-            f"{name}, a third of a period away, defaults",
-            SE(2),
-            picture,
-            little,
-            matrix=shifted(period / 3, period / 6),
-            bet="the nearest of many optima may be another",
-        )
-    add(
-        "hard",
-        "waves and a faint texture",
-        Translation(2),
-        mixed(waves, leaves, 0.1),
-        noise(0.05),
-        matrix=shifted(0.5),
-        law=shifts(0.8),
-        bet="one optimum is a little better than its neighbours",
-    )
+        add("hard", f"{name}, a third of a period away, defaults", SE(2), picture, little,
+            matrix=shifted(period / 3, period / 6), bet="the nearest of many optima may be another")
+    add("hard", "waves and a faint texture", Translation(2), mixed(waves, leaves, 0.1), noise(0.05),
+        matrix=shifted(0.5), law=shifts(0.8), bet="one optimum is a little better than its neighbours")
 
     # wrong models of pictures
     dark = lambda p: vignette(gamma(0.45)(p))  # noqa: E731
     for group in (SE(2), Projective(2)):
         add("hard", "gamma .45 and a vignette", group, leaves, fixed(dark), noise(0.01))
     add("hard", "gamma 2.2", Similarity(2), leaves, fixed(gamma(2.2)), noise(0.01), bet="a tone curve is no gain")
-    add(
-        "hard",
-        "a vignette in both pictures",
-        SE(2),
-        leaves,
-        both(vignette),
-        noise(0.01),
-        bet="it stays while the scene moves",
-    )
+    add("hard", "a vignette in both pictures", SE(2), leaves, both(vignette), noise(0.01),
+        bet="it stays while the scene moves")
     add("hard", "a lamp", Affine(2), leaves, fixed(lamp), noise(0.01), bet="brightness that bends")
     add("hard", "a negative", SE(2), leaves, fixed(lambda p: 1 - p), little, bet="a gain below zero")
-    add(
-        "hard",
-        "out of focus by 2 pixels",
-        Similarity(2),
-        leaves,
-        fixed(blurred(2.0)),
-        little,
-        bet="blur looks like scale",
-    )
-    add(
-        "hard",
-        "dragged by 7 pixels",
-        Similarity(2),
-        leaves,
-        fixed(dragged),
-        little,
-        bet="blur along one direction looks like scale",
-    )
-    add(
-        "hard",
-        "clipped at both ends",
-        SE(2),
-        leaves,
-        fixed(lambda p: np.clip(3 * p - 1, 0, 1)),
-        little,
-        bet="most pixels say nothing",
-    )
-    add(
-        "hard",
-        "eight shades",
-        SE(2),
-        leaves,
-        both(lambda p: np.round(7 * p) / 7),
-        bet="errors of rounding are not noise",
-    )
+    add("hard", "out of focus by 2 pixels", Similarity(2), leaves, fixed(blurred(2.0)), little,
+        bet="blur looks like scale")
+    add("hard", "dragged by 7 pixels", Similarity(2), leaves, fixed(dragged), little,
+        bet="blur along one direction looks like scale")
+    add("hard", "clipped at both ends", SE(2), leaves, fixed(lambda p: np.clip(3 * p - 1, 0, 1)), little,
+        bet="most pixels say nothing")
+    add("hard", "eight shades", SE(2), leaves, both(lambda p: np.round(7 * p) / 7),
+        bet="errors of rounding are not noise")
     add("hard", "correlated noise .05", SE(2), leaves, noise(0.05, 2.0), bet="errors count as often as pixels")
     add("hard", "noise of rows", Translation(2), leaves, noise(0.05, 0.0, True), bet="whole rows share an error")
     add("hard", "salt and pepper, .1", SE(2), leaves, salted(0.1), bet="outliers in both")
     add("hard", "noise .3", SE(2), leaves, noise(0.3), bet="more noise than picture")
-    add(
-        "hard",
-        "dust at one place in both",
-        Translation(2),
-        leaves,
-        stuck(0.3, partial(leaves, smallest=0.02)),
-        little,
-        bet="the dust says that nothing moved",
-    )
+    add("hard", "dust at one place in both", Translation(2), leaves, stuck(0.3, partial(leaves, smallest=0.02)), little,
+        bet="the dust says that nothing moved")
     add("hard", "a logo in both", SE(2), leaves, logo, little, bet="the sharpest part says that nothing moved")
     add("hard", "nearest pixels", Similarity(2), leaves, order=0, bet="half a pixel of error, all in the edges")
     add("hard", "linear interpolation, no noise", SE(2), leaves, order=1, bet="residuals are made by the warp")
@@ -524,74 +414,23 @@ def situations() -> list[Situation]:
     # what is not in both
     for share in (0.3, 0.45):
         for group in (SE(2), Similarity(2)):
-            add(
-                "hard",
-                f"{share:g} hidden by another picture",
-                group,
-                leaves,
-                hidden(share),
-                little,
-                bet="" if share == 0.3 else "hardly more than half is left",
-            )
+            add("hard", f"{share:g} hidden by another picture", group, leaves, hidden(share), little,
+                bet="" if share == 0.3 else "hardly more than half is left")
     add("hard", ".3 hidden, shift of a fifth", SE(2), leaves, hidden(0.3), little, matrix=shifted(0.4, 0.1))
     for share in (0.25, 0.45):
-        add(
-            "hard",
-            f"things in front, {share:g} of the picture, move in another way",
-            SE(2),
-            leaves,
-            little,
-            front=share,
-            bet="two truths, one of them the larger",
-        )
+        add("hard", f"things in front, {share:g} of the picture, move in another way", SE(2), leaves, little,
+            front=share, bet="two truths, one of them the larger")
     add("hard", "another picture", SE(2), leaves, unrelated, little, truth=False)
-    add(
-        "hard",
-        "another picture",
-        Projective(2),
-        leaves,
-        unrelated,
-        little,
-        truth=False,
-        bet="eight numbers fit anything",
-    )
-    add(
-        "hard",
-        "a shift of .4 of the frame",
-        Translation(2),
-        leaves,
-        little,
-        matrix=shifted(0.8),
-        bet="beyond the first elements",
-    )
-    add(
-        "hard",
-        "a right angle, no law",
-        SE(2),
-        leaves,
-        little,
-        matrix=shifted(0.0, 0.0, math.pi / 2),
-        bet="beyond the first elements",
-    )
-    add(
-        "hard",
-        "scale 1.7, no law",
-        Similarity(2),
-        leaves,
-        little,
-        matrix=shifted(0.0, 0.0, 0.0, 1.7),
-        bet="beyond the first elements",
-    )
-    add(
-        "hard",
-        "scale 1.08 in a group without",
-        SE(2),
-        leaves,
-        little,
-        matrix=shifted(0.0, 0.0, 0.0, 1.08),
-        truth=False,
-        bet="no element is right",
-    )
+    add("hard", "another picture", Projective(2), leaves, unrelated, little, truth=False,
+        bet="eight numbers fit anything")
+    add("hard", "a shift of .4 of the frame", Translation(2), leaves, little, matrix=shifted(0.8),
+        bet="beyond the first elements")
+    add("hard", "a right angle, no law", SE(2), leaves, little, matrix=shifted(0.0, 0.0, math.pi / 2),
+        bet="beyond the first elements")
+    add("hard", "scale 1.7, no law", Similarity(2), leaves, little, matrix=shifted(0.0, 0.0, 0.0, 1.7),
+        bet="beyond the first elements")
+    add("hard", "scale 1.08 in a group without", SE(2), leaves, little, matrix=shifted(0.0, 0.0, 0.0, 1.08),
+        truth=False, bet="no element is right")
     return found
 
 

@@ -454,6 +454,7 @@ def landmarks(group: LieGroup, points: Tensor, noise: float, seeds: Sequence[int
 
 def situations() -> list[Situation]:
     """All of them."""
+    # fmt: off
     found: list[Situation] = []
 
     def add(kind: Kind, name: str, make: Callable[[], Target], bet: str = "", **settings: Any) -> None:
@@ -461,86 +462,43 @@ def situations() -> list[Situation]:
 
     # one well, two wells
     turn, other = [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]
-    for group, width in (
-        (SO(2), 0.2),
-        (SO(3), 0.1),
-        (SO(3), 0.3),
-        (SE(2), 0.1),
-        (SE(2), 0.4),
-        (SE(3), 0.1),
-        (SE(3), 0.3),
-        (Translation(1), 0.5),
-        (Translation(3), 1.0),
-        (Similarity(2), 0.15),
-        (Affine(2), 0.1),
-    ):
+    for group, width in ((SO(2), 0.2), (SO(3), 0.1), (SO(3), 0.3), (SE(2), 0.1), (SE(2), 0.4), (SE(3), 0.1),
+        (SE(3), 0.3), (Translation(1), 0.5), (Translation(3), 1.0), (Similarity(2), 0.15), (Affine(2), 0.1)):
         add("ordinary", f"{group}, one well of width {width}", lambda g=group, w=width: wells(g, [[0.2] * g.dim], [w]))
     for group in (SE(2), SO(3)):
-        add(
-            "ordinary",
-            f"{group}, two wells of .7 and .3",
-            lambda g=group: wells(g, [turn, other], [0.1, 0.1], [0.7, 0.3]),
-        )
-        add(
-            "hard",
-            f"{group}, two wells, .5 each, of widths .05 and .2",
-            lambda g=group: wells(g, [turn, other], [0.05, 0.2]),
-        )
+        add("ordinary", f"{group}, two wells of .7 and .3",
+            lambda g=group: wells(g, [turn, other], [0.1, 0.1], [0.7, 0.3]))
+        add("hard", f"{group}, two wells, .5 each, of widths .05 and .2",
+            lambda g=group: wells(g, [turn, other], [0.05, 0.2]))
     add("ordinary", "Affine(2), widths 1 to 3", lambda: wells(Affine(2), [[0.1] * 6], 0.1 * tilted(6, 3.0)))
-    for group, points, noise in (
-        (SO(2), LANDMARKS, 0.1),
-        (SE(2), LANDMARKS, 0.05),
-        (SE(2), LANDMARKS, 0.2),
-        (SE(3), torch.cat([LANDMARKS, LANDMARKS[:, :1].square()], -1), 0.1),
-        (Translation(2), LANDMARKS, 0.3),
-    ):
+    for group, points, noise in ((SO(2), LANDMARKS, 0.1), (SE(2), LANDMARKS, 0.05), (SE(2), LANDMARKS, 0.2),
+        (SE(3), torch.cat([LANDMARKS, LANDMARKS[:, :1].square()], -1), 0.1), (Translation(2), LANDMARKS, 0.3)):
         judged = lambda seeds, g=group, p=points, s=noise: landmarks(g, p, s, seeds)  # noqa: E731
         found.append(Situation("sampler", "ordinary", f"{group}, six landmarks with errors of {noise}", judged))
     standard = torch.eye(3, dtype=F64)
-    found.append(
-        Situation(
-            "sampler",
-            "ordinary",
-            "Translation(3), a normal prior of deviation 2",
-            lambda seeds: judge(
-                wells(Translation(3), [[0.8] * 3], [math.sqrt(0.8)]),
-                seeds,
-                likelihood=wells(Translation(3), [[1.0] * 3], [1.0]),
-                log_evidence=3 * (-0.5 * math.log(2 * math.pi * 5.0) - 0.5 / 5.0),
-                offset=0.0,
-                prior=NormalDistribution(Translation(3), torch.zeros(3, dtype=F64), 0 * standard[0], 2 * standard),
-            ),
-        )
-    )
+    found.append(Situation("sampler", "ordinary", "Translation(3), a normal prior of deviation 2",
+        lambda seeds: judge(wells(Translation(3), [[0.8] * 3], [math.sqrt(0.8)]), seeds,
+        likelihood=wells(Translation(3), [[1.0] * 3], [1.0]),
+        log_evidence=3 * (-0.5 * math.log(2 * math.pi * 5.0) - 0.5 / 5.0), offset=0.0,
+        prior=NormalDistribution(Translation(3), torch.zeros(3, dtype=F64), 0 * standard[0], 2 * standard))))
 
     # curved modes
     add("hard", "SE(2), a curved mode", curved)
     add("hard", "SE(2), a curved mode, four times the budget", curved, budget=8000)
     add("hard", "SE(2), a mode curved twice as much", lambda: curved(PLANE, 2.0), "the bend leaves every component")
-    add(
-        "hard",
-        "SE(2), a curved mode of half the width",
-        lambda: curved(PLANE, 1.0, 0.05),
-        "more components are needed than are made",
-    )
+    add("hard", "SE(2), a curved mode of half the width", lambda: curved(PLANE, 1.0, 0.05),
+        "more components are needed than are made")
     add("hard", "SE(2), a mode hardly curved", lambda: curved(PLANE, 0.4, 0.3))
     add("hard", "Translation(3), a curved mode", lambda: curved(line(3)), "the same in a vector space")
-    add(
-        "hard",
-        "Similarity(2), a curved mode",
+    add("hard", "Similarity(2), a curved mode",
         lambda: curved(SCALED, 1.0, 0.1, normal(lambda u: u[..., 2].cos(), 0.2)),
-        "one more dimension, and Haar measure",
-    )
+        "one more dimension, and Haar measure")
     funnel = lambda s: chain(line(3), normal(0.0, s), *[normal(0.0, lambda u: (0.5 * u[..., 0]).exp())] * 2)  # noqa: E731
     add("hard", "Translation(3), a funnel of deviation 1.5", lambda: funnel(1.5), "no one width is right")
     add("hard", "Translation(3), a funnel of deviation 3", lambda: funnel(3.0), "the neck is narrower than any draw")
     add("hard", "Translation(2), a ring of radius 3, width .1", lambda: ring(3.0, 0.1), "one mode about a hole")
-    add(
-        "hard",
-        "Translation(2), a ring of radius 8, width .1",
-        lambda: ring(8.0, 0.1),
-        "500 widths around, off the start",
-    )
+    add("hard", "Translation(2), a ring of radius 8, width .1", lambda: ring(8.0, 0.1),
+        "500 widths around, off the start")
     add("hard", "Translation(2), a ring of radius 1, width .2", lambda: ring(1.0, 0.2))
     wave = lambda w: chain(line(2), normal(0.0, 3.0), normal(lambda u: 2.0 * u[..., 0].sin(), w))  # noqa: E731
     add("hard", "Translation(2), a snake of width .2", lambda: wave(0.2), "turns back six times")
@@ -550,89 +508,42 @@ def situations() -> list[Situation]:
         kind: Kind = "ordinary" if freedom > 2 else "hard"
         add(kind, f"SE(2), Student tails of {freedom:g} degrees", lambda f=freedom: heavy_tailed(f))
     for n, freedom in ((1, 1.0), (1, 0.5), (3, 1.0)):
-        add(
-            "hard",
-            f"Translation({n}), Student tails of {freedom:g} degrees",
-            lambda n=n, f=freedom: wells(Translation(n), [[0.0] * n], [1.0], freedom=f),
-            "heavier than what is drawn from",
-        )
-    for kind, name, log_density, quantiles, bet in (
-        ("ordinary", "Laplace", lambda u: -u.abs() - math.log(2), lambda q: _laplace(q - 0.5), ""),
-        (
-            "hard",
-            "exponential on a half line",
-            lambda u: torch.where(u > 0, -u, -torch.inf),
-            lambda q: -torch.log1p(-q),
-            "infinite energy on one side",
-        ),
-    ):
+        add("hard", f"Translation({n}), Student tails of {freedom:g} degrees", lambda n=n,
+            f=freedom: wells(Translation(n), [[0.0] * n], [1.0], freedom=f), "heavier than what is drawn from")
+    for kind, name, log_density, quantiles, bet in (("ordinary", "Laplace", lambda u: -u.abs() - math.log(2),
+        lambda q: _laplace(q - 0.5), ""), ("hard", "exponential on a half line",
+        lambda u: torch.where(u > 0, -u, -torch.inf), lambda q: -torch.log1p(-q), "infinite energy on one side")):
         add(kind, f"Translation(1), {name}", lambda p=log_density, q=quantiles: from_uniform(line(1), p, q), bet)
 
     # wide, far
     for spread in (10.0, 50.0, 100.0, 300.0, 1e4):
-        add(
-            "hard",
-            f"Translation(1), spread {spread:g}",
-            lambda s=spread: wells(Translation(1), [[0.0]], [s]),
-            "" if spread in (50, 100, 300) else "wider or narrower than those seen",
-        )
-    add(
-        "hard",
-        "SE(2), positions of spread 100",
+        add("hard", f"Translation(1), spread {spread:g}", lambda s=spread: wells(Translation(1), [[0.0]], [s]),
+            "" if spread in (50, 100, 300) else "wider or narrower than those seen")
+    add("hard", "SE(2), positions of spread 100",
         lambda: chain(PLANE, normal(0.2, 0.3), normal(0.0, 100.0), normal(0.0, 100.0)),
-        "two wide directions and a narrow one",
-    )
-    add(
-        "hard",
-        "Translation(2), deviations .05 and 50",
-        lambda: wells(Translation(2), [[0.0] * 2], 0.05 * tilted(2, 1e3)),
-        "1000 to 1, at an angle",
-    )
-    add(
-        "hard",
-        "Translation(6), deviations .01 to 1",
-        lambda: wells(Translation(6), [[0.0] * 6], 0.01 * tilted(6, 100.0)),
-        "a narrow valley in six dimensions",
-    )
+        "two wide directions and a narrow one")
+    add("hard", "Translation(2), deviations .05 and 50",
+        lambda: wells(Translation(2), [[0.0] * 2], 0.05 * tilted(2, 1e3)), "1000 to 1, at an angle")
+    add("hard", "Translation(6), deviations .01 to 1",
+        lambda: wells(Translation(6), [[0.0] * 6], 0.01 * tilted(6, 100.0)), "a narrow valley in six dimensions")
     for far in (30.0, 1e3):
-        add(
-            "hard",
-            f"Translation(1), one well at {far:g}",
-            lambda f=far: wells(Translation(1), [[f]], [1.0]),
-            "beyond the first draws",
-        )
-    add(
-        "hard",
-        "Translation(1), two wells at -20 and 20",
-        lambda: wells(Translation(1), [[-20.0], [20.0]], [1.0, 1.0]),
-        "each leads away from the other",
-    )
-    add(
-        "hard",
-        "Translation(2), wells of .6 and .4, 12 apart",
+        add("hard", f"Translation(1), one well at {far:g}", lambda f=far: wells(Translation(1), [[f]], [1.0]),
+            "beyond the first draws")
+    add("hard", "Translation(1), two wells at -20 and 20", lambda: wells(Translation(1), [[-20.0], [20.0]], [1.0, 1.0]),
+        "each leads away from the other")
+    add("hard", "Translation(2), wells of .6 and .4, 12 apart",
         lambda: wells(Translation(2), [[0.0] * 2, [12.0, 0.0]], [1.0, 1.0], [0.6, 0.4]),
-        "the nearer well is found first",
-    )
+        "the nearer well is found first")
     for n in (10, 16):
-        add(
-            "hard",
-            f"Translation({n}), one well of width .5",
-            lambda n=n: wells(Translation(n), [[0.5] * n], [0.5]),
-            "dimensions eat the budget",
-        )
-    add(
-        "hard",
-        "Translation(8), two wells",
-        lambda: wells(Translation(8), [[-1.0] * 8, [1.0] * 8], [0.4, 0.4], [0.7, 0.3]),
-        "modes in eight dimensions",
-    )
+        add("hard", f"Translation({n}), one well of width .5", lambda n=n: wells(Translation(n), [[0.5] * n], [0.5]),
+            "dimensions eat the budget")
+    add("hard", "Translation(8), two wells",
+        lambda: wells(Translation(8), [[-1.0] * 8, [1.0] * 8], [0.4, 0.4], [0.7, 0.3]), "modes in eight dimensions")
 
     # improper
     zero = lambda u: u.new_zeros(u.shape[:-1])  # noqa: E731
     sides = line(1), line(2)
-    for name, chart, energy, bet in (
-        ("SE(2), flat", PLANE, zero, ""),
-        ("Translation(1), flat", sides[0], zero, ""),
+    for name, chart, energy, bet in (("SE(2), flat", PLANE, zero, ""), ("Translation(1), flat", sides[0], zero, ""),
         ("Translation(1), max(x, 0)", sides[0], lambda u: u[..., 0].clamp(min=0), ""),
         ("Translation(3), flat", line(3), zero, "more dimensions to look flat in"),
         ("log(1 + x^2) / 2", sides[0], lambda u: 0.5 * torch.log1p(u[..., 0].square()), "a total that grows slowly"),
@@ -642,143 +553,60 @@ def situations() -> list[Situation]:
         ("SE(2), the angle alone", PLANE, lambda u: 5.0 * (1 - u[..., 0].cos()), "positions do not matter"),
         ("SE(2), a line of positions", PLANE, lambda u: 50 * (u[..., 1] - 1).square(), "a well along one of three"),
         ("Similarity(2), no position", SCALED, lambda u: 5 * u[..., :2].square().sum(-1), "wells along two of four"),
-        ("a well over a plain", sides[0], lambda u: -8 * (-0.5 * u[..., 0].square()).exp(), "all is seen in the well"),
-    ):
+        ("a well over a plain", sides[0], lambda u: -8 * (-0.5 * u[..., 0].square()).exp(), "all is seen in the well")):
         add("hard", f"no finite total: {name}", lambda c=chart, e=energy: improper(c, e), bet)
     add("hard", "no mass: infinite energy", lambda: improper(line(1), lambda u: u.new_full(u.shape[:-1], torch.inf)))
 
     # components
     for group in (O(3), E(2), O(2), E(3)):
         for share in (1.0, 0.7) if group.dim < 6 else (1.0,):
-            add(
-                "hard",
-                f"{group}, {share:g} of the mass on reflections",
-                lambda g=group, s=share: reflected(g, s),
-                "" if share == 1 else "a share on each component",
-            )
+            add("hard", f"{group}, {share:g} of the mass on reflections", lambda g=group, s=share: reflected(g, s),
+                "" if share == 1 else "a share on each component")
 
     # many and narrow modes
     for name, number in (("O", 24), ("T", 12), ("D4", 8), ("C5", 5)):
         for width in (0.05, 0.1):
-            add(
-                "hard",
-                f"SO(3), {number} poses of width {width}",
-                lambda n=name, w=width: poses(n, w),
-                "" if name == "O" else "another solid",
-            )
-    add(
-        "hard",
-        "SO(3), 24 poses of width .1, four times the budget",
-        lambda: poses("O", 0.1),
-        "fewer modes with more budget",
-        budget=8000,
-    )
-    add(
-        "hard",
-        "SO(2), nine wells",
-        lambda: wells(SO(2), [[2 * math.pi * k / 9] for k in range(9)], [0.05] * 9),
-        "many wells on a circle",
-    )
-    add(
-        "hard",
-        "heat, two wells",
-        lambda: wells(
-            HeatSymmetry(1.0),
-            [[0.0, 0.1, 0.1, 0.5, 0.5, 0.25], [0.0, -0.1, -0.1, -0.5, -0.5, -0.25]],
-            [0.1, 0.15],
-            [0.7, 0.3],
-        ),
-    )
-    add(
-        "hard",
-        "Affine(2), three wells",
-        lambda: wells(
-            Affine(2),
-            [[0.0, -0.6, 0.6, 0.0, 0.0, 0.0], [0.0, 0.6, -0.6, 0.0, 0.5, 0.0], [0.3, 0.0, 0.0, 0.3, -0.5, 0.5]],
-            [0.1] * 3,
-            [0.5, 0.3, 0.2],
-        ),
-        "three modes in six dimensions",
-    )
-    add(
-        "hard",
-        "SO(3), half a turn away",
-        lambda: wells(SO(3), [[math.pi - 0.01, 0.0, 0.0]], [0.1]),
-        "at the cut of the logarithm",
-    )
+            add("hard", f"SO(3), {number} poses of width {width}", lambda n=name, w=width: poses(n, w),
+                "" if name == "O" else "another solid")
+    add("hard", "SO(3), 24 poses of width .1, four times the budget", lambda: poses("O", 0.1),
+        "fewer modes with more budget", budget=8000)
+    add("hard", "SO(2), nine wells", lambda: wells(SO(2), [[2 * math.pi * k / 9] for k in range(9)], [0.05] * 9),
+        "many wells on a circle")
+    add("hard", "heat, two wells", lambda: wells(HeatSymmetry(1.0),
+        [[0.0, 0.1, 0.1, 0.5, 0.5, 0.25], [0.0, -0.1, -0.1, -0.5, -0.5, -0.25]], [0.1, 0.15], [0.7, 0.3]))
+    add("hard", "Affine(2), three wells", lambda: wells(Affine(2),
+        [[0.0, -0.6, 0.6, 0.0, 0.0, 0.0], [0.0, 0.6, -0.6, 0.0, 0.5, 0.0], [0.3, 0.0, 0.0, 0.3, -0.5, 0.5]], [0.1] * 3,
+        [0.5, 0.3, 0.2]), "three modes in six dimensions")
+    add("hard", "SO(3), half a turn away", lambda: wells(SO(3), [[math.pi - 0.01, 0.0, 0.0]], [0.1]),
+        "at the cut of the logarithm")
     add("hard", "SO(3), any angle about an axis", lambda: girdle(20.0), "a ring of rotations")
-    add(
-        "hard",
-        "SE(2), any angle, positions known",
+    add("hard", "SE(2), any angle, positions known",
         lambda: chain(PLANE, normal(0.0, 5.0), normal(0.0, 0.1), normal(0.0, 0.1)),
-        "one direction of the circle is flat",
-    )
-    add(
-        "needle",
-        "SO(3), .02 of width .05 beside a broad well",
-        lambda: wells(SO(3), [[0.0] * 3, [2.0, 0.0, 0.0]], [0.3, 0.05], [0.98, 0.02]),
-    )
-    add(
-        "needle",
-        "SO(3), .5 of width .001 beside a broad well",
-        lambda: wells(SO(3), [[0.0] * 3, [1.5, 0.0, 0.0]], [0.3, 0.001]),
-    )
-    add(
-        "needle",
-        "Translation(2), .5 of width .003 within a broad well",
-        lambda: wells(Translation(2), [[0.0] * 2, [0.7, 0.5]], [1.0, 0.003]),
-    )
-    add(
-        "hard",
-        "Translation(2), .5 of width .05 within a broad well",
-        lambda: wells(Translation(2), [[0.0] * 2, [0.7, 0.5]], [1.0, 0.05]),
-        "a spike on a slab",
-    )
-    add(
-        "hard",
-        "Translation(1), .9 at 0 and .1 at 8",
-        lambda: wells(Translation(1), [[0.0], [8.0]], [1.0, 1.0], [0.9, 0.1]),
-        "a lesser well a walk away",
-    )
+        "one direction of the circle is flat")
+    add("needle", "SO(3), .02 of width .05 beside a broad well",
+        lambda: wells(SO(3), [[0.0] * 3, [2.0, 0.0, 0.0]], [0.3, 0.05], [0.98, 0.02]))
+    add("needle", "SO(3), .5 of width .001 beside a broad well",
+        lambda: wells(SO(3), [[0.0] * 3, [1.5, 0.0, 0.0]], [0.3, 0.001]))
+    add("needle", "Translation(2), .5 of width .003 within a broad well",
+        lambda: wells(Translation(2), [[0.0] * 2, [0.7, 0.5]], [1.0, 0.003]))
+    add("hard", "Translation(2), .5 of width .05 within a broad well",
+        lambda: wells(Translation(2), [[0.0] * 2, [0.7, 0.5]], [1.0, 0.05]), "a spike on a slab")
+    add("hard", "Translation(1), .9 at 0 and .1 at 8",
+        lambda: wells(Translation(1), [[0.0], [8.0]], [1.0, 1.0], [0.9, 0.1]), "a lesser well a walk away")
 
     # rough energies
     box = lambda: uniform((-1.0, 1.0), (0.0, 0.5))  # noqa: E731
     add("hard", "Translation(2), a box", box, "no gradient anywhere")
     add("hard", "Translation(4), a box", lambda: uniform(*[(-1.0, 1.0)] * 4), "no gradient anywhere")
-    add(
-        "hard",
-        "SE(2), an energy in steps of 2",
-        lambda: stepped(wells(SE(2), [[0.2] * 3], [0.3]), 2.0),
-        "gradients of zero",
-    )
-    add(
-        "hard",
-        "SE(2), float32 and a constant of 1e6",
-        lambda: raised(wells(SE(2), [[0.1] * 3], [0.1]), 1e6),
-        "rounding of energies",
-        dtype=torch.float32,
-        log_evidence=-1e6,
-    )
-    add(
-        "hard",
-        "SE(2), float32 and a width of 1e-5",
-        lambda: wells(SE(2), [[0.1] * 3], [1e-5]),
-        "rounding of elements",
-        dtype=torch.float32,
-    )
+    add("hard", "SE(2), an energy in steps of 2", lambda: stepped(wells(SE(2), [[0.2] * 3], [0.3]), 2.0),
+        "gradients of zero")
+    add("hard", "SE(2), float32 and a constant of 1e6", lambda: raised(wells(SE(2), [[0.1] * 3], [0.1]), 1e6),
+        "rounding of energies", dtype=torch.float32, log_evidence=-1e6)
+    add("hard", "SE(2), float32 and a width of 1e-5", lambda: wells(SE(2), [[0.1] * 3], [1e-5]), "rounding of elements",
+        dtype=torch.float32)
     add("ordinary", "SE(2), float32", lambda: wells(SE(2), [[0.1] * 3], [0.1]), dtype=torch.float32)
-    add(
-        "hard",
-        "SE(2), ripples of 3 in a well",
-        lambda: rippled(wells(SE(2), [[0.1] * 3], [0.5]), 3.0, 40.0),
-        "wells of every size within one",
-    )
-    add(
-        "hard",
-        "SE(2), few samples",
-        lambda: wells(SE(2), [turn, other], [0.1, 0.3], [0.6, 0.4]),
-        "a small budget",
-        num_samples=50,
-        budget=150,
-    )
+    add("hard", "SE(2), ripples of 3 in a well", lambda: rippled(wells(SE(2), [[0.1] * 3], [0.5]), 3.0, 40.0),
+        "wells of every size within one")
+    add("hard", "SE(2), few samples", lambda: wells(SE(2), [turn, other], [0.1, 0.3], [0.6, 0.4]), "a small budget",
+        num_samples=50, budget=150)
     return found
