@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     Attributes:
         trusted: whether it was trusted.
         wrong: whether its statement is wrong: the truth lies outside of the region of 99.9 %, or what it denies is so.
-        in50: whether the truth lies in the region of 50 %; NaN where there is none.
+        in50: whether the truth lies in the region of 50 %, or a share of exact draws; NaN where there is none.
         in90: likewise of 90 %.
     """
 
