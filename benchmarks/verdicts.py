@@ -88,6 +88,15 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     return found
 
 
+def keep(rows: list[dict[str, Any]], seeds: int, path: Path) -> None:
+    """Write rows to a file of results, in which those of other situations stay."""
+    found = json.loads(path.read_text())["rows"] if path.exists() else []
+    new = {(row["door"], row["name"]): row for row in [*found, *rows]}
+    kept = [new[key] for s in situations() if (key := (s.door, s.name)) in new]
+    document = {"environment": environment(torch.device("cpu")), "seeds": seeds, "totals": totals(kept), "rows": kept}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
 def main() -> None:
     """Parse the command line, measure, print, and keep."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.verdicts", description=__doc__)
@@ -122,17 +131,7 @@ def main() -> None:
             f"trusted and wrong {found['share trusted and wrong']:.3f}; coverage {said}"
         )
     if options.save:
-        names = {(situation.door, situation.name) for situation in situations()}
-        before = json.loads(options.output.read_text())["rows"] if options.output.exists() else []
-        new = {(row["door"], row["name"]): row for row in before if (row["door"], row["name"]) in names}
-        new |= {(row["door"], row["name"]): row for row in rows}
-        document = {
-            "environment": environment(torch.device("cpu")),
-            "seeds": options.seeds,
-            "totals": totals(list(new.values())),
-            "rows": list(new.values()),
-        }
-        options.output.write_text(json.dumps(document, indent=1) + "\n")
+        keep(rows, options.seeds, options.output)
 
 
 if __name__ == "__main__":
