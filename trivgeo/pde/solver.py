@@ -19,6 +19,11 @@ from trivgeo.pde.spectral import FourierModes, SpectralEquation
 _NUM_CONTOUR_POINTS = 32  # points of the circle over which the coefficients are means
 _PROGRESS_BAR_DELAY = 2.0  # seconds after which a progress bar appears
 _MIN_POINTS = 8  # points along an axis
+_NUM_PROBED_WAVES = 8  # modes along an axis, of which multiples are probed for growth
+_PROBED_FACTORS = (32, 1024)  # wave numbers that are probed, in units of the lowest ones of the grid
+_MIN_GROWTH_RATIO = 4.0  # ratio of growth rates at these that shows growth without bound
+_RESOLVED_SHARE = 0.75  # wave number, in units of the largest that is kept, beyond which modes are to be small
+_MAX_UNRESOLVED_SIZE = 0.05  # root of the share of the power in these modes
 
 
 @checked
@@ -32,7 +37,9 @@ def solve(
     means over a circle (Kassam and Trefethen 2005): a stiff L needs no small steps, and is exact where N vanishes.
 
     Modes of the initial field beyond `FourierModes.kept` are left out after the initial time unless the equation is
-    linear: the wave numbers of the field have to be less than a third of the number of points.
+    linear: the wave numbers of the field have to be less than a third of the number of points. The solution is refused
+    if these modes, or at any step the highest quarter of the modes that are kept, have more than a twentieth of its
+    size: such a solution is wrong by about as much, as a shock is whose width is less than a few points.
 
     Args:
         equation: the equation, with its multiplier and its product terms.
@@ -48,7 +55,8 @@ def solve(
         ConfigurationError: ``max_step`` is not positive.
         ShapeError: the initial field has several times, or fewer than 8 points on an axis, or coefficients that the
             equation returns do not broadcast to those of the field.
-        DomainError: the times do not increase, or the solution blew up.
+        DomainError: the times do not increase; or the equation is ill-posed: waves grow the faster the shorter they
+            are, such as backward in a diffusion; or the grid does not resolve the solution; or it blew up.
     """
     check_positive("max_step", max_step)
     counts, given = initial.counts, initial.grid.times.shape[-1]
@@ -72,6 +80,10 @@ def solve(
         state = state * modes.kept
     linear = equation.linear(modes)
     _check_coefficients("linear", linear, state)
+    _check_growth(equation, modes, steps, state)
+    resolution = _Resolution(modes)
+    if first is not None:
+        resolution.see(modes.to_modes(start))
     values = []
     substeps = [max(1, math.ceil(float(gap.max()) / max_step)) for gap in gaps.unbind(-1)]
     with tqdm(total=sum(substeps), desc="solve", disable=None, delay=_PROGRESS_BAR_DELAY, leave=False) as bar:
@@ -83,6 +95,7 @@ def solve(
                 scheme = _ETDRK4(equation, modes, step, linear)
                 for _ in range(number):
                     state = scheme(state)
+                    resolution.see(state)
                     bar.update()
             values.append(torch.where(step > 0, modes.to_values(state), start))
     solution = torch.stack(values, -1 - len(counts))
@@ -90,7 +103,66 @@ def solve(
         raise DomainError(
             f"solution: expected finite values, but it blew up with {list(counts)} points and steps of {max_step:.3g}"
         )
+    resolution.check(max_step)
     return Field(solution, grid)
+
+
+def _check_growth(equation: SpectralEquation, modes: FourierModes, steps: Tensor, state: Tensor) -> None:
+    """Raise `DomainError` if short waves grow the faster the shorter they are: the solution depends on rounding."""
+    coarse = tuple(min(n, _NUM_PROBED_WAVES) for n in modes.counts)
+    scale = torch.tensor(modes.counts, dtype=torch.float64, device=steps.device) / torch.tensor(coarse).to(steps.device)
+    probe = FourierModes.of(scale.unsqueeze(-1) * steps.double(), coarse)
+    with torch.no_grad():
+        near, far = (
+            equation.growth_rates(probe._replace(wave=factor * probe.wave), modes, state).amax()
+            for factor in _PROBED_FACTORS
+        )
+    if bool((far > 0) & (far > _MIN_GROWTH_RATIO * near)):
+        raise DomainError(
+            f"equation: expected a well-posed one, whose short waves do not grow without bound, got growth rates up to "
+            f"{float(near):.3g} of waves of the grid shortened {_PROBED_FACTORS[0]} times and {float(far):.3g} of "
+            f"those shortened {_PROBED_FACTORS[1]} times: {equation}"
+        )
+
+
+class _Resolution:
+    """The largest share of a solution in the shortest waves of a grid, over all times, without a wait for them."""
+
+    def __init__(self, modes: FourierModes) -> None:
+        counts = torch.tensor(modes.counts, device=modes.kept.device)
+        axes = [torch.fft.fftfreq(n, 1 / n) for n in modes.counts[:-1]]
+        axes.append(torch.arange(modes.counts[-1] // 2 + 1.0))
+        shares = [3.0 * x.abs().to(modes.kept) / n for x, n in zip(axes, counts, strict=True)]
+        share = torch.stack(torch.meshgrid(*shares, indexing="ij")).amax(0)
+        # a mode of the last axis stands for two, with its complex conjugate
+        weight = 1.0 + (axes[-1].to(share) > 0)
+        self._waves = ((share > 0) * weight).to(share).flatten()
+        self._tail = ((share > _RESOLVED_SHARE) * weight).to(share).flatten()
+        self._largest: Tensor | None = None
+        self._dims = len(modes.counts)
+
+    def see(self, state: Tensor) -> None:
+        """Take in the coefficients of a solution at one time."""
+        state = state.detach()
+        power = (state.real.square() + state.imag.square()).flatten(-self._dims)
+        waves = power @ self._waves.to(power)
+        # a component that is rounding beside the others, or beside its mean, is not judged
+        rounding = torch.finfo(power.dtype).eps * (waves + power[..., 0]).sum(-1, keepdim=True)
+        share = (power @ self._tail.to(power)) / torch.maximum(waves, rounding).clamp(min=torch.finfo(power.dtype).tiny)
+        self._largest = share if self._largest is None else torch.maximum(self._largest, share)
+
+    def check(self, max_step: float) -> None:
+        """Raise `DomainError` if a solution was not resolved."""
+        if self._largest is None or not self._largest.numel():
+            return
+        size = self._largest.sqrt()
+        if not bool((wrong := ~(size <= _MAX_UNRESOLVED_SIZE)).any()):
+            return
+        raise DomainError(
+            f"solution: expected one that the grid resolves, with at most {_MAX_UNRESOLVED_SIZE:.0%} of its size in "
+            f"the shortest waves, got {float(size.max()):.1%} and {int(wrong.sum())} components beyond it: take "
+            f"more points, or steps shorter than {max_step:.3g}"
+        )
 
 
 def _check_coefficients(name: str, values: Tensor, state: Tensor) -> None:

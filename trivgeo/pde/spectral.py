@@ -18,6 +18,9 @@ from trivgeo.expressions import exact, require_sympy
 from trivgeo.groups.from_generators.fields import compile_expressions
 from trivgeo.pde.evolution import EvolutionEquation, check_parameters
 
+_NUM_PROBED_POINTS = 128  # points of a field at which coefficients are frozen
+_SYMBOL_ROUNDING = 1e-12  # relative rounding of real parts of a Fourier multiplier
+
 
 @checked
 class FourierModes(NamedTuple):
@@ -102,6 +105,22 @@ class SpectralEquation(Described, ABC):
         """
         return None
 
+    def growth_rates(self, probe: FourierModes, modes: FourierModes, u: Complex[Tensor, "..."]) -> Tensor:
+        r"""Return rates :math:`\mathrm{Re}\,\lambda` at which small waves grow on a field, for `solve` to judge.
+
+        Here those of the multiplier L. A derived equation returns those of all its terms with their coefficients
+        frozen at some points, the eigenvalues of a matrix for systems.
+
+        Args:
+            probe: waves whose rates are wanted, as a rule far shorter than those of the grid.
+            modes: modes of the grid.
+            u: coefficients of the field.
+
+        Returns:
+            Rates in any shape, zero where they are rounding.
+        """
+        return _rates(self.linear(probe).unsqueeze(-1))
+
     @staticmethod
     def from_equation(equation: Any, **parameters: float) -> SpectralEquation:
         r"""The equation in Fourier space that is derived from a text, a SymPy equation or an `EvolutionEquation`.
@@ -176,6 +195,13 @@ def split(equation: EvolutionEquation, parameters: Mapping[str, float]) -> list[
     Raises:
         ConfigurationError: the coefficients depend on x or t, or a value is missing or no real number.
     """
+    return [
+        _split_right_side(equation.system, own, right) for own, right in enumerate(_right_sides(equation, parameters))
+    ]
+
+
+def _right_sides(equation: EvolutionEquation, parameters: Mapping[str, float]) -> list[Any]:
+    """The right sides at values of the parameters."""
     check_parameters(equation.parameters, parameters, equation.text)
     system = equation.system
     values = {s: exact(parameters[s.name], s.name) for s in system.parameters}
@@ -186,7 +212,7 @@ def split(equation: EvolutionEquation, parameters: Mapping[str, float]) -> list[
     explicit = sorted({v.name for right in rights for v in right.free_symbols & set(system.variables)})
     if explicit:
         raise ConfigurationError(f"equation: expected coefficients free of {', '.join(explicit)}, got {equation.text}")
-    return [_split_right_side(system, own, right) for own, right in enumerate(rights)]
+    return rights
 
 
 def _split_right_side(system: Any, own: int, right: Any) -> Splitting:
@@ -255,6 +281,7 @@ class _DerivedEquation(SpectralEquation):
         jets = jets or {system.unknowns[0]: (0, (0,) * self._dims)}
         self._jets = list(jets.values())
         self._products = compile_expressions(products, list(jets)) if products else None
+        self._linearised = _Linearised.of(equation, parameters)
 
     def __repr__(self) -> str:
         values = "".join(f", {name}={value}" for name, value in self.parameters.items())
@@ -289,6 +316,12 @@ class _DerivedEquation(SpectralEquation):
             slopes.append(sum(terms[1:], start=terms[0]) if terms else torch.zeros_like(components[0]))
         return _joined(slopes, self._channel)
 
+    def growth_rates(self, probe: FourierModes, modes: FourierModes, u: Complex[Tensor, "..."]) -> Tensor:
+        self._check_dims(modes)
+        components = _separated(u, len(self._parts), self._channel)
+        jets = [_derivative(modes, k) * components[a] for a, k in self._linearised.jets]
+        return self._linearised.growth_rates(probe, modes.to_values(_joined(jets, self._channel)))
+
     def _spectra(self, modes: FourierModes, components: Sequence[Tensor]) -> Iterator[Tensor] | None:
         """The Fourier coefficients of all products; the fluxes of an equation come before its rest."""
         if self._products is None:
@@ -303,6 +336,70 @@ class _DerivedEquation(SpectralEquation):
             raise ShapeError(
                 f"initial: expected a field over {self._dims} coordinates for {self.equation}, got {len(modes.counts)}"
             )
+
+
+class _Linearised:
+    """The linear equations of small waves on a field.
+
+    Args:
+        entries: numbers of an equation and an unknown and orders of a derivative, for each coefficient.
+        coefficients: SymPy expressions.
+        system: the equations.
+        num_unknowns: their number.
+    """
+
+    def __init__(
+        self, entries: Sequence[tuple[int, int, tuple[int, ...]]], coefficients: Sequence[Any], system: Any
+    ) -> None:
+        self._entries, self._num_unknowns = entries, len(system.unknowns)
+        jets = {s: _without_time(system, index, a) for e in coefficients for s, a, index in system.jets_in(e)}
+        jets = jets or {system.unknowns[0]: (0, (0,) * (len(system.variables) - 1))}
+        self.jets = list(jets.values())
+        self._coefficients = compile_expressions(coefficients, list(jets)) if coefficients else None
+
+    @classmethod
+    def of(cls, equation: EvolutionEquation, parameters: Mapping[str, float]) -> _Linearised:
+        """The derivatives of the right sides of an equation by the unknowns and their derivatives."""
+        system, sp = equation.system, require_sympy()
+        entries, coefficients = [], []
+        for row, right in enumerate(_right_sides(equation, parameters)):
+            for symbol, unknown, index in system.jets_in(right):
+                entries.append((row, *_without_time(system, index, unknown)))
+                coefficients.append(sp.diff(right, symbol))
+        return cls(entries, coefficients, system)
+
+    def growth_rates(self, probe: FourierModes, jets: Float[Tensor, "..."]) -> Tensor:
+        """Rates at some points of a field, whose ``jets`` are ``[*batch, j, *counts]``."""
+        dims, num = len(probe.counts), self._num_unknowns
+        if self._coefficients is None:
+            return jets.new_zeros(1)
+        some = jets.movedim(-dims - 1, 0).flatten(1).double()
+        some = some[:, torch.linspace(0, some.shape[1] - 1, min(_NUM_PROBED_POINTS, some.shape[1])).long()]
+        values = self._coefficients.values(*some.unsqueeze(-1))
+        waves = probe.wave.movedim(-dims - 1, 0).flatten(1)
+        symbol = torch.zeros(some.shape[1], waves.shape[1], num, num).to(waves.to(torch.complex128))
+        for (row, unknown, orders), value in zip(self._entries, values, strict=True):
+            phase = (1, 1j, -1, -1j)[sum(orders) % 4]
+            symbol[..., row, unknown] += (
+                phase
+                * value
+                * math.prod((w**k for w, k in zip(waves, orders, strict=True) if k), start=torch.ones_like(waves[0]))
+            )
+        return _rates(symbol)
+
+
+def _rates(symbol: Tensor) -> Tensor:
+    """Real parts of the eigenvalues of matrices ``[*batch, 1 or c, c]``, of which one row is a multiplier.
+
+    Zero where they are rounding.
+    """
+    if symbol.shape[-1] == 1:
+        rates, size, digits = symbol.real.squeeze(-1), symbol.abs().squeeze(-1), _SYMBOL_ROUNDING
+    else:
+        values = torch.linalg.eigvals(torch.where(torch.isfinite(symbol), symbol, 0.0))
+        # eigenvalues of a defective matrix have half the digits
+        rates, size, digits = values.real, values.abs().amax(-1, keepdim=True), _SYMBOL_ROUNDING**0.5
+    return torch.where(rates.abs() > digits * size, rates, 0.0)
 
 
 def _multiplier(terms: Sequence[LinearTerm], modes: FourierModes) -> Tensor:
