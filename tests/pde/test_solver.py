@@ -272,7 +272,7 @@ def test_a_multiplier_that_grows_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_unresolved_solutions_are_refused(dtype: torch.dtype) -> None:
+def test_unresolved_solutions_are_announced(dtype: torch.dtype) -> None:
     """Burgers' shock of a width below the points; also beside a large mean, or where the shock has passed."""
 
     def shock(count: int, nu: float, mean: float = 0.0, end: float = 2.0) -> Tensor:
@@ -280,12 +280,12 @@ def test_unresolved_solutions_are_refused(dtype: torch.dtype) -> None:
         return solve(burgers(nu), field._replace(values=(mean + field.values).to(dtype)), [end], 0.01).values
 
     for arguments in ((64, 0.01), (32, 0.02), (32, 0.02, 5.0), (32, 0.02, 0.0, 30.0)):
-        with pytest.raises(DomainError, match="solution: expected one that the grid resolves"):
+        with pytest.warns(RuntimeWarning, match="solution: expected one that the grid resolves"):
             shock(*arguments)
     # by as much as its shortest waves a solution is wrong
     error = shock(128, 0.05)[..., ::2] - shock(64, 0.05)
     assert 0.003 < float(error.abs().max()) < 0.05
-    with pytest.raises(DomainError, match="resolves"):
+    with pytest.warns(RuntimeWarning, match="resolves.*1 of 1 components"):
         solve(
             KDV, wave("u", count=16)._replace(values=torch.cos(7 * circle(2 * math.pi, 16))[None, None, None]), [1], 0.1
         )

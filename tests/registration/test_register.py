@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.helpers import assert_relative, rand, randn, random_elements, seeded
 from trivgeo.actions import ImageWarp, PointCloud
-from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO, Affine, E, GLPlus, LieGroup, Projective, Similarity, Translation
 from trivgeo.inversion import Inverter
 from trivgeo.inversion.energies import GemanMcClure, LeastSquares, PairedImages, SymmetricNearestPoints, with_coverage
@@ -128,6 +128,14 @@ class TestLaws:
         ):
             with pytest.raises(ConfigurationError):
                 build()
+        # draws of other groups of the same shape: those of a larger one may be elements
+        affine, rigid = Affine(2), SE(2)
+        turned = composed(rigid, rotations(affine), shifts(rigid, 0.1))(20, seeded(0))
+        assert_relative(rigid.project(turned), turned, 1e-12)
+        with pytest.raises(DomainError, match=r"expected elements of SE\(2\), got 64 draws of 64"):
+            composed(rigid, rotations(rigid), scales(affine, 0.6, 0.8))
+        with pytest.raises(DomainError, match=r"expected elements of SE\(2\), got 5 draws of 5"):
+            composed(rigid, lambda count, generator: scales(affine, 0.6, 0.8)(count, generator))(5, seeded(0))
 
 
 class TestClosedForms:

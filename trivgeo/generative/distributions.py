@@ -44,7 +44,9 @@ _NUM_QUADRATURE_NODES = 160  # nodes at which the constants of concentrations up
 _QUADRATURE_TAIL = 3.7  # length of the ends of the quadrature, where weights fall to rounding
 _MAX_REJECTION_ROUNDS = 10_000  # rounds of draws, each accepted with a probability above a tenth
 _MAX_ASYMMETRY = 1e-4  # relative difference of mirrored entries of a matrix that is taken for symmetric
-_MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of a value from those of the nearest element
+_MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of data from those of the nearest element, which is taken
+_MAX_ROUNDING = 1e-3  # relative distance of the entries of a value from those of the element that it stands for
+_NUM_ROUNDINGS = 8  # rounding errors of an entry, in units of the last digit of its dtype
 
 
 class _Elements(constraints.Constraint):
@@ -54,7 +56,7 @@ class _Elements(constraints.Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         """Mask of values that are elements of the group up to rounding, ``[*batch]``."""
-        return _is_near(self.group, value, self.group.project(value.detach()))
+        return is_near(self.group, value, self.group.project(value.detach()))
 
 
 @checked
@@ -116,7 +118,7 @@ class GroupDistribution(nn.Module, Distribution, ABC):
         """Return log-densities of elements ``value`` ``[*batch, *element_shape]``, which broadcast with parameters.
 
         They are -inf outside of the `support`: at NaN, and at values that are no elements of the group, such as 2 I on
-        SO(3). Values within a hundredth of an element, as round-off leaves them, have its density.
+        SO(3). Values within a thousandth of an element, as round-off leaves them, have its density.
         """
         value = self.group.check_elements(value, "value")
         batch = torch.broadcast_shapes(self.group.batch_shape(value), self.batch_shape)
@@ -591,16 +593,24 @@ def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
     if not bool(torch.isfinite(g).all()):
         raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
     near = group.project(g)
-    if bool((wrong := ~_is_near(group, g, near)).any()):
+    if bool((wrong := ~is_near(group, g, near, _MAX_ENTRY_ERROR)).any()):
         raise DomainError(f"{name}: expected elements of {group!r}, got {int(wrong.sum())} rows that are not")
     return near
 
 
-def _is_near(group: LieGroup, g: Tensor, near: Tensor) -> Bool[Tensor, "*batch"]:
-    """Whether entries of g equal those of elements ``near``, up to rounding and turns of angles."""
+def is_near(group: LieGroup, g: Tensor, near: Tensor, tolerance: float = _MAX_ROUNDING) -> Bool[Tensor, "*batch"]:
+    """Return where entries of g equal those of elements ``near``, up to rounding and turns of angles.
+
+    Args:
+        group: group of the elements.
+        g: numbers of the shape of elements.
+        near: `LieGroup.project` of them.
+        tolerance: relative difference of entries, larger for dtypes of few digits.
+    """
+    tolerance = max(tolerance, _NUM_ROUNDINGS * torch.finfo(g.dtype).eps)
     periods = group._periods().reshape(group.element_shape).to(g)
     error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
-    return ((error < _MAX_ENTRY_ERROR) & torch.isfinite(g)).flatten(-len(group.element_shape)).all(-1)
+    return ((error < tolerance) & torch.isfinite(g)).flatten(-len(group.element_shape)).all(-1)
 
 
 def sum_over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> float:

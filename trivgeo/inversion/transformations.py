@@ -26,6 +26,7 @@ from trivgeo._torch import pytree
 from trivgeo.actions.image import check_sides, frame_corners
 from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.generative.distributions import is_near
 from trivgeo.groups import Action, LieAlgebra, LieGroup
 from trivgeo.inversion.point_alignment import fit_homographies
 from trivgeo.inversion.rows import where_rows
@@ -43,6 +44,7 @@ _MAX_TURN = 0.95  # length of a logarithm, as a share of the way to the nearest 
 _MIN_NOISE_FACTORS = 2  # exponentials whose product is noise of level one
 _MAX_TURNING_VARIANCE = 2.5  # variance of one exponential: a full turn is four standard deviations
 _MIN_DENOMINATOR = 1e-2  # denominator of drawn homographies on a frame, in units of the largest
+_NUM_TRIED = 64  # draws of a distribution of another group, to see whether they are elements
 _MEMBER_TOLERANCE = 1e-6  # largest difference of a matrix from one of the group
 _DOUBLE = torch.zeros((), dtype=torch.float64)
 
@@ -174,10 +176,12 @@ def composed(group: LieGroup, *transformations: Transformations) -> Transformati
 
     Args:
         group: group of the elements.
-        transformations: their distributions.
+        transformations: their distributions. Draws of every call are checked; some of a `PlaneTransformations` of
+            another group are tried here.
 
     Raises:
         ConfigurationError: no distribution.
+        DomainError: draws are no elements of the group, such as scalings for ``SE(2)``.
     """
     if not isinstance(group, LieGroup):
         raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
@@ -187,11 +191,14 @@ def composed(group: LieGroup, *transformations: Transformations) -> Transformati
         )
 
     def draw(count: int, generator: torch.Generator | None) -> Tensor:
-        first, *others = (each(count, generator) for each in transformations)  # type: ignore[arg-type]
+        first, *others = (sample_elements(group, each, count, generator) for each in transformations)
         for other in others:
             first = group.compose(first, other)
         return first
 
+    for each in transformations:
+        if isinstance(each, PlaneTransformations) and each.group is not group:
+            sample_elements(group, each, _NUM_TRIED, keyed(0))
     return PlaneTransformations(group, draw)
 
 
@@ -243,7 +250,7 @@ def _plane_transformations(
 
 @checked
 def sample_elements(
-    group: LieGroup, transformations: Transformations, count: int, generator: torch.Generator
+    group: LieGroup, transformations: Transformations, count: int, generator: torch.Generator | None
 ) -> Tensor:
     """Draw elements ``[count, *element_shape]`` from a user's distribution, and check them.
 
@@ -251,8 +258,9 @@ def sample_elements(
         ConfigurationError: the draws are no floating-point numbers.
         ShapeError: the draws are no elements of the group, or another number of them.
         NonFiniteError: elements hold NaN or infinity.
+        DomainError: draws are far from the group: their shape is that of elements, their entries are not.
     """
-    g = group.check_elements(transformations(count, generator), "transformations")
+    g = group.check_elements(transformations(count, generator), "transformations")  # type: ignore[arg-type]
     wanted = [count, *group.element_shape]
     if list(g.shape) != wanted:
         raise ShapeError(f"transformations: expected elements {wanted}, got {list(g.shape)}")
@@ -261,6 +269,10 @@ def sample_elements(
         bad = int((~finite).sum())
         raise NonFiniteError(
             f"transformations: expected elements that have a logarithm, got {bad} NaN or infinite entries"
+        )
+    if not bool((near := is_near(group, g, group.project(g))).all()):
+        raise DomainError(
+            f"transformations: expected elements of {group!r}, got {int((~near).sum())} draws of {count} that are not"
         )
     return g
 

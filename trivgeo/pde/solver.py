@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import math
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -37,9 +38,9 @@ def solve(
     means over a circle (Kassam and Trefethen 2005): a stiff L needs no small steps, and is exact where N vanishes.
 
     Modes of the initial field beyond `FourierModes.kept` are left out after the initial time unless the equation is
-    linear: the wave numbers of the field have to be less than a third of the number of points. The solution is refused
-    if these modes, or at any step the highest quarter of the modes that are kept, have more than a twentieth of its
-    size: such a solution is wrong by about as much, as a shock is whose width is less than a few points.
+    linear: the wave numbers of the field have to be less than a third of the number of points. A `RuntimeWarning` says
+    if these modes, or at any step the highest quarter of the modes that are kept, have more than a twentieth of the
+    size of the solution: it is wrong by about as much, as a shock is whose width is less than a few points.
 
     Args:
         equation: the equation, with its multiplier and its product terms.
@@ -56,7 +57,7 @@ def solve(
         ShapeError: the initial field has several times, or fewer than 8 points on an axis, or coefficients that the
             equation returns do not broadcast to those of the field.
         DomainError: the times do not increase; or the equation is ill-posed: waves grow the faster the shorter they
-            are, such as backward in a diffusion; or the grid does not resolve the solution; or it blew up.
+            are, such as backward in a diffusion; or the solution blew up.
     """
     check_positive("max_step", max_step)
     counts, given = initial.counts, initial.grid.times.shape[-1]
@@ -103,7 +104,7 @@ def solve(
         raise DomainError(
             f"solution: expected finite values, but it blew up with {list(counts)} points and steps of {max_step:.3g}"
         )
-    resolution.check(max_step)
+    resolution.warn(max_step)
     return Field(solution, grid)
 
 
@@ -151,18 +152,19 @@ class _Resolution:
         share = (power @ self._tail.to(power)) / torch.maximum(waves, rounding).clamp(min=torch.finfo(power.dtype).tiny)
         self._largest = share if self._largest is None else torch.maximum(self._largest, share)
 
-    def check(self, max_step: float) -> None:
-        """Raise `DomainError` if a solution was not resolved."""
+    def warn(self, max_step: float) -> None:
+        """Warn if a solution was not resolved."""
         if self._largest is None or not self._largest.numel():
             return
         size = self._largest.sqrt()
-        if not bool((wrong := ~(size <= _MAX_UNRESOLVED_SIZE)).any()):
-            return
-        raise DomainError(
-            f"solution: expected one that the grid resolves, with at most {_MAX_UNRESOLVED_SIZE:.0%} of its size in "
-            f"the shortest waves, got {float(size.max()):.1%} and {int(wrong.sum())} components beyond it: take "
-            f"more points, or steps shorter than {max_step:.3g}"
-        )
+        if bool((wrong := size > _MAX_UNRESOLVED_SIZE).any()):
+            warnings.warn(
+                f"solution: expected one that the grid resolves, with at most {_MAX_UNRESOLVED_SIZE:.0%} of its size "
+                f"in the shortest waves, got {float(size.max()):.1%}; {int(wrong.sum())} of {wrong.numel()} components "
+                f"of data are wrong by about as much: take more points, or steps shorter than {max_step:.3g}",
+                RuntimeWarning,
+                stacklevel=5,
+            )
 
 
 def _check_coefficients(name: str, values: Tensor, state: Tensor) -> None:

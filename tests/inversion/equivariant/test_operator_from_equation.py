@@ -18,6 +18,8 @@ from trivgeo.inversion.stages import Newton
 from trivgeo.pde import GaussianField, SpectralEquation, solve
 from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 
+# operators and solutions on the same coarse grid are compared, which resolves some moved fields badly
+pytestmark = pytest.mark.filterwarnings("ignore:solution. expected one that the grid resolves:RuntimeWarning")
 F64 = torch.float64
 LENGTH, POINTS, HORIZON = 16.0, 32, 1.0
 BOX = [(0.0, LENGTH)]
