@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,11 +18,14 @@ from tasks.checkpoints import load_checkpoint, save_checkpoint
 from tasks.images.pose import PoseNetwork
 from tests.inversion.learned.circle import Perceptron, untrained
 from trivgeo.errors import CheckpointError
+from trivgeo.features import HeadValidation, LearnedEnergy, NeighbourDistance, UprightHead
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.fitted import FittedPath
-from trivgeo.generative.paths import DiffusionPath
+from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath
 from trivgeo.groups import SO, Torus
 from trivgeo.inversion import LearnedInverter
+from trivgeo.inversion.learned import Calibration
+from trivgeo.inversion.learned.posterior_density import DensityFit
 from trivgeo.networks import AllocationError, BoundedAllocation, check_destination, content_hash, read_file, write_file
 
 Load = Callable[[Path], object]
@@ -40,6 +45,39 @@ def inverter(path: Path) -> Load:
     score = untrained()
     LearnedInverter.from_score(score, num_hypotheses=1).save(path)
     return lambda path: LearnedInverter.load(path, score.action, backbone=untrained().backbone)
+
+
+def calibrated(path: Path) -> Load:
+    """An inverter with a calibration."""
+    score = untrained()
+    whole = LearnedInverter.from_score(score, num_hypotheses=1)
+    parts = {"restored": 5, "given": 5, "clean": 5, "error": 1}
+    tensors = {f"{name}_mean": torch.zeros(n) for name, n in parts.items() if name != "error"}
+    tensors |= {f"{name}_white": torch.eye(n) for name, n in parts.items()}
+    tensors |= {"law_points": torch.zeros(9, 1), "law_white": torch.eye(1)}
+    fit = DensityFit(1.5, (0.7,), (0.1,), 5, (0.8, 1.3))
+    whole.calibration = Calibration(800, (0.5, 0.9), fit, 0.03, (1.0, 2.0, 3.0), (1.0, 2.0), tensors)
+    whole.save(path)
+    return lambda path: LearnedInverter.load(path, score.action, backbone=untrained().backbone)
+
+
+def head(path: Path) -> Load:
+    """A learned energy, of an upright head over another score."""
+    layer = torch.nn.Linear(3, 3)
+    score = UprightHead(3, 4, NeighbourDistance(2, 3, 1))
+    LearnedEnergy(torch.nn.Sequential(layer), score=score, validation=HeadValidation(0.8, 0.1, 0.5, 64)).save(path)
+    return lambda path: LearnedEnergy.load(path, torch.nn.Sequential(layer))
+
+
+def flow(path: Path) -> Load:
+    """A flow with a module of conditions and a base that was fitted."""
+    model = GroupDiffusion(Torus(2), "flow", width=8, depth=1, condition=3, condition_dropout=0.1)
+    base = FlowMatchingPath.fit_base(Torus(2), Torus(2).random(8))
+    settings = {"speed": 1.5}
+    model.networks.initialise((3,))
+    model.fitted = FittedPath(FlowMatchingPath.build(Torus(2), settings, base), base, settings, (1,), (3,))
+    model.save(path)
+    return lambda path: GroupDiffusion.load(path, Torus(2))
 
 
 def diffusion(path: Path) -> Load:
@@ -85,6 +123,53 @@ def test_files(make: Callable[[Path], Load], tmp_path: Path) -> None:
     if make is not backbone:
         with pytest.raises(CheckpointError):
             load(path)
+
+
+_LEFT = "group"  # a fingerprint says only whether two groups are one
+
+
+def _changed(value: Any, new: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The object with another value in place of one number, for each number in it, and where that is."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in items:
+            if key == _LEFT:
+                continue
+            for place, other in _changed(part, new, (*path, key)):
+                copied = value.copy()
+                copied[key] = other
+                yield place, copied
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, new
+
+
+@pytest.mark.parametrize("make", [network, calibrated, head, flow, diffusion], ids=lambda make: make.__name__)
+def test_numbers_in_headers(make: Callable[[Path], Load], tmp_path: Path) -> None:
+    """NaN is refused at each number by a message with the file; others are, or make an object that is whole."""
+    path = tmp_path / "some.safetensors"
+    load = make(path)
+    load(path)
+    with safe_open(path, framework="pt") as file:
+        header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    header.pop("checksum")
+    places = 0
+    for key, text in header.items():
+        if not text.startswith("{") or key == "metadata":  # metadata are what somebody wrote
+            continue
+        for new in (math.nan, math.inf, -1, 0.5, "7", [], True):
+            for place, entry in _changed(json.loads(text), new):
+                changed = {**header, key: json.dumps(entry)}
+                save_file(tensors, path, metadata={**changed, "checksum": content_hash(changed, tensors)})
+                # thresholds may be infinite: all data are above, or none; a network may not read a number of its own
+                is_free = place[0] in ("thresholds", "gate_threshold") or (key == "architecture" and new != math.inf)
+                try:
+                    load(path)
+                except CheckpointError as error:
+                    assert str(path) in str(error), (key, place, new)  # noqa: PT017
+                else:
+                    assert new == 0.5 or is_free, (key, place, new)
+                places += 1
+    assert places > 20
 
 
 @pytest.mark.parametrize("make", [inverter, diffusion], ids=lambda make: make.__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import os
 import sys
 import tempfile
@@ -112,6 +113,91 @@ NetworkT = TypeVar("NetworkT", bound=Network)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
+class HeaderEntry(dict[str, Any]):
+    """An entry of a file's header, a JSON object, whose numbers are checked where they are read.
+
+    Args:
+        source: what messages call the file.
+        entry: the object.
+    """
+
+    def __init__(self, source: object, entry: Mapping[str, Any]) -> None:
+        super().__init__(entry)
+        self.source = source
+
+    def number(self, name: str, wanted: str, holds: Callable[[float], bool], default: float | None = None) -> float:
+        """Return a number of the entry.
+
+        Args:
+            name: its key.
+            wanted: what is expected, for the message.
+            holds: whether a number, which is not NaN but may be infinite, is as expected.
+            default: the number where there is none, as in files of older versions; ``None`` to refuse these.
+
+        Raises:
+            CheckpointError: there is no such number.
+        """
+        value: Any = self.get(name, default)
+        if not _is_number(value) or not holds(value):
+            raise self._error(name, wanted, value)
+        return float(value)
+
+    def count(self, name: str, least: int = 0) -> int:
+        """Return a whole number of the entry, at least ``least``; see `number`."""
+        value = self.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self._error(name, f"a whole number, at least {least},", value)
+        return value
+
+    def numbers(
+        self,
+        name: str,
+        wanted: str,
+        holds: Callable[[float], bool] = math.isfinite,
+        lengths: Sequence[int] = (),
+    ) -> list[Any]:
+        """Return a list of numbers of the entry, or of lists of them; see `number`.
+
+        Args:
+            lengths: lengths of the list that are allowed; empty for any.
+        """
+        value = self.get(name)
+        if not isinstance(value, list) or (lengths and len(value) not in lengths) or not _all_numbers(value, holds):
+            raise self._error(name, wanted, value)
+        return value
+
+    def counts(self, name: str) -> list[int]:
+        """Return a list of whole numbers of the entry that are not negative; see `number`."""
+        value = self.get(name)
+        if not isinstance(value, list) or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in value):
+            raise self._error(name, "whole numbers that are not negative", value)
+        return value
+
+    def check_finite(self, name: str) -> None:
+        """Check that no number in a part of the entry is NaN or infinite; see `number`."""
+        value = self.get(name)
+        if not _all_numbers(value, math.isfinite, is_plain=False):
+            raise self._error(name, "finite numbers", value)
+
+    def _error(self, name: str, wanted: str, value: Any) -> CheckpointError:
+        return CheckpointError(f"{self.source}: expected {wanted} for {name!r} in the header, got {value!r:.200}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _all_numbers(value: Any, holds: Callable[[float], bool], is_plain: bool = True) -> bool:
+    """Whether all numbers in lists and objects are as expected, and, of a plain list, nothing else is there."""
+    if isinstance(value, list):
+        return all(_all_numbers(x, holds, is_plain) for x in value)
+    if isinstance(value, dict) and not is_plain:
+        return all(_all_numbers(x, holds, is_plain) for x in value.values())
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _is_number(value) and holds(value)
+    return not is_plain
+
+
 @dataclass(frozen=True)
 class NetworkFile:
     """Contents of a safetensors file of a network.
@@ -126,7 +212,7 @@ class NetworkFile:
     header: dict[str, str]
     tensors: dict[str, Tensor]
 
-    def entry(self, key: str) -> dict[str, Any]:
+    def entry(self, key: str) -> HeaderEntry:
         """Return the entry ``key`` of the header, a JSON object.
 
         Raises:
@@ -142,7 +228,7 @@ class NetworkFile:
             raise CheckpointError(
                 f"{self.path}: expected header entry {key!r} to be an object, got {type(value).__name__}"
             )
-        return value
+        return HeaderEntry(self.path, value)
 
     def split(self, prefix: str) -> tuple[NetworkFile, dict[str, Tensor]]:
         """Return the file without the tensors of another module in it, and these tensors by names without the prefix.
@@ -162,6 +248,8 @@ class NetworkFile:
             CheckpointError: the file holds a network of another class, or its tensors do not fit its architecture.
         """
         found, architecture = self._class(kind), self.entry("architecture")
+        for name in architecture:
+            architecture.check_finite(name)
         try:
             with self.bounded():
                 network = found(**architecture)
@@ -190,7 +278,14 @@ class NetworkFile:
             ) from error
         except TrivgeoError:
             raise
-        except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:  # bad sizes
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:  # bad sizes
             reason, *_ = str(error).splitlines() or [type(error).__name__]
             raise CheckpointError(f"{self.path}: expected the header of a network: {reason}") from error
 

@@ -24,7 +24,7 @@ from trivgeo.features.feature_scores import (
 )
 from trivgeo.features.network_features import NetworkFeatures, classifier_of
 from trivgeo.inversion.energies.base import DataEnergy
-from trivgeo.networks import read_file, write_file
+from trivgeo.networks import HeaderEntry, read_file, write_file
 
 EnergyT = TypeVar("EnergyT", bound="FeatureEnergy")
 
@@ -176,7 +176,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
         return cls(network, entry["layer"], score=file.build(FeatureScore), **cls._options(entry))  # type: ignore[type-abstract]
 
     @classmethod
-    def _options(cls, entry: dict[str, Any]) -> dict[str, Any]:
+    def _options(cls, entry: HeaderEntry) -> dict[str, Any]:
         """Return the further constructor arguments that the header of a file holds."""
         return {}
 

@@ -27,6 +27,7 @@ from trivgeo.inversion.learned.learned_inverter import Draw, checked_draw, held_
 from trivgeo.inversion.posterior import check_action
 from trivgeo.inversion.rows import flat_rows, lift, where_rows
 from trivgeo.inversion.transformations import PlaneTransformations, Transformations, sample_elements, spread_of
+from trivgeo.networks import HeaderEntry
 
 _NUM_FAR = 4  # wrong restorations by the identity and by drawn elements
 _NUM_NEAR = 3  # wrong restorations near the right one
@@ -156,12 +157,16 @@ class LearnedEnergy(FeatureEnergy):
         return super()._entry() | {"validation": None if self.validation is None else vars(self.validation)}
 
     @classmethod
-    def _options(cls, entry: dict[str, Any]) -> dict[str, Any]:
+    def _options(cls, entry: HeaderEntry) -> dict[str, Any]:
         known = entry.get("validation")
-        try:
-            return {"validation": None if known is None else HeadValidation(**known)}
-        except TypeError as error:
-            raise CheckpointError(f"validation: expected one of a LearnedEnergy in the header, got {known}") from error
+        if known is None:
+            return {"validation": None}
+        if not isinstance(known, dict):
+            raise CheckpointError(f"{entry.source}: expected an object for 'validation' in the header, got {known!r}")
+        numbers = HeaderEntry(entry.source, known)
+        shares = {name: numbers.number(name, "a share", lambda x: 0 <= x <= 1) for name in ("accuracy", "chance")}
+        loss = numbers.number("loss", "a mean of logarithms that is not negative", lambda x: 0 <= x < math.inf)
+        return {"validation": HeadValidation(**shares, loss=loss, num_data=numbers.count("num_data", 1))}
 
 
 class _Restorations:

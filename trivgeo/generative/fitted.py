@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from trivgeo.checks import check_count
 from trivgeo.errors import CheckpointError
 from trivgeo.generative.conditioning import ConditionalNetwork
 from trivgeo.generative.distributions import EmpiricalDistribution, GroupDistribution
@@ -16,7 +15,7 @@ from trivgeo.generative.flow_map import FlowMap
 from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
-from trivgeo.networks import NetworkFile, read_file, write_file
+from trivgeo.networks import HeaderEntry, NetworkFile, read_file, write_file
 
 _FILE_KIND = "trivgeo.GroupDiffusion"  # entry of the header of a file
 _NO_CONDITION: dict[str, Any] = {
@@ -99,15 +98,26 @@ class SavedModel:
         self.file: NetworkFile = read_file(path, has_checksum=True)
         self.path, self.group = path, group
         header = self.file.entry(_FILE_KIND)
+        header.numbers("scale", "the lengths of the basis")
+        header.check_finite("settings")
+        shape, condition = header.counts("shape"), header.get("condition") or _NO_CONDITION
+        if len(shape) != 2 or not all(shape) or not isinstance(condition, dict):
+            raise CheckpointError(f"{path}: expected width and depth of a file of GroupDiffusion.save, got {header}")
+        condition = HeaderEntry(path, condition)
+        ndims, feature_shape = condition.counts("ndims"), condition.counts("feature_shape")
+        if condition.get("vector_dim") is not None:
+            condition.count("vector_dim", 1)
+        self._dropout = condition.number("dropout", "a probability", lambda x: 0 <= x <= 1)
+        self._versions = header.counts("version")
+        self._num_source_elements, self._seed = header.count("source"), header.count("seed")
         try:
             fits = group.matches(header["group"]) and group.scale.tolist() == header["scale"]
-            self.kind, self._settings, self._versions = header["kind"], dict(header["settings"]), header["version"]
-            self._seed, (self._width, self._depth) = header["seed"], header["shape"]
+            self.kind, self._settings = header["kind"], dict(header["settings"])
+            self._width, self._depth = shape
             self.is_masked, self._has_flow_map = bool(header["masked"]), bool(header["flow_map"])
-            self._num_source_elements = check_count("source", header["source"], 0)
-            self._has_conditions, condition = header["condition"] is not None, header["condition"] or _NO_CONDITION
-            self._ndims, self._feature_shape = tuple(condition["ndims"]), tuple(condition["feature_shape"])
-            self._vector_dim, self._dropout = condition["vector_dim"], condition["dropout"]
+            self._has_conditions = header["condition"] is not None
+            self._ndims, self._feature_shape = tuple(ndims), tuple(feature_shape)
+            self._vector_dim = condition["vector_dim"]
             self._is_own = {"condition": condition["own_condition"], "network": condition["own_network"]}
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected a file written by GroupDiffusion.save: {error!r}") from error

@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from trivgeo._text import described
-from trivgeo.checks import check_choice, checked
+from trivgeo.checks import check_choice, check_positive, checked
 from trivgeo.generative.distribution_fitting import fit_base_distribution
 from trivgeo.generative.distributions import GroupDistribution
 from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch
@@ -91,7 +91,7 @@ class FlowMatchingPath(ProbabilityPath):
 
     @classmethod
     def build(cls: type[PathT], group: LieGroup, settings: Mapping[str, Any], base: GroupDistribution) -> PathT:
-        return cls(group, base, settings["speed"])
+        return cls(group, base, check_positive("speed", settings["speed"]))
 
     def training_batch(self, data: Tensor, generator: torch.Generator | None) -> TrainingBatch:
         """Draw geodesics from the data to draws of the base distribution, and a point on each of them.

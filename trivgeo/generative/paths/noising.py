@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import uniform
-from trivgeo.checks import checked
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative.distribution_fitting import fit_base_distribution, group_mean
 from trivgeo.generative.distributions import GroupDistribution
@@ -239,6 +239,8 @@ class NoisingPath(ProbabilityPath):
         ratios = settings.get("ratios")  # missing in files of version 0.2
         if ratios is not None and isinstance(group, DirectProduct):
             factors = zip(group.factors, ratios, strict=True)
-            lengths = torch.cat([torch.full((f.dim,), ratio, dtype=torch.float64) for f, ratio in factors])
+            lengths = torch.cat(
+                [torch.full((f.dim,), check_positive("ratios", ratio), dtype=torch.float64) for f, ratio in factors]
+            )
             group = group.with_scale(group.scale * lengths)
-        return cls.of_terminal_std(group, settings["widest"])
+        return cls.of_terminal_std(group, check_positive("widest", settings["widest"]))

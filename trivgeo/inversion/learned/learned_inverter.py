@@ -417,17 +417,19 @@ class LearnedInverter(Inverter):
         check_action(action)
         file = read_file(path, has_checksum=True)
         entry = file.entry("inverter")
+        if not isinstance(gate := entry.get("gate", False), bool):  # older files do not say
+            raise CheckpointError(f"{path}: expected true or false for 'gate' in the header, got {gate!r}")
         try:
             stepper = {kind.__name__: kind for kind in _STEPPERS}[entry["stepper"]]()
-            settings = {"steps": entry["steps"], "num_hypotheses": entry["num_hypotheses"], "stepper": stepper}
-            settings["gate"] = entry.get("gate", False)  # older files do not say
+            counts = {name: entry.count(name, 1) for name in ("steps", "num_hypotheses")}
+            settings: dict[str, Any] = {**counts, "stepper": stepper, "gate": gate}
             cls(action, energy, **settings)  # whether they are settings of an inverter
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: expected how to invert in the header, got {entry}: {error}") from error
         file, tensors = file.split("calibration")
         score = score_of(file, action, copy.deepcopy(backbone))
         inverter = cls.from_score(score, energy, backbone=backbone, **settings)
-        inverter.calibration = calibration_of(file, tensors)
+        inverter.calibration = calibration_of(file, tensors, score.group.dim)
         return inverter
 
     def _score_to_train(
