@@ -118,12 +118,13 @@ class HeaderEntry(dict[str, Any]):
 
     Args:
         source: what messages call the file.
+        key: name of the entry.
         entry: the object.
     """
 
-    def __init__(self, source: object, entry: Mapping[str, Any]) -> None:
+    def __init__(self, source: object, key: str, entry: Mapping[str, Any]) -> None:
         super().__init__(entry)
-        self.source = source
+        self.source, self.key = source, key
 
     def number(self, name: str, wanted: str, holds: Callable[[float], bool], default: float | None = None) -> float:
         """Return a number of the entry.
@@ -180,7 +181,9 @@ class HeaderEntry(dict[str, Any]):
             raise self._error(name, "finite numbers", value)
 
     def _error(self, name: str, wanted: str, value: Any) -> CheckpointError:
-        return CheckpointError(f"{self.source}: expected {wanted} for {name!r} in the header, got {value!r:.200}")
+        return CheckpointError(
+            f"{self.source}: expected {wanted} for {name!r} of {self.key!r} in the header, got {value!r:.200}"
+        )
 
 
 def _is_number(value: Any) -> bool:
@@ -228,7 +231,7 @@ class NetworkFile:
             raise CheckpointError(
                 f"{self.path}: expected header entry {key!r} to be an object, got {type(value).__name__}"
             )
-        return HeaderEntry(self.path, value)
+        return HeaderEntry(self.path, key, value)
 
     def split(self, prefix: str) -> tuple[NetworkFile, dict[str, Tensor]]:
         """Return the file without the tensors of another module in it, and these tensors by names without the prefix.

@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from tests.helpers import seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.generative import GroupDiffusion
+from trivgeo.generative.conditioning import ConditionalNetwork
 from trivgeo.generative.diffusion_training import PathTraining
 from trivgeo.generative.distributions import ProductDistribution
-from trivgeo.generative.particles import MaskedCondition, pad_particles
+from trivgeo.generative.particles import MaskedCondition, Particles, pad_particles
 from trivgeo.generative.paths import kinetic
 from trivgeo.groups import SE, SO, Affine, LieGroup, Torus
 
@@ -41,6 +42,23 @@ class Particlewise(nn.Module):
         mean = (weight * particles).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True)
         inputs = [particles, mean.expand_as(particles), t[..., None, None].expand_as(particles[..., :1])]
         return self.layers(torch.cat(inputs, -1)).flatten(-2)
+
+
+class Everything(nn.Module):
+    """A network that ignores masks: every number that reaches it has influence on every vector."""
+
+    def __init__(self, dim: int, uses_momentum: bool) -> None:
+        super().__init__()
+        self.dim, self.uses_momentum = dim, uses_momentum
+
+    def forward(
+        self, g: Tensor, t: Tensor, condition: None, momentum: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        total = g.flatten(1).cumsum(-1)[:, -1:] + t[:, None]
+        if self.uses_momentum:
+            assert momentum is not None
+            total = total + 3.0 * momentum.sum(-1, keepdim=True)
+        return 1.0 + total.expand(-1, self.dim)
 
 
 class Mixed(IterableDataset):
@@ -228,3 +246,24 @@ def test_numbers_of_particles_that_vary() -> None:
     with torch.no_grad():
         losses = [float(training._loss((g, MaskedCondition(None, mask)), seeded(k))[0]) for k in range(40)]
     assert sum(losses) / 40 == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.parametrize("uses_momentum", [False, True])
+@pytest.mark.parametrize("factor", [SO(2), SE(3), Torus(1)], ids=repr)
+def test_absent_particles_do_not_reach_a_network(factor: LieGroup, uses_momentum: bool) -> None:
+    """Whatever stands in their place: vectors of others are the same, and theirs are zero."""
+    group = factor**3
+    mask = torch.tensor([[True, False, True], [True, True, True], [False, True, False]])
+    network = ConditionalNetwork(group, Everything(group.dim, uses_momentum), None, uses_momentum, Particles(group))
+    first, other = (group.random(3, std=0.5, generator=seeded(k)) for k in range(2))
+    present = mask.repeat_interleave(math.prod(factor.element_shape), -1)
+    moved = torch.where(present, first, other)
+    momenta = [None, None]
+    if uses_momentum:
+        momenta = [torch.randn(3, group.dim, generator=seeded(k)) for k in (2, 3)]
+        momenta[1] = torch.where(mask.repeat_interleave(factor.dim, -1), *momenta)
+    t, features = torch.rand(3, generator=seeded(4)), MaskedCondition(None, mask)
+    found, again = (network(g, t, v, features) for g, v in zip((first, moved), momenta, strict=True))
+    assert torch.equal(found, again)
+    assert torch.equal(found != 0, mask.repeat_interleave(factor.dim, -1))
+    assert float((found - network(first + 0.1, t, momenta[0], features)).abs().max()) > 0.05  # others have influence

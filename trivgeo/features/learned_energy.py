@@ -163,7 +163,7 @@ class LearnedEnergy(FeatureEnergy):
             return {"validation": None}
         if not isinstance(known, dict):
             raise CheckpointError(f"{entry.source}: expected an object for 'validation' in the header, got {known!r}")
-        numbers = HeaderEntry(entry.source, known)
+        numbers = HeaderEntry(entry.source, "validation", known)
         shares = {name: numbers.number(name, "a share", lambda x: 0 <= x <= 1) for name in ("accuracy", "chance")}
         loss = numbers.number("loss", "a mean of logarithms that is not negative", lambda x: 0 <= x < math.inf)
         return {"validation": HeadValidation(**shares, loss=loss, num_data=numbers.count("num_data", 1))}

@@ -103,7 +103,7 @@ class SavedModel:
         shape, condition = header.counts("shape"), header.get("condition") or _NO_CONDITION
         if len(shape) != 2 or not all(shape) or not isinstance(condition, dict):
             raise CheckpointError(f"{path}: expected width and depth of a file of GroupDiffusion.save, got {header}")
-        condition = HeaderEntry(path, condition)
+        condition = HeaderEntry(path, "condition", condition)
         ndims, feature_shape = condition.counts("ndims"), condition.counts("feature_shape")
         if condition.get("vector_dim") is not None:
             condition.count("vector_dim", 1)
