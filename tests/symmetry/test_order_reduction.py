@@ -8,9 +8,18 @@ import sympy as sp
 from scipy.integrate import solve_ivp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.symmetry import find_symmetries
+from trivgeo.symmetry import find_symmetries, order_reduction
 from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
-from trivgeo.symmetry.order_reduction import integrate_by_symmetries, reduce_order
+from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, Particular, Solution
+from trivgeo.symmetry.order_reduction import (
+    Solutions,
+    _equation,
+    _num_not_passed,
+    _SolutionFamily,
+    integrate_by_symmetries,
+    reduce_order,
+)
+from trivgeo.verdict import Verdict
 
 X, Y = sp.symbols("x y")
 MORE = pytest.mark.slow(reason="more equations")
@@ -132,3 +141,117 @@ def test_roots_of_squares_are_refused(equation: str) -> None:
     """In place of the solutions of one sign, for all."""
     with pytest.raises(ConfigurationError, match="write the equation of each sign"):
         integrate_by_symmetries(equation)
+
+
+def curves(equation: str) -> set[str]:
+    """The solutions as formulas."""
+    return {str(sp.expand(h)) for family in integrated(equation) for h in family.explicit()}
+
+
+@pytest.mark.parametrize(
+    ("equation", "expected"),
+    [
+        ("y*y' + y = 0", {"C1 - x", "0"}),
+        ("(y - x)*(y' - y) = 0", {"C1*exp(x)", "x", "0"}),
+        ("y'*y'' + y' = 0", {"C1*x + C2 - x**2/2", "C1"}),
+        pytest.param("(y' - 1)*(y'' + y'^2) = 0", {"log(C1 - x) + C2", "C1 + x"}, marks=MORE),
+        # of the curves y = C, on which the factor of y'' vanishes, one is a solution
+        pytest.param("y'*(y'' - y') + y*(y - 1) = 0", None, marks=MORE),
+    ],
+)
+def test_no_factor_of_an_equation_is_lost(equation: str, expected: set[str] | None) -> None:
+    """The solved form of an equation has the solutions of one of its factors."""
+    if expected is None:
+        with pytest.raises(AlgebraError, match="symmetries"):
+            integrated(equation)
+        return
+    found = curves(equation)
+    assert len(found) == len(expected)
+    assert {e for e in expected if "log" not in e} <= found
+    (residual,) = residuals_of(equation)
+    for h in found:
+        assert sp.simplify(residual.subs(sp.Function("y")(X), sp.sympify(h)).doit()) == 0
+    assert integrated(equation).verdict
+
+
+@pytest.mark.parametrize("equation", ["y'' = x*y'", pytest.param("y'' = -y'/x", marks=MORE)])
+def test_no_function_without_a_formula(equation: str) -> None:
+    """Symmetries of linear equations hold their solutions, whose formulas are not known."""
+    found = integrated(equation)
+    assert found.verdict
+    for family in found:
+        assert not family.relation.atoms(Arbitrary, Particular, Solution)
+        (formula,) = family.explicit()
+        assert sp.simplify(EvolutionSystem(residuals_of(equation), None).residuals_at({Y: formula})[0]) == 0
+        assert len(formula.free_symbols & set(family.constants)) == 2
+
+
+def test_unknown_solutions_are_no_quadrature() -> None:
+    with pytest.raises(AlgebraError, match="got 1 symmetries"):
+        integrated("y'' = x*y")
+
+
+@pytest.mark.slow(reason="a general solution that is not real takes half a minute; other verdicts are quick")
+def test_real_branches_alone() -> None:
+    """Four relations for sqrt(-C^2) were no solutions for any real constant."""
+    found = integrated("y'' = y'^2/y - y^2")
+    assert len(found) == 2
+    assert found.verdict
+    # y'^2 = y^2 (C - 2 y)
+    for family in found:
+        square = sp.simplify(family.slope**2 - Y**2 * (family.constants[0] - 2 * Y))
+        assert square == 0
+
+
+def test_some_solutions_are_said_to_be_some() -> None:
+    """A family too few is noticed: the other root, or the curve that the general solution lacks."""
+    equation = _equation("y'' = y^(-3)")
+    families = [_SolutionFamily(f.slope, f.relation, f.constants) for f in integrated("y'' = y^(-3)")]
+    assert _num_not_passed(equation, families) == 0
+    assert _num_not_passed(equation, families[:1]) > 3
+    square = _equation("y' = y^2")
+    both = [_SolutionFamily(f.slope, f.relation, f.constants) for f in integrated("y' = y^2")]
+    assert (_num_not_passed(square, both), _num_not_passed(square, both[:1])) == (0, 1)
+    said = Solutions(list(integrated("y' = y^2"))[:1], Verdict(("some solutions",)))
+    assert repr(said).startswith("not known to be all solutions (some solutions):")
+    assert repr(integrated("y' = y^2")).startswith("all solutions:")
+
+
+def test_symmetries_of_a_reduced_equation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it inherits, by Lie's condition for z' = f(r, z), and no others."""
+    equation = _equation("y'' = exp(y)")
+    shift, scaling = (sp.S.One, sp.S.Zero), (X, sp.Integer(-2))
+    used: list[tuple[sp.Expr, ...]] = []
+
+    def record(lower: object, fields: list[tuple[sp.Expr, ...]], *rest: object) -> list[object]:
+        used.extend(fields)
+        return []
+
+    monkeypatch.setattr(order_reduction, "_solutions", record)
+    for first, other, count in ((shift, scaling, 1), (scaling, shift, 0)):
+        reduction = order_reduction._reduction(equation, first, 1)
+        r, z = reduction.variables
+        used.clear()
+        list(order_reduction._integrands(reduction, equation.plane, first, [other], sp.symbols("C1 C2"), 1))
+        assert len(used) == count
+        for a, b in used:
+            f = reduction.equation
+            grows = b.diff(r) + (b.diff(z) - a.diff(r)) * f - a.diff(z) * f**2
+            assert sp.simplify(grows - a * f.diff(r) - b * f.diff(z)) == 0
+
+
+@pytest.mark.parametrize(
+    ("equation", "field", "slope"),
+    [
+        ("y'' = y'^2", (sp.S.One, sp.S.Zero), sp.S.Zero),  # y = C, along the shift of x
+        ("y'' = x*y'^2 - y*y'", (X, Y), Y / X),  # y = C x, along the scaling
+    ],
+)
+def test_orbits_that_a_quadrature_leaves_out(equation: str, field: tuple[sp.Expr, sp.Expr], slope: sp.Expr) -> None:
+    """Curves along which r is constant: no function z(r) gives them."""
+    constants = sp.symbols("C1 C2")
+    found = [each for each, _ in order_reduction._solutions(_equation(equation), [field], constants, 1) if each]
+    (orbits,) = (each for each in found if sp.simplify(each[0] - slope) == 0)
+    left = orbits[1] + constants[1]
+    assert not (left.diff(X) + slope * left.diff(Y)).simplify()
+    assert sp.simplify(left.diff(Y)) != 0

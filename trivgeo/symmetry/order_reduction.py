@@ -7,11 +7,14 @@ order n - 1 for :math:`z = ds / dr` (Olver 1993, section 2.5).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import sympy as sp
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
@@ -19,13 +22,18 @@ from trivgeo.symmetry.algebra.brackets import bracket
 from trivgeo.symmetry.determining.finder import residual, search
 from trivgeo.symmetry.equations.equation import EvolutionSystem, check_one_branch, free_name, residuals_of
 from trivgeo.symmetry.equations.formulas import flow, landing
+from trivgeo.symmetry.equations.found import FoundSequence
 from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
+from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, Particular, Solution
 from trivgeo.symmetry.equations.vector_fields import Symmetry
+from trivgeo.verdict import Verdict
 
-__all__ = ["OrderReduction", "Quadrature", "integrate_by_symmetries", "reduce_order"]
+__all__ = ["OrderReduction", "Quadrature", "Solutions", "integrate_by_symmetries", "reduce_order"]
 
 _MAX_EXPONENT_MULTIPLE = 6  # exp(n C) with larger n keeps its constant C
-_TRIAL_POINT_STEP = sp.Rational(1, 7)  # coordinates of the point at which expressions are evaluated are its multiples
+_NUM_TRIAL_POINTS = 400  # random points at which an expression that is real somewhere is real once
+_NUM_INITIAL_VALUES = 12  # random initial values through which solutions are to pass
+_MAX_SLOPE_ERROR = 1e-6  # relative difference of derivatives of a solution from initial values
 
 
 def _plain_constant(z: sp.Expr, constant: sp.Symbol) -> sp.Expr:
@@ -101,13 +109,30 @@ def _one_logarithm(relation: sp.Expr, unknown: sp.Symbol) -> sp.Expr:
 
 
 def _is_real(e: sp.Expr) -> bool:
-    """Whether an expression is real somewhere."""
+    """Whether an expression is real somewhere, at random points of all signs and sizes."""
     symbols = sorted(e.free_symbols, key=str)
-    for sign in (1, -1):
-        value = e.subs({s: sign * (1 + k) * _TRIAL_POINT_STEP for k, s in enumerate(symbols)}).evalf()
-        if value.is_number and value.is_finite and abs(sp.im(value)) == 0:
-            return True
-    return False
+    numbers = np.random.default_rng(0)
+    shape = len(symbols), _NUM_TRIAL_POINTS
+    points = numbers.choice([-1.0, 1.0], shape) * np.exp(numbers.uniform(-2.5, 2.5, shape))
+    values = _numeric(symbols, e)(*points) if symbols else np.array([complex(e.evalf())])
+    with np.errstate(all="ignore"):
+        return bool((np.isfinite(values) & (np.abs(values.imag) <= 1e-9 * np.abs(values))).any())
+
+
+def _numeric(symbols: Sequence[sp.Symbol], e: sp.Expr) -> Callable[..., NDArray[np.complex128]]:
+    """An expression as a function of arrays, complex, NaN where it is not defined."""
+    function = sp.lambdify(symbols, e, ["scipy", "numpy"])
+
+    def evaluate(*arguments: Any) -> NDArray[np.complex128]:
+        with np.errstate(all="ignore"):
+            whole = np.broadcast_arrays(*(np.asarray(a, dtype=complex) for a in arguments))
+            try:
+                values = function(*whole)
+            except (ArithmeticError, NameError, TypeError, ValueError):  # a function that is not one of arrays
+                return np.full(whole[0].shape, np.nan, dtype=complex)
+            return np.broadcast_to(np.asarray(values, dtype=complex), whole[0].shape)
+
+    return evaluate
 
 
 Plane = tuple[sp.Symbol, sp.Symbol]
@@ -158,8 +183,12 @@ class _OrdinaryEquation(NamedTuple):
 
     def has_solutions(self, slope: sp.Expr, relation: sp.Expr) -> bool:
         """Return True if the curves of a slope, or the one curve that a relation gives as y = y(x), are solutions."""
-        y = self.plane[1]
-        return self.has_slope(slope) if (relation - y).has(y) else self.has_curve(y - relation)
+        x, y = self.plane
+        if not (relation - y).has(y):
+            return self.has_curve(y - relation)
+        # the relation is constant along the curves of the slope
+        kept = bool(vanishes(sp.diff(relation, x) + slope * sp.diff(relation, y)))
+        return kept and self.has_slope(slope) and _is_real(slope)
 
     def has_orbits(self, field: Field) -> bool:
         """Return True if all orbits of a field are solutions."""
@@ -268,6 +297,8 @@ def _is_finite(e: sp.Expr) -> bool:
     return value.has(sp.Integral) or bool(value.is_number and not value.has(*INFINITE))
 
 
+_WITHOUT_FORMULA = (Arbitrary, Particular, Solution)
+_POLYNOMIAL_DEGREE = 2  # degree of polynomial symmetries of linear equations
 _MAX_ORDER = 3  # equations of higher order are not integrated
 _MAX_FIRST_SYMMETRIES = 8  # symmetries that are tried for the first reduction
 _MAX_NEXT_SYMMETRIES = 2  # symmetries that are tried for each further reduction
@@ -341,6 +372,31 @@ class Quadrature:
         return f"{self.relation} = 0"
 
 
+class Solutions(FoundSequence[Quadrature]):
+    """Families of solutions of an ordinary equation, and whether they are all.
+
+    Attributes:
+        verdict: true if a real solution of a family passes through each of some initial values, random ones and those
+            with zeros, and if nothing was left unsolved; else its reasons say why these are some solutions.
+
+    Example:
+        >>> integrate_by_symmetries("y*y' + y = 0")
+        all solutions:
+        -C1 + x + y = 0
+        y = 0
+    """
+
+    def __init__(self, families: Sequence[Quadrature], verdict: Verdict) -> None:
+        super().__init__(families)
+        self.verdict = verdict
+
+    def __repr__(self) -> str:
+        said = (
+            "all solutions:" if self.verdict else f"not known to be all solutions ({'; '.join(self.verdict.reasons)}):"
+        )
+        return "\n".join([said, *map(repr, self)])
+
+
 def reduce_order(pde: Any, generator: Symmetry) -> OrderReduction:
     """Return the equation of one order less that a symmetry of an ordinary equation gives.
 
@@ -365,7 +421,7 @@ def reduce_order(pde: Any, generator: Symmetry) -> OrderReduction:
     return _reduction(equation, generator.components, 1)
 
 
-def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
+def integrate_by_symmetries(pde: Any) -> Solutions:
     """Return the general solution of an ordinary equation by quadratures, as far as its symmetries lead there.
 
     An equation of order n needs n symmetries: each has to be inherited by the equation that the reductions before
@@ -380,21 +436,217 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
         pde: see `reduce_order`.
 
     Returns:
-        A relation for each branch of roots, with as many constants as the order; then solutions that none of these
-        contains, such as y = 0 of ``y' = y^2``, with fewer constants. All are checked: their curves solve the equation
-        for all values of the constants.
+        A relation for each branch of roots that is real, with as many constants as the order; then solutions that none
+        of these contains, such as y = 0 of ``y' = y^2`` or of ``y*y' + y = 0``, with fewer constants. All are checked:
+        their curves solve the equation for all values of the constants. The `Solutions.verdict` says whether they are
+        all, or some.
 
     Raises:
         ConfigurationError: see `reduce_order`; or the order is above three.
         AlgebraError: the symmetries do not lead to quadratures in closed form; the message says what order remains.
     """
-    equation = _equation(pde)
+    residual, system = _residual(pde)
+    plane = _plane(system)
+    factors = [_in_functions(factor, system) for factor in _factors(system.in_jets(residual), system)]
+    found: list[_SolutionFamily] = []
+    reasons: list[str] = []
+    for factor in sorted(factors, key=lambda e: -_order(e)):
+        families, missing = _families(factor if len(factors) > 1 else residual, plane)
+        solving = [family for family in families if _solves(residual, system, family)]
+        found.extend(_not_held(plane, solving, found) if found else solving)
+        reasons.extend(missing)
+    quadratures = [Quadrature(_real_logarithms(f.relation, plane), f.slope, f.constants, plane) for f in found]
+    return Solutions(quadratures, Verdict(tuple(dict.fromkeys(reasons)), (_ASSUMED,)))
+
+
+def _plane(system: EvolutionSystem) -> Plane:
+    return system.variables[0], system.unknowns[0]
+
+
+def _order(e: sp.Expr) -> int:
+    """The order of an expression of a function and its derivatives."""
+    return max((int(d.derivative_count) for d in e.atoms(sp.Derivative)), default=0)
+
+
+def _residual(pde: Any) -> tuple[sp.Expr, EvolutionSystem]:
+    """The expression that vanishes on solutions, and its symbols."""
+    _equation(pde)
+    (residual,) = residuals_of(pde)
+    return residual, EvolutionSystem([residual], None)
+
+
+def _factors(jets: sp.Expr, system: EvolutionSystem) -> list[sp.Expr]:
+    """The factors of an expression in jets that hold the unknown: solutions of each are solutions."""
+    symbols = {symbol for symbol, _, _ in system.jets_in(jets)}
+    top, _ = sp.fraction(sp.together(jets))
+    parts = [f.as_base_exp()[0] for f in sp.Mul.make_args(sp.factor(top))]
+    parts = list(dict.fromkeys(f for f in parts if f.free_symbols & symbols))
+    return parts if len(parts) > 1 else [jets]  # as it was written, with its denominators
+
+
+def _in_functions(e: sp.Expr, system: EvolutionSystem) -> sp.Expr:
+    """An expression in jets with a function and its derivatives in place of the symbols."""
+    x, y = _plane(system)
+    function = sp.Function(y.name)(x)
+    orders = {symbol: int(index[0]) for symbol, _, index in system.jets_in(e)}
+    return e.xreplace({symbol: function.diff(x, k) if k else function for symbol, k in orders.items()})
+
+
+def _solves(residual: sp.Expr, system: EvolutionSystem, family: _SolutionFamily) -> bool:
+    """Whether the curves of a family solve the equation as it was written."""
+    x, y = plane = _plane(system)
+    jets = system.in_jets(residual)
+    orders = {symbol: int(index[0]) for symbol, _, index in system.jets_in(jets)}
+    highest = max(orders.values())
+    if (family.relation - y).has(y):
+        rates = [y, *_slope_rates(plane, family.slope, highest)]
+    else:
+        rates = [sp.diff(y - family.relation, x, k) for k in range(highest + 1)]
+    there = jets.xreplace({symbol: rates[k] for symbol, k in orders.items()})
+    return not there.has(*INFINITE) and bool(vanishes(there))
+
+
+def _families(pde: sp.Expr, plane: Plane) -> tuple[list[_SolutionFamily], list[str]]:
+    """Families of solutions of an equation that is no product, and what is not known of others.
+
+    Raises:
+        AlgebraError: the symmetries do not lead to quadratures.
+    """
+    x, y = plane
+    if _order(pde) == 0:
+        try:
+            curves = sp.solve(pde.subs(sp.Function(y.name)(x), y), y)
+        except NotImplementedError:
+            return [], [f"curves with {pde} = 0 are not solved for {y}"]
+        return [_SolutionFamily(sp.diff(h, x), y - h, ()) for h in curves if _is_real(h)], []
+    system, equation = EvolutionSystem([pde], None), _equation(pde)
+    families = _general(equation, pde)
+    lost = _num_not_passed(equation, families)
+    reasons = [_SOME.format(lost)] if lost else []
+    # where the factor of the highest derivative vanishes the solved form is not the equation
+    leading = sp.diff(system.in_jets(pde), system.jet(0, (equation.order,)))
+    if not leading.free_symbols & set(equation.jets):
+        return families, reasons
+    for factor in _factors(leading, system):
+        try:
+            others, missing = _families(_in_functions(factor, system), plane)
+        except (AlgebraError, ConfigurationError):
+            others, missing = [], [f"solutions with {factor} = 0 are not looked for"]
+        for family in others:
+            chosen = [family] if _solves(pde, system, family) else _special(pde, system, family)
+            families.extend(_not_held(plane, [f for f in chosen if _solves(pde, system, f)], families))
+        reasons.extend(missing)
+    return families, reasons
+
+
+def _special(whole: sp.Expr, system: EvolutionSystem, family: _SolutionFamily) -> list[_SolutionFamily]:
+    """The members of a family that solve an equation of which not all do, at values of the constants."""
+    x, y = _plane(system)
+    try:
+        curves = Quadrature(family.relation, family.slope, family.constants, (x, y)).explicit()
+    except AlgebraError:
+        return []
+    jets = system.in_jets(whole)
+    orders = {symbol: int(index[0]) for symbol, _, index in system.jets_in(jets)}
+    found: list[_SolutionFamily] = []
+    for curve in curves:
+        there = jets.xreplace({symbol: sp.diff(curve, x, k) for symbol, k in orders.items()})
+        top = sp.fraction(sp.together(there))[0]
+        places = [top.subs(x, sp.Rational(k, 7)) for k in range(2, 3 + len(family.constants))]
+        try:
+            chosen = sp.solve(places, family.constants, dict=True)
+        except NotImplementedError:
+            continue
+        members = [sp.simplify(curve.subs(values)) for values in chosen]
+        found.extend(_SolutionFamily(sp.diff(h, x), y - h, ()) for h in members if not h.has(*family.constants))
+    return found
+
+
+_ASSUMED = "initial values of other kinds are as those that were tried: random ones, and those with zeros"
+_SOME = "some solutions: {} initial values were tried through which none of these passes"
+
+
+def _num_not_passed(equation: _OrdinaryEquation, families: Sequence[_SolutionFamily]) -> int:
+    """The number of initial values, random ones and those with zeros, through which no real solution passes."""
+    x, order = equation.plane[0], equation.order
+    numbers = np.random.default_rng(0)
+    states = numbers.choice([-1.0, 1.0], (_NUM_INITIAL_VALUES, order + 1)) * numbers.uniform(
+        0.2, 1.5, (_NUM_INITIAL_VALUES, order + 1)
+    )
+    zeros = np.array(list(itertools.product((0.0, 1.0), repeat=order)))[:-1]
+    states = np.concatenate([states, np.insert(0.7 * zeros, 0, 0.6, axis=1)])
+    right = _numeric([x, *equation.jets], equation.right)(*states.T)
+    states = states[np.isfinite(right) & (np.abs(right.imag) <= 1e-12)]
+    passes = [_passage(equation, family) for family in families]
+    with np.errstate(all="ignore"):
+        return sum(not any(passed(state) for passed in passes) for state in states)
+
+
+def _passage(equation: _OrdinaryEquation, family: _SolutionFamily) -> Callable[[NDArray[np.float64]], bool]:
+    """Whether a member of a family, with real constants, has given x, y, y', ...."""
+    x, y = equation.plane
+    free = [c for c in family.constants if family.slope.has(c)]
+    rates = _slope_rates(equation.plane, family.slope, max(equation.order - 1, 1))[: equation.order - 1]
+    slopes = [_numeric([x, y, *free], rate) for rate in rates]
+    place = sp.S.Zero if family.relation.has(sp.Integral) else family.relation.subs(dict.fromkeys(family.constants, 0))
+    if free and not family.relation.has(sp.Integral):
+        place = family.relation.subs({c: 0 for c in family.constants if c not in free})
+    height = _numeric([x, y, *free], place)
+
+    def misses(state: NDArray[np.float64], constants: Any) -> NDArray[np.complex128]:
+        """Relative differences of the derivatives, ``[order - 1, *constants]``."""
+        found = [f(state[0], state[1], *constants) - p for f, p in zip(slopes, state[2:], strict=True)]
+        sizes = 1.0 + np.abs(state[2:])
+        shape = np.shape(constants[0]) if free else ()
+        if not found:
+            return np.zeros((0, *shape), dtype=np.complex128)
+        return np.stack(found).astype(np.complex128) / sizes.reshape(-1, *[1] * len(shape))
+
+    def is_member(state: NDArray[np.float64], constants: Any) -> bool:
+        off = misses(state, constants)
+        at = height(state[0], state[1], *constants)
+        on_curve = bool(np.isfinite(at)) and (bool(family.constants) or abs(complex(at)) < _MAX_SLOPE_ERROR)
+        return on_curve and bool((np.abs(off) < _MAX_SLOPE_ERROR).all())
+
+    def passed(state: NDArray[np.float64]) -> bool:
+        if not free:
+            return is_member(state, ())
+        if any(is_member(state, start) for start in itertools.product((0.0, 1.0, -1.0), repeat=len(free))):
+            return True
+        steps = np.exp(np.linspace(-7.0, 7.0, 24 // len(free)))
+        grid = np.stack(np.meshgrid(*[np.concatenate([-steps[::-1], steps])] * len(free))).reshape(len(free), -1)
+        off = misses(state, list(grid))
+        size = np.where(np.isfinite(off), np.abs(off) ** 2, np.inf).sum(0) if len(off) else np.zeros(grid.shape[1])
+
+        def target(c: NDArray[np.float64]) -> NDArray[np.float64]:
+            value = misses(state, list(c))
+            value = np.where(np.isfinite(value), value, 1e6)
+            return np.concatenate([value.real, value.imag])
+
+        for start in np.argsort(size)[:_NUM_STARTS]:
+            found = least_squares(target, grid[:, start], xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=200)
+            if is_member(state, list(found.x)):
+                return True
+        return False
+
+    return passed
+
+
+_NUM_STARTS = 6  # starts of a search for the constants of a member
+
+
+def _general(equation: _OrdinaryEquation, pde: sp.Expr) -> list[_SolutionFamily]:
+    """Families of the solved form of an equation: general ones, then those that they do not contain."""
     plane, order = equation.plane, equation.order
     if order > _MAX_ORDER:
         raise ConfigurationError(
             f"pde: expected an equation of order {_MAX_ORDER} at most, got order {order}: `reduce_order` lowers it"
         )
     fields = [g.components for g in search(pde, None, None, ())]
+    if any(e.has(*_WITHOUT_FORMULA) for field in fields for e in field):
+        # those of a linear equation hold its solutions: polynomials may be among them
+        known = [field for field in fields if not any(e.has(*_WITHOUT_FORMULA) for e in field)]
+        fields = list(dict.fromkeys([*known, *(g.components for g in search(pde, _POLYNOMIAL_DEGREE, None, ()))]))
     taken = {s.name for s in equation.right.free_symbols}
     constants = tuple(sp.Symbol(free_name(f"C{k + 1}", taken)) for k in range(order))
     # brackets come first: a reduction by an element of the derived algebra keeps more symmetries
@@ -413,8 +665,7 @@ def integrate_by_symmetries(pde: Any) -> tuple[Quadrature, ...]:
             family = _SolutionFamily.of(*found, constants, equation)
             (branches if len(family.constants) == order else special).append(family)
         if branches:
-            kept = (*branches, *_not_held(plane, special, branches))
-            return tuple(Quadrature(_real_logarithms(f.relation, plane), f.slope, f.constants, plane) for f in kept)
+            return [*branches, *_not_held(plane, special, branches)]
     rest = f"an equation of order {least}" if least else "a relation for z that is not solved"
     raise AlgebraError(
         f"pde: expected {order} symmetries that lead to quadratures in closed form, got {len(fields)} symmetries, "
@@ -582,7 +833,8 @@ def _integrands(
             except NotImplementedError:
                 yield None, 0
                 continue
-            yield from ((_plain_constant(e, constants[len(jets) - 1]), left) for e in solved)
+            plain = (_plain_constant(e, constants[len(jets) - 1]) for e in solved)
+            yield from ((e, left) for e in plain if _is_real(e))
             is_solved |= left == 0 and bool(solved)
         if is_solved:
             return
