@@ -117,7 +117,7 @@ def inverters() -> None:
     def run(inverter: Inverter, x: object) -> None:
         called.add(type(inverter))
         result = inverter(x, generator=seeded(0))
-        result.best(), result.best_energy(), result.found
+        result.best(), result.best_energy(), result.has_usable
 
     # every step calls the same signatures
     few = {

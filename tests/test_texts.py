@@ -105,11 +105,12 @@ def test_what_is_said() -> None:
 
 
 def test_a_notebook_shows_what_was_found() -> None:
-    table = ElementTree.fromstring(RESULT._repr_html_().replace("colspan=4", ""))
+    table = ElementTree.fromstring(RESULT._repr_html_().replace("colspan=5", ""))
     rows = [[cell.text for cell in row] for row in table.findall("tr")]
-    assert rows[0] == ["datum", "lowest energy", "found", "masked steps"]
+    assert rows[0] == ["datum", "lowest energy", "usable", "masked steps", "trusted"]
     assert len(rows) == 12
     assert rows[-1] == ["and 2 more"]
     for i, row in enumerate(rows[1:-1]):
-        assert row == [str(i), f"{RESULT.energies[i].min():.4g}", "2 of 2", str(int(RESULT.num_masked_steps[i].sum()))]
+        steps = str(int(RESULT.num_masked_steps[i].sum()))
+        assert row == [str(i), f"{RESULT.energies[i].min():.4g}", "2 of 2", steps, "yes"]
     assert table.findtext("caption") == repr(RESULT)

@@ -38,6 +38,11 @@ class Verdict:
     def __bool__(self) -> bool:
         return self.trusted
 
+    def __and__(self, other: Verdict) -> Verdict:
+        """Return the verdict that holds if both do: with the reasons and assumptions of both, each once."""
+        reasons, assumptions = self.reasons + other.reasons, self.assumptions + other.assumptions
+        return Verdict(tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(assumptions)))
+
     def __str__(self) -> str:
         said = "trusted" if self.trusted else f"not trusted: {'; '.join(self.reasons)}"
         return f"{said} (if {'; '.join(self.assumptions)})" if self.assumptions else said

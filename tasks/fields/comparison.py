@@ -92,9 +92,9 @@ class FieldComparison(ShardedTest):
         for name, inverter in inverters.items():
             before = time.process_time()
             result = inverter(moved.initial, generator=generator_of(batch.seed, 1))
-            g, found = result.best(), result.found.reshape(-1, *[1] * (moved.elements.ndim - 1))
+            g, found = result.best(), result.has_usable.reshape(-1, *[1] * (moved.elements.ndim - 1))
             g = torch.where(found, g, self.problem.action.group.identity(len(g), dtype=g.dtype, device=g.device))
-            metrics[f"lost by {name}"] = (~result.found).double()
+            metrics[f"lost by {name}"] = (~result.has_usable).double()
             seconds[name] = (time.process_time() - before) / batch.size
             metrics[name] = self._inverted(operators["never"], moved, g)
         metrics["augmented, learned inversion"] = self._inverted(operators["always"], moved, g)

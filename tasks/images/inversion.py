@@ -129,7 +129,7 @@ class ImageInversion(ShardedTest):
                 torch.cuda.synchronize(logits.device)  # else the clock is read before the work is done
             seconds = (time.perf_counter() - start) / len(logits)
             logits_alone, logits_clean = self.classifier(batch.image), self.classifier(batch.clean.nan_to_num())
-            logits = torch.where(result.found.unsqueeze(1), logits, logits_alone)
+            logits = torch.where(result.has_usable.unsqueeze(1), logits, logits_alone)
             inverted, alone, clean = logits.argmax(-1), logits_alone.argmax(-1), logits_clean.argmax(-1)
             known = torch.isfinite(batch.clean).flatten(1).all(1)
         columns = {

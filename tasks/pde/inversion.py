@@ -139,7 +139,7 @@ class OperatorInversion(ShardedTest):
             inverted = equivariant.predict(batch.x, result)
             seconds = (time.perf_counter() - start) / len(inverted)
             alone, floor = self.predictor(batch.x), self.predictor(batch.canonical)
-            found = result.found
+            found = result.has_usable
             inverted = torch.where(found[:, None, None], inverted, alone)
             unit = action.group.identity(len(alone), dtype=batch.solution.dtype, device=self.device)
             before = InverseProblem(action, self.energy).given(batch.x).energies(unit)

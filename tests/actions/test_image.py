@@ -289,11 +289,11 @@ class TestNoNumbers:
             return y.square().mean((1, 2, 3))
 
         first = Inverter(action, lambda y: torch.where(blank(y) > 9, torch.nan, blank(y)), [])(x)
-        assert first.found.tolist() == [True, False]
+        assert first.has_usable.tolist() == [True, False]
         assert first.restore(x).isnan().flatten(1).all(1).tolist() == [False, True]
         for energy in (blank, None):
             then = Inverter(action, energy, [])(x, initial=first.best().unsqueeze(1))
-            assert then.found.tolist() == [True, False]
+            assert then.has_usable.tolist() == [True, False]
             assert then.energies[1].tolist() == [math.inf]
 
 

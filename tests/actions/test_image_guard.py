@@ -140,8 +140,8 @@ def test_no_black_images(group: LieGroup) -> None:
     def black(action: ImageWarp, **options: Any) -> int:
         energy = lambda y: 10 * (y - template).square().sum((1, 2, 3))  # noqa: E731
         result = TIED(action, energy, **options)(x, generator=seeded(1))
-        restored = result.restore(x)[result.found]
-        shown = x[result.found]
+        restored = result.restore(x)[result.has_usable]
+        shown = x[result.has_usable]
         return int((restored.square().sum((1, 2, 3)) < 0.02 * shown.square().sum((1, 2, 3))).sum())
 
     assert black(ImageWarp(group)) == 0
@@ -156,7 +156,7 @@ def test_a_lost_image_is_not_found() -> None:
     away = group.join(torch.eye(2), torch.tensor([[5.0, 0.0], [0.0, 0.0]]))[:, None]
     kept = InverseProblem(action, flat).given(x).kept(away)
     result = InversionResult(action, away, torch.zeros(2, 1), torch.zeros(2, 1, dtype=torch.long), 0, 0, kept=kept)
-    assert result.found.tolist() == [False, True]
+    assert result.has_usable.tolist() == [False, True]
     assert result.lost.tolist() == [True, False]
     assert "1 would lose most" in repr(result)
     assert result.best().isnan().flatten(1).all(1).tolist() == [True, False]

@@ -60,7 +60,7 @@ def test_inverters(inverter: Inverter, chains: int) -> None:
     assert result.elements.shape == (0, chains, 2, 3)
     assert result.energies.shape == (0, chains)
     assert result.best().shape == (0, 2, 3)
-    assert result.best_energy().shape == result.found.shape == (0,)
+    assert result.best_energy().shape == result.has_usable.shape == (0,)
     assert result.restore(NONE).shape == NONE.shape
     assert result.modes().weights.shape[0] == 0
     assert "0 data" in repr(result)
@@ -89,7 +89,7 @@ def test_calibrated_inverters(chains: int, ranked: bool, monkeypatch: pytest.Mon
     )
     result = inverter(NONE)
     assert result.elements.shape == (0, chains, 2, 3)
-    assert result.trusted.shape == (0,)  # type: ignore[attr-defined]
+    assert result.trusted.shape == (0,)
     assert result.best().shape == (0, 2, 3)
     assert inverter.log_prob(torch.zeros(0, 2, 3), NONE).shape == (0,)
     assert inverter.log_prob(torch.zeros(0, 7, 2, 3), NONE).shape == (0, 7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from torch import Tensor
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
-from trivgeo.groups import SO, Translation
-from trivgeo.inversion import TIED, InversionResult, Inverter, calibrated_scale, check_energy
+from trivgeo.groups import SO, Translation, from_generators
+from trivgeo.inversion import TIED, InversionResult, Inverter, calibrated_scale, check_energy, energy_check
 from trivgeo.inversion.energies import FunctionEnergy, PriorEnergy, WrappedEnergy
-from trivgeo.inversion.stages import Descend
+from trivgeo.inversion.methods.data_search import ALIKE, TOO_HIGH
+from trivgeo.inversion.stages import Descend, Select
 
 ACTION = Translation(2).action()
 CLEAN = torch.zeros(8, 1, 2).double()
@@ -64,7 +66,8 @@ class TestCheck:
         check = check_energy(ACTION, lambda y: -square(y), CLEAN, transformations)
         assert check.profile.share_below == 1.0
         assert not check.trusted
-        assert check.verdict.reasons == (f"the search found {check.search.share_found:.0%} of the transformations",)
+        share = f"{check.search.share_found:.0%} of 32 clean data"
+        assert check.verdict.reasons == (f"the search found the transformations of {share}",)
         assert "NO" in str(check)
 
     def test_what_is_flat_or_undefined(self) -> None:
@@ -72,6 +75,48 @@ class TestCheck:
         assert abs(flat.profile.share_flat - 0.5) < 0.1
         undefined = check_energy(ACTION, lambda y: (y[..., 0, 0] + 1e-3).sqrt(), CLEAN, transformations)
         assert abs(undefined.profile.share_undefined - 0.5) < 0.1
+
+    def test_the_same_on_a_busy_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The time that an energy takes changes its own line of the report alone."""
+        measured = energy_check.measure_energy
+        slow = lambda *given, **settings: replace(measured(*given, **settings), seconds=1e3)  # noqa: E731
+        asked = {"network": lambda y: y[:, 0], "num_samples": 4}
+        first = check_energy(ACTION, lambda y: square(y).sqrt(), CLEAN, transformations, **asked)
+        monkeypatch.setattr(energy_check, "measure_energy", slow)
+        again = check_energy(ACTION, lambda y: square(y).sqrt(), CLEAN, transformations, **asked)
+        assert again.profile.seconds == 1e3
+        assert first.search.network == again.search.network
+        assert torch.equal(first.search.energies, again.search.energies)
+        assert torch.equal(first.search.rows, again.search.rows)
+        assert repr(first) == repr(again)
+
+    def test_says_which_data_it_tried(self) -> None:
+        """Those of infinite energy, of many the ones that were not drawn, and those moved out of the domain are not."""
+        energy = lambda y: torch.where(y[:, 0, 0].abs() < 50.0, square(y), torch.inf)  # noqa: E731
+        clean = torch.arange(100.0).double().reshape(100, 1, 1).repeat(1, 1, 2) * 2.0  # the first 25 are finite
+        search = check_energy(ACTION, energy, clean, transformations, num_samples=4).search
+        drawn = set(search.rows.tolist())
+        assert drawn <= set(range(25))
+        assert f"36 of 100 not drawn, {64 - len(drawn)} without a finite energy" == search.left_out
+        assert search.found.shape == search.rows.shape == (32,)
+        assert check_energy(ACTION, square, CLEAN, transformations, num_samples=4).search.left_out == "none"
+        assert "clean data not tried" in str(check_energy(ACTION, square, CLEAN, transformations, num_samples=4))
+
+    def test_too_few_to_tell(self) -> None:
+        """Where nearly all transformations lead out of the domain the answers are unknown, and nothing is trusted."""
+        group = from_generators({"X": ["1/x"]}, variables="x")  # the square grows by 2 a, and is to stay positive
+        action = group.action()
+        clean = torch.tensor([[0.9], [1.0]]).double().repeat(16, 1).unsqueeze(-1)
+        laws = lambda n, g: group.exp(0.2 * torch.randn(n, 1, generator=g).double() - 0.65)  # noqa: E731
+        energy = lambda y: (y[:, 0, 0] - 1.0).square()  # noqa: E731
+        classes = lambda y: torch.cat([y[:, 0], -y[:, 0]], -1)  # noqa: E731
+        check = check_energy(action, energy, clean, laws, network=classes, num_samples=4)
+        assert check.search.num_data < 8
+        assert check.finds_transformations is None
+        assert check.network_right is None
+        assert not check.trusted
+        assert "unknown" in str(check)
+        assert "moved to where they are undefined" in check.verdict.reasons[0]
 
     def test_data_of_infinite_energy_count_for_nothing(self) -> None:
         energy = lambda y: torch.where(y[:, 0, 0].abs() < 50.0, square(y), torch.inf)  # noqa: E731
@@ -216,8 +261,22 @@ def test_search_for_data() -> None:
     assert isinstance(inverter.energy, PriorEnergy)
     assert float((result.best() - g).abs().max()) < 0.1
     assert result.elements.shape == (6, 1, 2)
+    assert result.trusted.all()
+    assert ALIKE in result.verdicts[0].assumptions
+    off = ACTION(torch.tensor([[3.0, 0.3]]).double(), torch.tensor([[[3.0, 3.0], [-3.0, -3.0]]]).double())
+    assert inverter.then(Select(1))(off, generator=seeded(0)).reasons == (TOO_HIGH,)
     with pytest.raises(ConfigurationError, match="seconds"):
         TIED.for_data(ACTION, square, CLEAN, transformations, seconds=0.0)
+
+
+def test_search_that_the_check_refuses() -> None:
+    """It says so at every result, also after further stages."""
+    wrong = TIED.for_data(ACTION, lambda y: -square(y).sqrt(), CLEAN, transformations, seconds=0.1)
+    for inverter in (wrong, wrong.then(Descend(1)), wrong.replace(progress=False)):
+        result = inverter(CLEAN[:3], generator=seeded(0))
+        assert "3 data" in repr(result)
+        assert "0 trusted" in repr(result)
+        assert all("clean data" in text for text in result.reasons)
 
 
 class TestResult:

@@ -101,7 +101,7 @@ def test_without_an_energy_there_is_no_lowest_one() -> None:
     score = LearnedScore(ACTION, SCHEDULE, PointsBackbone(3, 2, width=8))
     for inverter in (Inverter(ACTION, None, []), LearnedInverter.from_score(score)):
         result = inverter(X.float())
-        assert result.found.tolist() == [True] * 4
+        assert result.has_usable.tolist() == [True] * 4
         assert not result.has_energy
         assert bool(result.best_energy().isnan().all())
         assert bool(torch.isfinite(result.best()).all())

@@ -176,7 +176,7 @@ class TestRun:
         assert torch.isfinite(result.elements).all()
         # E = sqrt(-g) + (1 + g)^2 for g < 0, lowest on [-1, 0] at its end
         assert float(result.best_energy()[0]) < 1.05
-        assert result.found.tolist() == [True, False]
+        assert result.has_usable.tolist() == [True, False]
 
     def test_in_parts(self) -> None:
         problem = Template(SE(2), batch=3)

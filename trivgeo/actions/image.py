@@ -56,8 +56,8 @@ class ImageWarp(Action):
 
     Contrast that a warp moves out of the frame costs in an inversion, see `ImageGuard`; without this cost an image that
     shows nothing minimises many energies. A restored image that shows less than half of the contrast of the given one
-    is not found, see `trivgeo.inversion.InversionResult.found`. Both are right where clean images are moved, by g,
-    within a frame on a background of zeros or ``fill``; where the given images show more than the clean ones, such as
+    is not usable, see `trivgeo.inversion.InversionResult.has_usable`. Both are right where clean images are moved,
+    by g, within a frame on a background of zeros or ``fill``; where given images show more than clean ones, such as
     clutter around them, take ``guarded=False``.
 
     Second derivatives, ``jacrev``, and ``vmap`` of ``torch.func.grad``, need torch 2.12, whose ``grid_sample`` has

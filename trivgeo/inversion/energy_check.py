@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from trivgeo._devices import module_device, on_device
@@ -20,16 +20,16 @@ from trivgeo.checks import check_count, check_type, checked, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy
-from trivgeo.inversion.energy_measurement import EnergyProfile, measure_energy, some_data
+from trivgeo.inversion.energy_measurement import MAX_MEASURED, EnergyProfile, measure_energy, some_data
 from trivgeo.inversion.evaluation import evaluation_mode
-from trivgeo.inversion.methods.tied import TimedSearch
+from trivgeo.inversion.methods.data_search import DataSearch, KnownSearch
 from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.transformations import Transformations, sample_elements, spread_of
 from trivgeo.verdict import Verdict
 
-_MIN_DATA, _MAX_DATA = 4, 32  # numbers of inverted data
-_SEARCH_SECONDS = 10.0  # time to invert all of them
+_NUM_TRIALS = 32  # data that are inverted
+_MIN_TRIALS = 8  # number below which they say neither yes nor no
 _LARGEST_SEED = 2**32
 _MAX_ERROR_IN_SPREADS = 0.25  # error of a transformation that counts as found, in spreads in each direction
 _MAX_RELATIVE_DISTANCE = 0.1  # distance of a restored from the clean datum, in units of the moved datum's distance
@@ -118,6 +118,7 @@ class NetworkBenchmark(NamedTuple):
     """Mean losses of a network; shares of wrong classes where no loss was given.
 
     Attributes:
+        num_data: number of data.
         clean: loss of clean data.
         moved: loss of moved data.
         restored: loss of data that the search has restored.
@@ -125,6 +126,7 @@ class NetworkBenchmark(NamedTuple):
         counts_errors: whether losses are shares of wrong classes.
     """
 
+    num_data: int
     clean: float
     moved: float
     restored: float
@@ -132,8 +134,13 @@ class NetworkBenchmark(NamedTuple):
     counts_errors: bool
 
     @property
-    def right(self) -> bool:
-        """True if at most a fifth of the harm by transformations is left, up to one standard error."""
+    def right(self) -> bool | None:
+        """True if at most a fifth of the harm by transformations is left, up to one standard error.
+
+        ``None`` for fewer than eight data, which do not tell.
+        """
+        if self.num_data < _MIN_TRIALS:
+            return None
         harm = max(0.0, self.moved - self.clean)
         return self.restored - self.clean <= _MAX_HARM_LEFT * harm + self.standard_error
 
@@ -143,39 +150,71 @@ class NetworkBenchmark(NamedTuple):
             restored, clean, moved = (f"{1.0 - loss:.0%}" for loss in losses)
         else:
             restored, clean, moved = (f"loss {loss:.3g}" for loss in losses)
-        return f"{'yes' if self.right else 'NO'}: {restored} (clean {clean}, moved {moved})"
+        return f"{_answer(self.right)}: {restored} (clean {clean}, moved {moved})"
 
 
 class SearchBenchmark(NamedTuple):
-    r"""Figures of `TIED.for_data` on clean data that were moved by the transformations.
+    r"""Figures of the search of `TIED.for_data` on clean data that were moved by the transformations.
+
+    Each datum has two chains, whatever the machine. Few clean data are moved several times.
 
     Attributes:
-        num_data: number of data.
-        share_found: share of the data whose transformation is undone to a quarter of the spread of the transformations,
-            or that are restored as they were, as data with symmetries may be by other transformations.
+        rows: numbers of the clean data that were moved and inverted, one for each trial, ``[n]``.
+        found: whether the transformation of each was undone to a quarter of the spread of the transformations, or the
+            datum restored as it was, as data with symmetries may be by other transformations, ``[n]``.
+        left_out: words that say which other clean data were not inverted, and why.
         error: median length of :math:`\log(\hat g^{-1} g)` a direction, in units of the spread of the transformations.
         pixels: median distance of the corners of a restored image from where they were, in pixels; ``None`` for other
             data.
+        energies: posterior energies of the restored data, ``[n]``.
         network: losses of the network, see `NetworkBenchmark`; ``None`` if no network was given.
     """
 
-    num_data: int
-    share_found: float
+    rows: Int[Tensor, " n"]
+    found: Bool[Tensor, " n"]
+    left_out: str
     error: float
     pixels: float | None
+    energies: Float[Tensor, " n"]
     network: NetworkBenchmark | None
 
     @property
-    def finds(self) -> bool:
-        """True if the transformations of three quarters of the data are found."""
-        return self.share_found >= _MIN_SHARE_FOUND
+    def num_data(self) -> int:
+        """Number n of data inverted."""
+        return len(self.rows)
+
+    @property
+    def share_found(self) -> float:
+        """Share of the data whose transformation was found."""
+        return float(self.found.double().mean())
+
+    @property
+    def finds(self) -> bool | None:
+        """True if the transformations of three quarters of the data are found; ``None`` for fewer than eight data."""
+        return None if self.num_data < _MIN_TRIALS else self.share_found >= _MIN_SHARE_FOUND
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the search: trusted if it `finds` the transformations."""
+        if self.finds is None:
+            return Verdict((f"the search could be tried on {self.num_data} clean data alone ({self.left_out})",))
+        said = f"the search found the transformations of {self.share_found:.0%} of {self.num_data} clean data"
+        return Verdict(() if self.finds else (said,))
+
+    def known(self, depth: float) -> KnownSearch:
+        """Return what the trial tells of other data, with the median rise of the energy of moved ones."""
+        return KnownSearch.of_trial(self.verdict, self.energies[self.found], depth)
 
     def __str__(self) -> str:
         off = f"off by {self.error:.2g} of the spread" if self.pixels is None else f"corners {self.pixels:.2g} px off"
-        return f"{'yes' if self.finds else 'NO'}: {self.share_found:.0%} of {self.num_data}, {off}"
+        return f"{_answer(self.finds)}: {self.share_found:.0%} of {self.num_data}, {off}"
 
 
-def _try_search(
+def _answer(value: bool | None) -> str:
+    return "unknown" if value is None else "yes" if value else "NO"
+
+
+def try_search(
     action: Action,
     energy: DataEnergy | Callable[[Any], Tensor],
     clean: Any,
@@ -186,6 +225,9 @@ def _try_search(
 ) -> SearchBenchmark:
     """Invert a few moved clean data, and compare with the transformations.
 
+    Everything but rounding is a function of the arguments: neither the time that an energy takes nor the machine
+    changes which data are tried, or how many chains they have.
+
     Raises:
         DomainError: no transformation drawn is defined on its datum.
     """
@@ -195,30 +237,48 @@ def _try_search(
     with evaluation_mode(problem.energy):
         x, index, _ = some_data(problem, clean, seed)
     reference: Tensor = pytree.tree_leaves(x)[0]
-    g = sample_elements(group, transformations, len(index), keyed(seed, 8)).to(reference)
-    usable = action.is_valid(g, x).reshape(len(index), -1).all(-1)
-    search = TimedSearch(profile, _SEARCH_SECONDS)
-    chosen = torch.nonzero(usable)[: min(_MAX_DATA, max(_MIN_DATA, search.num_affordable)), 0]
+    given = len(pytree.tree_leaves(with_tensors("clean", clean))[0])
+    # few data are moved several times
+    turns = torch.arange(max(len(index), _NUM_TRIALS), device=index.device) % len(index)
+    g = sample_elements(group, transformations, len(turns), keyed(seed, 8)).to(reference)
+    defined = action.is_valid(g, _rows_of(x, turns)).reshape(len(turns), -1).all(-1)
+    chosen = torch.nonzero(defined)[:_NUM_TRIALS, 0]
     if len(chosen) == 0:
-        raise DomainError(
-            f"transformations: expected elements that are defined on clean data, got none of {len(index)}"
-        )
-    g, index = g[chosen], index[chosen]
-    x = pytree.tree_map(lambda leaf: leaf[chosen], x)
+        raise DomainError(f"transformations: expected elements that are defined on clean data, got none of {len(g)}")
+    g, turns = g[chosen], turns[chosen]
+    x, index = _rows_of(x, turns), index[turns]
     moved = action(g, x)
-    inverter = search.inverter(action, energy, spread)
+    inverter = DataSearch(profile, None).inverter(action, energy, spread)
     result = inverter(moved, generator=keyed(seed, 9, device=reference.device))
     restored, best = result.restore(moved), result.best()
     left = group.compose(group.inverse(best), g)
     error = (group.log(left).square().mean(-1).sqrt()).nan_to_num(nan=math.inf)
     same = _distance(restored, x) <= _MAX_RELATIVE_DISTANCE * _distance(moved, x)
     return SearchBenchmark(
-        len(chosen),
-        float(((error <= _MAX_ERROR_IN_SPREADS) | same).double().mean()),
+        index.cpu(),
+        ((error <= _MAX_ERROR_IN_SPREADS) | same).cpu(),
+        _left_out(given, len(reference), int((~defined).sum())),
         float(error.median()),
         _pixels(action, left, x),
+        result.best_energy().detach().cpu(),
         None if task is None else _network_benchmark(task, x, moved, restored, index),
     )
+
+
+def _rows_of(x: Any, index: Tensor) -> Any:
+    return pytree.tree_map(lambda leaf: leaf[index], x)
+
+
+def _left_out(given: int, finite: int, undefined: int) -> str:
+    """Return the words about clean data that were not inverted."""
+    looked_at = min(given, MAX_MEASURED)
+    parts = [
+        f"{given - looked_at} of {given} not drawn" if given > looked_at else "",
+        f"{looked_at - finite} without a finite energy" if finite < looked_at else "",
+        f"{undefined} moved to where they are undefined" if undefined else "",
+        f"those after the first {_NUM_TRIALS}" if finite - undefined > _NUM_TRIALS else "",
+    ]
+    return ", ".join(part for part in parts if part) or "none"
 
 
 def _network_benchmark(task: NetworkTask, x: Any, moved: Any, restored: Any, index: Tensor) -> NetworkBenchmark:
@@ -230,7 +290,9 @@ def _network_benchmark(task: NetworkTask, x: Any, moved: Any, restored: Any, ind
         clean, before, after = (task.losses(data, labels) for data in (x, moved, shown))
     difference = after - clean
     error = float(difference.std() / math.sqrt(len(difference))) if len(difference) > 1 else 0.0
-    return NetworkBenchmark(float(clean.mean()), float(before.mean()), float(after.mean()), error, task.loss is None)
+    return NetworkBenchmark(
+        len(index), float(clean.mean()), float(before.mean()), float(after.mean()), error, task.loss is None
+    )
 
 
 def _distance(x: Any, y: Any) -> Float[Tensor, " b"]:
@@ -264,13 +326,13 @@ class EnergyReport:
     search: SearchBenchmark
 
     @property
-    def finds_transformations(self) -> bool:
-        """True if `TIED.for_data` has found the transformations of the trial."""
+    def finds_transformations(self) -> bool | None:
+        """True if `TIED.for_data` has found the transformations of the trial; ``None`` for fewer than eight data."""
         return self.search.finds
 
     @property
     def network_right(self) -> bool | None:
-        """True if the network is right on the restored data; ``None`` if no network was given.
+        """True if the network is right on the restored data; ``None`` without a network, or for fewer than eight data.
 
         The network may be right although transformations are not found: many classifiers bear a small rest of them.
         """
@@ -279,8 +341,7 @@ class EnergyReport:
     @property
     def verdict(self) -> Verdict:
         """The verdict on the search: trusted if `finds_transformations`."""
-        found = f"the search found {self.search.share_found:.0%} of the transformations"
-        return Verdict(() if self.search.finds else (found,))
+        return self.search.verdict
 
     @property
     def trusted(self) -> bool:
@@ -307,6 +368,7 @@ class EnergyReport:
             ("suggested schedule", repr(profile.schedule)),
             ("suggested frame weight", frame),
             ("time of one energy with gradient", f"{1e3 * profile.seconds:.3g} ms"),
+            ("clean data not tried", self.search.left_out),
             ("can find transformations", str(self.search)),
             ("network right afterwards", network),
         ]
@@ -332,11 +394,12 @@ def check_energy(
     num_samples: int = 32,
     generator: torch.Generator | None = None,
 ) -> EnergyReport:
-    """Measure how the energy of clean data rises when the data are moved, and try a search; takes seconds.
+    """Measure how the energy of clean data rises when the data are moved, and try a search.
 
-    The check moves some clean data and inverts them by `TIED.for_data`, in about ten seconds. It answers two
-    questions. Does the search find the transformations? Is the network right on the restored data? The second answer
-    may be yes while the first is no.
+    The check moves 32 clean data and inverts them by the search of `TIED.for_data`, with about 300 gradients for each.
+    It answers two questions. Does the search find the transformations? Is the network right on the restored data? The
+    second answer may be yes while the first is no. The answers are a function of the arguments alone, also on a busy
+    machine. Where fewer than eight data could be tried, they are ``None``, "unknown" in print.
 
     ```python
     check = check_energy(action, energy, clean, transformations, network=classifier, labels=labels)
@@ -346,7 +409,8 @@ def check_energy(
     Args:
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
-        clean: clean data with one batch dimension; at most 64 of them are looked at, and 32 inverted.
+        clean: clean data with one batch dimension; at most 64 of them, drawn at random, are looked at, and 32 inverted;
+            fewer are inverted several times. ``report.search`` says which, and why others were not.
         transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
         network: data to outputs, in evaluation mode here if it is a module.
         labels: labels of the clean data, classes or what ``loss`` takes; default the classes that the network predicts.
@@ -368,4 +432,4 @@ def check_energy(
     if generator is not None:
         seed = seed_of(torch.empty(0, device=generator.device), generator) % _LARGEST_SEED
     profile = measure_energy(action, energy, clean, transformations, num_samples=num_samples, seed=seed)
-    return EnergyReport(profile, _try_search(action, energy, clean, transformations, profile, task, seed))
+    return EnergyReport(profile, try_search(action, energy, clean, transformations, profile, task, seed))

@@ -27,7 +27,8 @@ from trivgeo.inversion.transformations import Transformations, noise_between, sa
 from trivgeo.sde import GeometricSchedule, trivialized_grad
 from trivgeo.sde.scores import trivialized_grad_and_value
 
-_MAX_DATA = 64
+MAX_MEASURED = 64
+"""Number of clean data that are looked at."""
 _MAX_EVALUATIONS = 256  # energies evaluated at once
 _PROFILE_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]  # distances in spreads of the transformations
 _PROFILE_DIRECTIONS = 4  # directions for each datum
@@ -245,7 +246,7 @@ def some_data(problem: InverseProblem, clean: Any, seed: int) -> tuple[Any, Int[
     """
     clean = on_device(with_tensors("clean", clean), module_device(problem))
     first: Tensor = pytree.tree_leaves(clean)[0]
-    index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:_MAX_DATA].to(first.device)
+    index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:MAX_MEASURED].to(first.device)
     posterior = problem.given(pytree.tree_map(lambda leaf: leaf[index], clean), max_evaluations=_MAX_EVALUATIONS)
     x, reference = posterior.x, posterior.reference
     with torch.no_grad():

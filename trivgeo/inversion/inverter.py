@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -24,6 +25,7 @@ from trivgeo.inversion.posterior import Bound, InverseProblem, Posterior, check_
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import Population, StageLike, check_stage, run_stages, steps_of
+from trivgeo.verdict import Verdict
 
 Progress = bool | Callable[[int, int], None] | None
 _BAR_DELAY_IN_SECONDS = 2.0  # time after which a bar appears on a terminal
@@ -57,6 +59,10 @@ class Inverter(nn.Module):
             use on a GPU. Compiling takes half a minute at the first call; code is kept in torch's cache. The first
             result is compared with the eager one; a warning says where evaluation stays eager, and why.
 
+    Attributes:
+        known: function from a result to a verdict for each datum, by what is known of the search, as of
+            `TIED.for_data`; ``None`` if nothing is, see `InversionResult.verdicts`. `then` and `replace` keep it.
+
     Raises:
         ConfigurationError: an argument is not an action, an energy or a stage, or a bound is below one.
     """
@@ -83,6 +89,7 @@ class Inverter(nn.Module):
         self._reference: Tensor
         self.max_evaluations = check_bound(max_evaluations)
         self.progress = progress
+        self.known: Callable[[InversionResult], tuple[Verdict, ...]] | None = None
 
     def __repr__(self) -> str:
         energy = "no energy" if self.energy is None else name_of(self.energy)
@@ -135,7 +142,7 @@ class Inverter(nn.Module):
     def _made_of(self, stages: Sequence[StageLike], settings: dict[str, Any]) -> Inverter:
         """Return an inverter of other stages and settings, at the place of this one."""
         other = Inverter(self.action, self.energy, stages, **settings)
-        other._reference = self._reference
+        other._reference, other.known = self._reference, self.known
         return other
 
     def forward(
@@ -168,7 +175,8 @@ class Inverter(nn.Module):
             population = _beginning(given, initial)
             noise = streams_for(given.batch, given.reference, generator)
             with explained_dtypes("x_tilde", self, x):
-                return run_stages(self.stages, given, population, noise).evaluated(given).result(given)
+                result = run_stages(self.stages, given, population, noise).evaluated(given).result(given)
+        return result if self.known is None else replace(result, stage_verdicts=self.known(result))
 
     def proposal(self, x: Any, generator: torch.Generator | None = None) -> tuple[StudentMixture, int] | None:
         """Return a mixture near the posteriors of data, and the number of network evaluations for each datum.

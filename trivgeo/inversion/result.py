@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from typing import Any
 
@@ -16,10 +17,11 @@ from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive, checked, with_tensors
 from trivgeo.errors import ShapeError
 from trivgeo.groups import Action, LieGroup
+from trivgeo.inversion.agreement import verdicts_of_search
 from trivgeo.inversion.rows import where_rows
 from trivgeo.verdict import Verdict, trusted_mask
 
-__all__ = ["CheckedResult", "InversionResult", "PosteriorModes", "PosteriorSample"]
+__all__ = ["InversionResult", "PosteriorModes", "PosteriorSample"]
 
 _NUM_MEAN_STEPS = 8  # iterations of the mean of a cluster
 
@@ -147,6 +149,8 @@ class InversionResult:
         network_evaluations: evaluations of a learned score, or of what else is asked of restored data, for each datum.
         kept: share of the datum that each hypothesis restores, ``[b, K]``, where the action can lose some of it, see
             `trivgeo.actions.ImageWarp`; else ``None``.
+        stage_verdicts: verdicts of stages that checked the data, or of what is known of the search; ``None`` if there
+            are none, see `verdicts`.
     """
 
     action: Action
@@ -157,6 +161,7 @@ class InversionResult:
     gradient_evaluations: int
     network_evaluations: int = 0
     kept: Float[Tensor, "b k"] | None = None
+    stage_verdicts: tuple[Verdict, ...] | None = None
 
     def __repr__(self) -> str:
         data, chains = self.energies.shape
@@ -164,7 +169,7 @@ class InversionResult:
         kind = "a search" if self.has_energy or not self.network_evaluations else "an estimate by a network"
         return (
             f"{type(self).__name__}({data} data, {chains} hypotheses each, of {self.group!r}; "
-            f"{int(self.found.sum())} found; "
+            f"{int(self.trusted.sum())} trusted; "
             f"{f'{lost} would lose most of what the datum shows; ' if lost else ''}"
             f"{f'{off} of {data * chains} hypotheses ended where no energy is finite; ' if off else ''}"
             f"{kind}, not a weighted sample; "
@@ -175,21 +180,45 @@ class InversionResult:
     def _repr_html_(self) -> str:
         """For notebooks: what was found for each of the first data."""
         finite = self.usable
-        columns = [self.best_energy(), finite.sum(-1), self.num_masked_steps.sum(-1)]
+        columns = [self.best_energy(), finite.sum(-1), self.num_masked_steps.sum(-1), self.trusted]
         rows = zip(*(column[:_MAX_ROWS_SHOWN].tolist() for column in columns), strict=True)
         lines = [
-            f"<tr><td>{i}</td><td>{energy:.4g}</td><td>{found} of {self.energies.shape[1]}</td><td>{masked}</td></tr>"
-            for i, (energy, found, masked) in enumerate(rows)
+            f"<tr><td>{i}</td><td>{energy:.4g}</td><td>{number} of {self.energies.shape[1]}</td><td>{masked}</td>"
+            f"<td>{'yes' if trusted else 'no'}</td></tr>"
+            for i, (energy, number, masked, trusted) in enumerate(rows)
         ]
         if len(self.energies) > _MAX_ROWS_SHOWN:
-            lines.append(f"<tr><td colspan=4>and {len(self.energies) - _MAX_ROWS_SHOWN} more</td></tr>")
-        head = "".join(f"<th>{name}</th>" for name in ("datum", "lowest energy", "found", "masked steps"))
+            lines.append(f"<tr><td colspan=5>and {len(self.energies) - _MAX_ROWS_SHOWN} more</td></tr>")
+        head = "".join(f"<th>{name}</th>" for name in ("datum", "lowest energy", "usable", "masked steps", "trusted"))
         return f"<table><caption>{escape(repr(self))}</caption><tr>{head}</tr>{''.join(lines)}</table>"
 
     @property
     def group(self) -> LieGroup:
         """The group of the elements."""
         return self.action.group
+
+    @cached_property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdict on the best element of each datum.
+
+        Verdicts are those of stages that checked the data, as of a `LearnedInverter` that was calibrated, and of
+        `TIED.for_data`, which tries its search on clean data. For other searches the hypotheses are compared by their
+        energies, see `trivgeo.inversion.agreement.verdicts_of_search`; what this cannot tell is among the assumptions:
+        that the energy is lowest at the right transformation, which `check_energy` tests, and that a chain came there.
+        """
+        if self.stage_verdicts is not None:
+            return self.stage_verdicts
+        return verdicts_of_search(self.group, self.elements, self.energies, self.usable, self.has_energy)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the result of a datum is not to be trusted; empty texts where it is."""
+        return tuple("; ".join(verdict.reasons) for verdict in self.verdicts)
+
+    @property
+    def trusted(self) -> Bool[Tensor, " b"]:
+        """Mask of the data whose result passes its own checks; `reasons` says which failed."""
+        return trusted_mask(self.verdicts, self.energies.device)
 
     @property
     def has_energy(self) -> bool:
@@ -213,14 +242,14 @@ class InversionResult:
         return finite if self.kept is None else finite & (self.kept >= _MIN_SHARE_KEPT)
 
     @property
-    def found(self) -> Bool[Tensor, " b"]:
-        """Mask of the data that have a `usable` hypothesis."""
+    def has_usable(self) -> Bool[Tensor, " b"]:
+        """Mask of the data that have a `usable` hypothesis: whether it is right is said by `trusted`."""
         return self.usable.any(-1)
 
     @property
     def lost(self) -> Bool[Tensor, " b"]:
-        """Mask of the data not `found` though there are hypotheses of finite energy: all lose most of the datum."""
-        return torch.isfinite(self.energies).any(-1) & ~self.found
+        """Mask of the data of whose hypotheses of finite energy all lose most of the datum."""
+        return torch.isfinite(self.energies).any(-1) & ~self.has_usable
 
     def averaging_weights(self) -> Float[Tensor, "b k"]:
         """Return the weights of an average over the hypotheses: equal ones for usable ones, with sum one."""
@@ -232,13 +261,13 @@ class InversionResult:
         return self._ranked().argmin(-1)
 
     def best(self) -> Tensor:
-        """The elements of lowest energy, ``[b, *element_shape]``; NaN where none was `found`."""
+        """The elements of lowest energy, ``[b, *element_shape]``; NaN where none is `usable`."""
         index = self.best_index()
         rows = torch.arange(index.shape[0], device=index.device)
-        return where_rows(self.found, self.elements[rows, index], torch.nan)
+        return where_rows(self.has_usable, self.elements[rows, index], torch.nan)
 
     def restore(self, x: Any) -> Any:
-        """Return the given data with the best transformation undone, ``g^-1 . x``; NaN where none was `found`.
+        """Return the given data with the best transformation undone, ``g^-1 . x``; NaN where none is `usable`.
 
         The data are brought to the device of the elements.
 
@@ -291,45 +320,18 @@ class InversionResult:
         return draw_images(self.action, self.elements[:shown], self.best()[:shown], x[:shown], restored[:shown])
 
     def best_energy(self) -> Float[Tensor, " b"]:
-        """Return the lowest energies of usable hypotheses; infinite if none was `found`, else NaN without an energy."""
+        """Return the lowest energies of usable hypotheses; infinite if none is `usable`, else NaN without an energy."""
         lowest = self._ranked().amin(-1)
-        return lowest if self.has_energy else torch.where(self.found, torch.nan, lowest)
+        return lowest if self.has_energy else torch.where(self.has_usable, torch.nan, lowest)
 
     def _ranked(self) -> Float[Tensor, "b k"]:
         """Return the energies, infinite where a hypothesis is not usable."""
         return torch.where(self.usable, self.energies, torch.inf)
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
-class CheckedResult(InversionResult):
-    """Result of an inversion, see `InversionResult`, with a verdict for each datum: whether its elements are to be
-    trusted.
-
-    Attributes:
-        verdicts: one for each datum. All other attributes (``action``, ``elements``, ``energies``,
-            ``num_masked_steps``, ``energy_evaluations``, ``gradient_evaluations``, ``network_evaluations``, ``kept``)
-            are those of `InversionResult`.
-    """
-
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why the result of a datum is not to be trusted; empty texts where it is."""
-        return tuple("; ".join(verdict.reasons) for verdict in self.verdicts)
-
-    @property
-    def trusted(self) -> Bool[Tensor, " b"]:
-        """Mask of the data whose result passes its own checks; `reasons` says which failed."""
-        return trusted_mask(self.verdicts, self.energies.device)
-
-    def __repr__(self) -> str:
-        return super().__repr__().replace("CheckedResult(", f"CheckedResult({int(self.trusted.sum())} trusted; ")
-
-
 @checked
 @dataclass(frozen=True, repr=False, kw_only=True)
-class PosteriorSample(CheckedResult):
+class PosteriorSample(InversionResult):
     r"""Weighted sample of the posteriors :math:`p_0(g)\, e^{-E(g) / T}` of a batch of data.
 
     Averages over the sample with its `weights` estimate averages over the posterior; for any function f of elements
@@ -343,7 +345,7 @@ class PosteriorSample(CheckedResult):
         log_evidence: logarithm of the integral of :math:`p_0 e^{-E / T}`, ``[b]``, for the measure of base
             distributions. That is left Haar measure of total mass one on compact groups, else the one that is Lebesgue
             measure of the algebra at the identity; see `trivgeo.generative.distributions.GroupDistribution`.
-            All other attributes are those of `CheckedResult`.
+            All other attributes are those of `InversionResult`.
     """
 
     weights: Float[Tensor, "b k"]

@@ -14,7 +14,7 @@ from trivgeo._text import Described
 from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.posterior import Posterior
-from trivgeo.inversion.result import CheckedResult, InversionResult, PosteriorSample
+from trivgeo.inversion.result import InversionResult, PosteriorSample
 from trivgeo.inversion.rows import lower_rows
 from trivgeo.sde.resampling import take_rows
 from trivgeo.verdict import Verdict
@@ -109,7 +109,7 @@ class EvaluatedPopulation(Population):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CheckedPopulation(EvaluatedPopulation):
-    """Population whose data were checked; an inverter that ends with one returns a `CheckedResult`.
+    """Population whose data were checked; an inverter that ends with one returns their verdicts.
 
     Elements that a later stage moves or chooses were not checked: they are a `Population` without verdicts.
 
@@ -130,8 +130,8 @@ class CheckedPopulation(EvaluatedPopulation):
         """Return the elements with their energies alone."""
         return EvaluatedPopulation(self.elements, self.num_masked_steps, self.energies, self.time)
 
-    def result(self, posterior: Posterior) -> CheckedResult:
-        return CheckedResult(**vars(super().result(posterior)), verdicts=self.verdicts)
+    def result(self, posterior: Posterior) -> InversionResult:
+        return replace(super().result(posterior), stage_verdicts=self.verdicts)
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -468,7 +468,7 @@ class TestLaplace:
         start = torch.full((1, 2, 3, 4), math.nan, dtype=torch.float64)
         inverter = Inverter(PointCloud(SE(3)), LeastSquares(NearestPoints(randn(5, 3))), [Laplace(3)])
         result = inverter(x, initial=start, generator=seeded(0))
-        assert result.found.tolist() == [False]
+        assert result.has_usable.tolist() == [False]
 
 
 @pytest.mark.parametrize(

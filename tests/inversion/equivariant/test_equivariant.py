@@ -88,7 +88,7 @@ class TestPrediction:
         assert_relative(prediction[0], TestTimeEquivariant(network, inverter, ensemble=ensemble)(x)[0], 1e-13)
         assert ensemble == "mean" or torch.equal(seen[0][1], x[1])  # of the datum as given
         result = without.result
-        assert result.found.tolist() == [True, False]
+        assert result.has_usable.tolist() == [True, False]
         assert result.best().isnan().flatten(1).all(1).tolist() == [False, True]
         assert result.restore(x).isnan().flatten(1).all(1).tolist() == [False, True]
 

@@ -378,7 +378,7 @@ class TestInverter:
         assert r.elements.dtype == torch.float64
         assert (r.energy_evaluations, r.gradient_evaluations, r.network_evaluations) == (0, 0, 15)
         assert torch.equal(r.best(), r.elements[:, 0])
-        assert bool(r.found.all())
+        assert bool(r.has_usable.all())
 
     def test_deterministic_steps_follow_the_network(self) -> None:
         """A constant backbone moves every element by the levels passed times its value."""

@@ -155,7 +155,7 @@ class TestUndefinedEnergies:
         assert torch.isinf(result.energies[1]).all()
         assert (result.num_masked_steps[1] == 60).all()
         assert torch.isfinite(result.elements).all()
-        assert result.found.tolist() == [True, False]
+        assert result.has_usable.tolist() == [True, False]
 
     @pytest.mark.parametrize("space", SPACES, ids=name_of)
     def test_failures_do_not_spread(self, space: Parametrization) -> None:

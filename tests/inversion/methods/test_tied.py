@@ -65,7 +65,7 @@ class TestGaussianPosterior:
         assert result.num_masked_steps.dtype == torch.long
         assert result.group.is_same_group(Translation(2))
         assert_relative(result.energies, spring_of_all(x, result.elements), 1e-12)
-        assert torch.equal(result.found, torch.ones(3, dtype=torch.bool))
+        assert torch.equal(result.has_usable, torch.ones(3, dtype=torch.bool))
         assert torch.equal(result.best_index(), result.energies.argmin(1))
         assert torch.equal(result.best_energy(), result.energies.amin(1))
         assert torch.equal(result.best(), result.elements[torch.arange(3), result.energies.argmin(1)])
@@ -207,7 +207,7 @@ class TestResult:
         energies = torch.tensor([[math.inf, 2.0, 1.0], [math.inf, math.inf, math.inf], [math.nan, 3.0, 4.0]])
         elements = torch.arange(9.0).reshape(3, 3, 1)
         result = InversionResult(Translation(1).action(), elements, energies, torch.zeros(3, 3, dtype=torch.long), 0, 0)
-        assert result.found.tolist() == [True, False, True]
+        assert result.has_usable.tolist() == [True, False, True]
         assert result.best_energy().tolist() == [1.0, math.inf, 3.0]
         assert result.best()[[0, 2], 0].tolist() == [2.0, 7.0]
 

@@ -174,7 +174,7 @@ class TestTrust:
     def test_nothing_finite(self) -> None:
         sample = sampled(SE(2), lambda g: torch.nan * g[..., 0, 0])
         assert not bool(sample.trusted.any())
-        assert not bool(sample.found.any())
+        assert not bool(sample.has_usable.any())
         assert all("finite energy" in reason for reason in sample.reasons)
         assert torch.isneginf(sample.log_evidence).all()
         torch.testing.assert_close(sample.weights.sum(-1), torch.ones(NUM_DATA).double())

@@ -63,4 +63,4 @@ def test_refusals(inverter: Inverter) -> None:
     ):
         with pytest.raises(error):
             make()
-    assert bool(Inverter(ACTION, None, [EnergyGate(1.0)])(torch.ones(1, 1, 2)).found.all())
+    assert bool(Inverter(ACTION, None, [EnergyGate(1.0)])(torch.ones(1, 1, 2)).has_usable.all())

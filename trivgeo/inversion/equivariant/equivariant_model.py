@@ -75,8 +75,8 @@ class TestTimeEquivariant(nn.Module):
     r"""A pretrained network made equivariant without training: :math:`\tilde f(x) = g \cdot f(g^{-1} \cdot x)`.
 
     An `Inverter` finds g. The posterior of g is equivariant, and so is the distribution of the prediction (Kim et al.
-    2026, prop. 3.2). If no hypothesis can be undone, the prediction is NaN, and `InversionResult.found` is false. The
-    network keeps its mode, training or evaluation; the inverter's energy is evaluated in evaluation mode.
+    2026, prop. 3.2). If no hypothesis can be undone, the prediction is NaN, and `InversionResult.has_usable` is false.
+    The network keeps its mode, training or evaluation; the inverter's energy is evaluated in evaluation mode.
 
     Args:
         network: function from a batch of data to a batch of outputs.
@@ -227,7 +227,7 @@ class TestTimeEquivariant(nn.Module):
         batch = self.inverter.action.batch_shape(x)
         if batch != result.energies.shape[:1]:
             raise ShapeError(f"x: expected the {len(result.energies)} data that were inverted, got batch {list(batch)}")
-        found = result.found
+        found = result.has_usable
         if self.ensemble == "best":
             unit = self.inverter.action.group.identity(dtype=result.elements.dtype, device=found.device)
             output = self._predict(x, where_rows(found, result.best(), unit))

@@ -63,7 +63,7 @@ class LearnedInverter(Inverter):
     ```
 
     The noise is as wide as the transformations in every direction of the group, whatever the scale of the
-    group. See `LearnedScore` for the network and `AmortizedInverter` for the inversion. Results are `CheckedResult`s:
+    group. See `LearnedScore` for the network and `AmortizedInverter` for the inversion. Of results
     ``trusted`` is false, with ``reasons``, for data or transformations unlike the training set. Several hypotheses are
     draws from the learned posterior, which is calibrated: an estimate, without weights. `log_prob` is the density of
     this posterior. With an energy they are draws of the reverse diffusion instead, which lie closer to the modes and

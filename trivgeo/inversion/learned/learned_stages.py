@@ -80,7 +80,7 @@ class CleanGate(_CalibratedStage):
 class OutlierCheck(_CalibratedStage):
     """Checks of each datum whether it is like those of the training, and the transformation found like the drawn ones.
 
-    The result is a `CheckedResult`: `trusted`, and `reasons` where not. Thresholds are such that one in twenty-five of
+    The result has their verdicts: `trusted`, and `reasons` where not. Thresholds are such that one in twenty-five of
     held-out clean data, moved or not, is flagged. The stage takes two more evaluations of the network. An exported
     program does not check.
 

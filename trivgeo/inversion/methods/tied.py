@@ -5,37 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Unpack
 
-import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
-from trivgeo.inversion.energies.wrapped import PriorEnergy
-from trivgeo.inversion.energy_measurement import EnergyProfile, measure_energy
+from trivgeo.inversion.energy_check import try_search
+from trivgeo.inversion.energy_measurement import measure_energy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import Posterior, check_action
-from trivgeo.inversion.stage import Population, Stage, StageLike, run_stages
-from trivgeo.inversion.stages.chains import AddNoise, Replicate, Select
-from trivgeo.inversion.stages.descend import Adam, Descend
-from trivgeo.inversion.stages.gaussian_search import DRAWN_TOGETHER, GaussianSearch
+from trivgeo.inversion.methods.data_search import DataSearch
+from trivgeo.inversion.posterior import check_action
+from trivgeo.inversion.stages.chains import AddNoise, Replicate
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, ReverseDiffusionOptions, ScoreBound
 from trivgeo.inversion.transformations import Transformations, spread_of
 from trivgeo.sde import GeometricSchedule, Schedule, Stepper
 
 _SETTINGS = ("schedule", "steps", "num_mc", "num_hypotheses", "temperature", "max_score_norm")
-# a chain of the search of `TIED.for_data`
-_NUM_DRAWS = 128  # elements drawn
-_DESCENTS = ((8, 6, 0.1), (3, 10, 0.07))  # (number of the best elements, steps, learning rate) of each descent
-_DIFFUSION_STEPS, _NUM_NOISE_SAMPLES = 10, 2
-_REHEAT_TIME, _PRUNING_TIME = 0.3, 0.2  # times of the noise, in [0, 1]
-_LAST_STEPS, _LAST_LEARNING_RATE = 30, 0.03
-_COST_PER_CHAIN = 130  # gradient evaluations, draws included
-_MAX_CHAINS = 8
-_PLANNED_SHARE = 0.6  # share of the time that is planned
-_MAX_EVALUATIONS = 1024  # energies evaluated at once
 
 
 @checked
@@ -108,9 +94,11 @@ class TIED(Inverter):
         seconds: float = 60.0,
         seed: int = 0,
     ) -> Inverter:
-        """Return a search with the settings that `check_energy` suggests; a call takes about the given time.
+        """Return a search with the settings that `check_energy` suggests; a call takes about ``seconds``.
 
-        `check_energy` tells whether it finds the transformations, and whether a network is right after it.
+        The search is tried on clean data first, as by `check_energy`: where it does not find their transformations, no
+        result is ``trusted``, and ``reasons`` say so. A datum whose energy stays nearer to those of moved data is not
+        trusted either. `check_energy` tells whether a network is right after the search.
 
         The energy has a `PriorEnergy` added, as wide as the transformations, at the temperature suggested. Stages:
         `GaussianSearch` many elements, `Descend` from fewer and fewer of the best, go on from there by `AddNoise` and
@@ -136,50 +124,6 @@ class TIED(Inverter):
         """
         check_positive("seconds", seconds)
         profile = measure_energy(action, energy, clean, transformations, seed=seed)
-        return TimedSearch(profile, seconds).inverter(action, energy, spread_of(action.group, transformations, seed))
-
-
-class TimedSearch(Stage):
-    """The stages of `TIED.for_data`, with the chains of each datum that ``seconds`` for all data allow."""
-
-    def __init__(self, profile: EnergyProfile, seconds: float) -> None:
-        self.profile = profile
-        self.seconds = seconds
-        descents = sum(steps for _, steps, _ in _DESCENTS) + _LAST_STEPS
-        self.steps = -(-_MAX_CHAINS * _NUM_DRAWS // DRAWN_TOGETHER) + descents + _DIFFUSION_STEPS
-
-    def inverter(
-        self, action: Action, energy: DataEnergy | Callable[[Any], Tensor], spread: Float[Tensor, "n n"]
-    ) -> Inverter:
-        """Return the inverter of this stage, for the energy with a prior of unit spread in the basis ``spread``."""
-        expected = PriorEnergy(energy, spread, self.profile.temperature)
-        return Inverter(action.with_scale(self.profile.scale), expected, [self], max_evaluations=_MAX_EVALUATIONS)
-
-    @property
-    def num_affordable(self) -> int:
-        """The number of data that the shortest search can invert in the time."""
-        return int(_PLANNED_SHARE * self.seconds / ((_COST_PER_CHAIN + _LAST_STEPS) * self.profile.seconds))
-
-    def stages(self, batch: int) -> list[StageLike]:
-        """Return the stages of a search in ``batch`` data."""
-        gradients = _PLANNED_SHARE * self.seconds / (batch * self.profile.seconds)
-        chains = min(_MAX_CHAINS, max(1, int((gradients - _LAST_STEPS) / _COST_PER_CHAIN)))
-        temperature, schedule = self.profile.temperature, self.profile.schedule
-        pruning = [(_PRUNING_TIME, chains // 2)] if chains > 1 else []
-        descents: list[StageLike] = []
-        for number, steps, learning_rate in _DESCENTS:
-            descents += [Select(number * chains), Descend(steps, Adam(learning_rate))]
-        return [
-            GaussianSearch(_NUM_DRAWS * chains, _DESCENTS[0][0] * chains, 1.0),
-            *descents,
-            Select(chains),
-            AddNoise(schedule, _DIFFUSION_STEPS, _REHEAT_TIME),
-            ReverseDiffusion(
-                schedule, _DIFFUSION_STEPS, _NUM_NOISE_SAMPLES, temperature, None, keep_best=True, pruning=pruning
-            ),
-            Select(1),
-            Descend(_LAST_STEPS, Adam(_LAST_LEARNING_RATE)),
-        ]
-
-    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        return run_stages(self.stages(posterior.batch), posterior, population, generator)
+        known = try_search(action, energy, clean, transformations, profile, None, seed).known(profile.depth)
+        spread = spread_of(action.group, transformations, seed)
+        return DataSearch(profile, seconds).inverter(action, energy, spread, known)
