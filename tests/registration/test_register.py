@@ -25,7 +25,7 @@ from trivgeo.inversion.stages import LevenbergMarquardt
 from trivgeo.inversion.transformations import composed, homographies, rotations, scales, shifts
 from trivgeo.registration import register
 from trivgeo.registration.clouds import _unlike
-from trivgeo.registration.record import _reasons
+from trivgeo.registration.record import doubts
 
 SIZE = (60, 80)
 FEW_POINTS: dict[LieGroup, int] = {
@@ -330,10 +330,9 @@ class TestClouds:
         assert r.trusted, r.reasons
 
     def test_unrelated_clouds(self) -> None:
-        """They lie as far from each other as their points; curves that are seen at other points lie on each other."""
+        """No motion is better than others nearby; curves that are seen at other points lie on each other."""
         r = register(randn(30, 2, seed=1), randn(30, 2, seed=2), SE(2), matched=False, num_starts=16)
-        assert not r.trusted
-        assert any("too much for clouds of one shape" in reason for reason in r.reasons)
+        assert "determine" in " ".join(r.reasons)
         r = register(randn(30, 2, seed=1), randn(30, 2, seed=2), SE(2), matched=True, num_starts=16)
         assert any("too much for one shape" in reason for reason in r.reasons)
 
@@ -471,9 +470,9 @@ class TestClouds:
         ids=str,
     )
     def test_as_many_points_as_it_takes(self, group: LieGroup, few: int, matched: bool) -> None:
-        """Exact ones: one point less leaves a direction free, by counting; one more than these leaves none."""
+        """Exact ones: one point less leaves a direction free, by counting; three more tell the error."""
         (n,) = group.action().point_dims
-        g, x = random_elements(group, std=0.3, seed=1), randn(few + 2, n, seed=2)
+        g, x = random_elements(group, std=0.3, seed=1), randn(few + 3, n, seed=2)
         y = group.action()(g, x)
         assert not register(x[:few], y[:few], group, matched=matched, num_starts=8).trusted
         if matched:  # any order of so few points may fit otherwise
@@ -505,9 +504,9 @@ def test_refusals() -> None:
 def test_figures_that_are_none_are_not_trusted() -> None:
     """Each figure of a check in turn is NaN."""
     one = torch.eye(3)
-    assert _reasons(1e-4 * one, 0.0, 1.0) == ()
-    assert "the descent has not ended" in _reasons(1e-4 * one, math.nan, 1.0)[0]
-    assert "of the residuals agree" in _reasons(1e-4 * one, 0.0, math.nan)[0]
+    assert doubts(1e-4 * one, 0.0, 1.0) == ()
+    assert "the descent has not ended" in doubts(1e-4 * one, math.nan, 1.0)[0]
+    assert "of the residuals agree" in doubts(1e-4 * one, 0.0, math.nan)[0]
     cloud = randn(20, 2)
     for in_order in (True, False):
         assert _unlike(0.0, cloud, cloud, in_order) == ()

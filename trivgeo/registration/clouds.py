@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
+from scipy.special import chdtri
 from torch import Tensor
 
 from trivgeo._random import permutation, uniform
@@ -17,15 +17,26 @@ from trivgeo.groups import SO, Affine, E, GLPlus, LieGroup, MatrixGroup, O, Proj
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 from trivgeo.groups.similarity import ScaledRotations
 from trivgeo.inversion.energies.least_squares import GemanMcClure, LeastSquares
-from trivgeo.inversion.energies.point_residuals import PairedPoints, SymmetricNearestPoints, nearest_indices
+from trivgeo.inversion.energies.point_residuals import PairedPoints, SymmetricNearestPoints
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.point_alignment import fit_points, num_points_needed
 from trivgeo.inversion.posterior import InverseProblem, Posterior
+from trivgeo.inversion.result import PosteriorModes
 from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.chains import Select
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
 from trivgeo.inversion.transformations import sample_elements
-from trivgeo.registration.record import Registration, RegistrationMethod, assess, robust_std
+from trivgeo.registration.overlay import Overlay
+from trivgeo.registration.record import (
+    Registration,
+    RegistrationMethod,
+    doubts,
+    modes_at,
+    nothing,
+    rivals,
+    robust_std,
+    rounding_std,
+)
 from trivgeo.verdict import Verdict
 
 _NUM_SUBSETS = 128  # closed forms of a few points each, for clouds in the same order with outliers
@@ -33,7 +44,17 @@ _NUM_SEARCH_POINTS = 300  # points of each cloud in the search for wells
 _NUM_FINAL_POINTS = 2000  # points of each cloud at the end
 _SEARCH_WIDTHS = (0.7, 0.35, 0.18, 0.1)  # widths of the robust losses, in root mean square distances from the centre
 _NUM_KEPT = (64, 24, 8, 4)  # hypotheses that go on with each width, of one place each
-_MAX_POSES = 24  # hypotheses that go on where a symmetric object has several poses
+_MAX_SIMILAR = 24  # hypotheses that go on where a symmetric object has several poses
+_MAX_POSES = 120  # poses that are given; the symmetries of an icosahedron, reflections included
+_MIN_ISOTROPIC = (
+    0.4  # ratio of standard deviations across and along a surface that noise alike in all directions may give
+)
+_MIN_TANGENT = 0.05  # least share of residuals along a surface that counts
+_MAX_ROUNDS = 8  # rounds of products of symmetries
+_NUM_GENERATORS = 6  # symmetries whose products lead to further poses
+_ALIKE_IN_STDS = 4.0  # difference of the sums of losses, in standard errors, up to which poses fit alike
+_MIN_WEIGHT = 0.01  # weight of a pose that is given, in units of that of the best
+_SAME_PLACE = 0.03  # root mean square distance between points moved by elements of one pose, in units of the size
 _MAX_ENERGY_RATIO = 1.3  # energy of such a hypothesis over the lowest one
 _SAME_PLACE_IN_WIDTHS = 0.3  # root mean square distance between points moved by two hypotheses of one place, in widths
 _NUM_STEPS = (6, 6, 10, 15)  # steps with each width
@@ -42,7 +63,7 @@ _ORDERED_STEPS, _SEARCHED_STEPS = 8, 20  # last steps of clouds in the same orde
 _MAX_ORDERED_RESIDUAL = 0.1  # median residual, in units of the size, up to which the given order is taken for the same
 # residual of clouds in no order, in units of the size, and of the distance between neighbours: above both, the clouds
 # are as far apart as unrelated ones are
-_MAX_RESIDUAL, _MAX_SPACINGS = 0.1, 0.5
+_MAX_RESIDUAL, _MAX_SPACINGS = 0.1, 1.5
 _MAX_MATCHED_RESIDUAL = 0.9  # residual of clouds in the same order, in units of the size; of unrelated ones 1 to 1.41
 _MAX_DISTANCES_IN_MEMORY = 2**22  # distances between points at once
 
@@ -115,33 +136,111 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         return descents[0]._replace(elements=torch.cat([descent.elements for descent in descents]))
 
     def judged(self, found: _Descent) -> Registration:
-        group, units, cloud, residuals = self.group, self.units, found.cloud[None], found.residuals
-        dtype = self.moving.dtype
-        width = max(_LAST_WIDTH_IN_STDS * math.sqrt(cloud.shape[-1]) * self._residual_std(found), 1e-7)
-        loss = GemanMcClure(width)
-        steps = LevenbergMarquardt(_ORDERED_STEPS if self.in_order else _SEARCHED_STEPS)
-        refine = Inverter(self.action, LeastSquares(residuals, loss), [steps], progress=False)
-        h = refine(cloud, initial=found.elements[None]).elements[0]
-        smooth = partial(_of_shared_points, residuals) if isinstance(residuals, SymmetricNearestPoints) else None
-        fit = assess(self.action, lambda std: LeastSquares(residuals, loss, std=std), cloud, h, smooth=smooth)
-        adjoint = units.adjoint(group, cloud)
-        covariance = (adjoint @ fit.covariance @ adjoint.mT).to(dtype)
-        if not fit.found:
-            return replace(fit, element=fit.element.to(dtype), covariance=covariance)
-        reasons = (*fit.reasons, *_unlike(fit.residual, found.cloud, self.y, self.in_order))
-        element = units.restored(group, fit.element)
+        group, units, dtype = self.group, self.units, self.moving.dtype
+        for steps in (_ORDERED_STEPS,) if self.in_order else (_SEARCHED_STEPS // 2, _SEARCHED_STEPS // 2):
+            if isinstance(found.residuals, SymmetricNearestPoints):
+                found = found._replace(residuals=SymmetricNearestPoints(found.reference, self._tangent(found)))
+            width = max(_LAST_WIDTH_IN_STDS * math.sqrt(found.cloud.shape[-1]) * self._residual_std(found), 1e-7)
+            loss = GemanMcClure(width)
+            energy = LeastSquares(found.residuals, loss)
+            refine = Inverter(self.action, energy, [LevenbergMarquardt(steps)], progress=False)
+            h, losses = self._sorted(found, self._descend(refine, found.cloud, found.elements), loss)
+            found = found._replace(elements=h)
+        if not bool(torch.isfinite(losses[0]).all()):
+            return nothing(self.action, found.elements)
+        overlay = Overlay(self.action, self._moved(found.cloud, h[:1])[0], found.residuals, loss)
+        errors = overlay.errors(rounding_std(torch.float64))
+        adjoint = units.adjoint(group, found.cloud) @ group.Ad(h[0])
+        free = errors.free @ adjoint.mT
+        reasons = (*doubts(errors.covariance, errors.decrement, errors.agreement, free), *errors.reasons)
+        if errors.is_determined:
+            modes, complete = self._poses(
+                found, h, loss, refine, max(_SAME_PLACE, overlay.displacement(errors)), closed=not errors.reasons
+            )
+            reasons += rivals(modes)
+            if not complete:
+                reasons += (f"more than {_MAX_POSES} poses fit about as well, of which {_MAX_POSES} are given",)
+        else:
+            modes = modes_at(group.inverse(h[:1]), h.new_ones(1))
+        if not self.in_order or errors.is_determined:
+            reasons += _unlike(errors.rms, found.cloud, self.y, self.in_order)
+        covariance = adjoint @ errors.covariance @ adjoint.mT
+        element = units.restored(group, group.inverse(h[0]))
         is_element = bool(torch.isfinite(element).all())
         if not is_element:  # rounding took a nearly singular element out of the group
             reasons += ("what was found is no element of the group",)
-        return replace(
-            fit,
-            element=element.to(dtype),
-            covariance=covariance,
-            modes=replace(fit.modes, elements=units.restored(group, fit.modes.elements)),
-            residual=fit.residual * units.size,
-            found=is_element,
-            verdict=Verdict(reasons),
+        elif not bool(torch.isfinite(torch.cat([element.flatten(), covariance.flatten()]).to(dtype)).all()):
+            reasons += (f"the element or its covariance is beyond the largest number of {dtype}",)
+        modes = replace(modes, elements=units.restored(group, modes.elements))
+        rms, verdict = errors.rms * units.size, Verdict(reasons)
+        return Registration(self.action, element.to(dtype), covariance.to(dtype), modes, rms, is_element, verdict)
+
+    def _descend(self, search: Inverter, cloud: Tensor, h: Tensor) -> Tensor:
+        """Return the ends of descents of elements ``[k, ...]``."""
+        found: Tensor = search(cloud[None], initial=h[None]).elements[0]
+        return found
+
+    def _moved(self, cloud: Tensor, h: Tensor) -> Float[Tensor, "k m n"]:
+        """Return the cloud as the inverses of elements move it."""
+        return self.action(self.group.inverse(h), cloud.expand(len(h), -1, -1))
+
+    def _losses(self, found: _Descent, h: Tensor, loss: GemanMcClure) -> Float[Tensor, "k q"]:
+        return loss(found.residuals(self._moved(found.cloud, h)).square().sum(-1))
+
+    def _sorted(self, found: _Descent, h: Tensor, loss: GemanMcClure) -> tuple[Tensor, Float[Tensor, "k q"]]:
+        """Return elements and the losses of their residuals, the lowest sum first."""
+        losses = self._losses(found, h, loss)
+        order = losses.sum(-1).nan_to_num(torch.inf).argsort()
+        return h[order], losses[order]
+
+    def _poses(
+        self, found: _Descent, h: Tensor, loss: GemanMcClure, refine: Inverter, radius: float, *, closed: bool
+    ) -> tuple[PosteriorModes, bool]:
+        """Return the elements that fit about as well as the first of h, and whether these are all.
+
+        Products of the symmetries among them lead to further ones. What the sums of losses differ by is compared with
+        what differences of single losses let expect: poses that do not differ by it weigh alike.
+        """
+        group, some = self.group, found.cloud[:_NUM_SEARCH_POINTS]
+        scale = radius * math.sqrt(len(some))
+
+        def places(h: Tensor) -> Tensor:
+            return self._moved(some, h).flatten(1).nan_to_num(torch.inf)
+
+        number = 1
+        for _ in range(_MAX_ROUNDS):
+            h, losses = self._sorted(found, h, loss)
+            weights, at = self._weights(losses), places(h)
+            first = ~(torch.cdist(at, at) < scale).tril(-1).any(-1) & (weights > _MIN_WEIGHT)
+            h, weights, at = h[first], weights[first], at[first]
+            if not number < len(h) <= _MAX_POSES or self.in_order or not closed:
+                break
+            number = len(h)
+            turns = group.compose(group.inverse(h[:1]), h[1 : 1 + _NUM_GENERATORS])
+            products = group.compose(h.unsqueeze(1), turns).flatten(0, 1)
+            ends = places(products)
+            new = (torch.cdist(ends, at) >= scale).all(-1) & ~(torch.cdist(ends, ends) < scale).tril(-1).any(-1)
+            likely = self._losses(found, torch.cat([h[:1], products[new]]), loss)
+            new = products[new][self._weights(likely, 2.0 * _ALIKE_IN_STDS)[1:] > _MIN_WEIGHT]
+            if len(new):
+                h = torch.cat([h, self._descend(refine, found.cloud, new)])
+        complete = len(h) <= _MAX_POSES
+        h, weights = h[:_MAX_POSES], weights[:_MAX_POSES]
+        order = weights.argsort(descending=True, stable=True)
+        return modes_at(group.inverse(h[order]), weights[order]), complete
+
+    def _weights(self, losses: Float[Tensor, "k q"], alike: float = _ALIKE_IN_STDS) -> Float[Tensor, " k"]:
+        """Return weights of elements by their losses, in units of that of the first."""
+        m = losses.shape[1] if self.in_order else len(self.x)
+        excess = losses - losses[:1]
+        # residuals back and forth are of the same points
+        std = sum(
+            part.std(-1, correction=0) * math.sqrt(part.shape[-1])
+            for part in (excess[:, :m], excess[:, m:])
+            if part.shape[-1]
         )
+        score = (excess.sum(-1) / std).nan_to_num(0.0, posinf=torch.inf)
+        return (-0.5 * (score.square() - alike**2).clamp(min=0.0)).exp()
 
     def _closed_forms(self, group: LieGroup, x: Tensor) -> Tensor | None:
         """Return finite elements from all points, and from subsets of a few points."""
@@ -165,14 +264,45 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         return found[finite] if bool(finite.any()) else None
 
     def _medians(self, g: Tensor) -> Float[Tensor, " k"]:
-        """Return median distances of moved points from the fixed ones in the same order."""
+        """Return distances of moved points from the fixed ones in the same order that half of the points have, beyond
+        those that determine an element."""
         distances = (self.group.action()(g, self.x) - self.y).norm(dim=-1)
-        return distances.nan_to_num(torch.inf).median(-1).values
+        return distances.nan_to_num(torch.inf).kthvalue(self._middle, -1).values
+
+    @property
+    def _middle(self) -> int:
+        """Number of points in the same order that are to lie near each other (Rousseeuw 1984)."""
+        m, n = self.x.shape
+        return min(m, (m + num_points_needed(self.group, n) + 1) // 2)
 
     def _residual_std(self, found: _Descent) -> float:
         """Return the standard deviation of the residuals of the first element."""
-        restored = self.action(self.group.inverse(found.elements[:1]), found.cloud[None])
-        return robust_std(found.residuals(restored)[0])
+        residuals = found.residuals(self._moved(found.cloud, found.elements[:1]))[0]
+        if not self.in_order:
+            return robust_std(residuals)
+        m, n = residuals.shape
+        # so few points were brought near each other by the fit; the factor is that of Rousseeuw and Leroy (1987)
+        few = 1.0 + 5.0 / max(m - num_points_needed(self.group, n), 1)
+        normal = math.sqrt(chdtri(n, 1.0 - self._middle / (m + 1)))
+        return few * float(residuals.norm(dim=-1).nan_to_num(torch.inf).kthvalue(self._middle).values) / normal
+
+    def _tangent(self, found: _Descent) -> float:
+        """Return by how much the parts of residuals along the surface are to count less than those across it.
+
+        The inverse ratio of their standard deviations: along the surface two samples of it lie apart by the distance of
+        neighbours. Points of a volume, and the same points seen twice, give one.
+        """
+        moved = self._moved(found.cloud, found.elements[:1])
+        across, whole = (SymmetricNearestPoints(found.reference, tangent)(moved)[0] for tangent in (0.0, 1.0))
+        n = across.shape[-1]
+        if n == 1:
+            return 1.0
+        normal, along = (
+            float(part.norm(dim=-1).median()) / math.sqrt(chdtri(number, 0.5))
+            for part, number in ((across, 1), (whole - across, n - 1))
+        )
+        share = normal / along if along > 0.0 else 1.0
+        return 1.0 if share > _MIN_ISOTROPIC else max(share, _MIN_TANGENT)
 
     def _starts(self) -> Tensor:
         """Return given transformations, the identity on the data and on conditioned data, and else rotations.
@@ -200,12 +330,14 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         """Return descents from the elements of lowest median distance."""
         medians = self._medians(starts)
         starts = starts[medians.argsort()[: _NUM_KEPT[-1]]]
-        width = max(_LAST_WIDTH_IN_STDS * math.sqrt(self.x.shape[-1]) * 1.5 * float(medians.min()), 1e-6)
+        m, n = self.x.shape
+        few = 1.0 + 5.0 / max(m - num_points_needed(self.group, n), 1)
+        width = max(_LAST_WIDTH_IN_STDS * math.sqrt(n) * few * float(medians.min()), 1e-6)
         residuals = PairedPoints(self.y)
         stages: list[Stage] = [LevenbergMarquardt(_ORDERED_STEPS), Select(1)]
         search = Inverter(self.action, LeastSquares(residuals, GemanMcClure(width)), stages, progress=False)
         h = search(self.x[None], initial=self.group.inverse(starts)[None]).elements[0]
-        return _Descent(h, residuals, self.x)
+        return _Descent(h, residuals, self.x, self.y)
 
     def _descended(self, starts: Tensor) -> _Descent:
         """Return descents under losses that become narrower, of fewer and fewer hypotheses on more and more points."""
@@ -224,7 +356,7 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
                 stages = [Select(min(number, len(h))), *stages]
             search = Inverter(self.action, energy, stages, max_evaluations=together, progress=False)
             h = search(cloud[None], initial=h[None]).elements[0]
-        return _Descent(h, SymmetricNearestPoints(many[1]), many[0])
+        return _Descent(h, SymmetricNearestPoints(many[1]), *many)
 
 
 class _Descent(NamedTuple):
@@ -234,11 +366,13 @@ class _Descent(NamedTuple):
         elements: elements of the inverter, the best one first, ``[k, *element_shape]``.
         residuals: residuals to the fixed cloud.
         cloud: the moving cloud, or points of it, ``[m, n]``.
+        reference: the fixed cloud, or points of it, ``[k, n]``.
     """
 
     elements: Tensor
     residuals: PairedPoints | SymmetricNearestPoints
     cloud: Tensor
+    reference: Tensor
 
 
 def _conditioning(group: LieGroup, moving: Tensor, fixed: Tensor) -> _Conditioning:
@@ -295,30 +429,10 @@ def _places(posterior: Posterior, h: Tensor, width: float, number: int) -> Tenso
 
     h, similar = distinct(h)
     if similar > 1:
-        poses = h[: min(similar, _MAX_POSES)]
+        poses = h[: min(similar, _MAX_SIMILAR)]
         symmetries = group.compose(group.inverse(h[:1]), poses)
         h, similar = distinct(torch.cat([h, group.compose(poses.unsqueeze(1), symmetries).flatten(0, 1)]))
-    return h[: max(number, min(similar, _MAX_POSES))]
-
-
-def _of_shared_points(
-    residuals: SymmetricNearestPoints, psi: Float[Tensor, "q n"], clouds: Float[Tensor, "1 m n"]
-) -> Float[Tensor, "q n"]:
-    """Return sums over residuals between the same points, see `SymmetricNearestPoints`: these are correlated by noise.
-
-    Most pairs are counted twice, from each end. Two-way clusters as in Cameron, Gelbach and Miller (2011): the sums
-    over residuals of one point of x, and of one of y, without those of both.
-    """
-    x, y = clouds[0], residuals.forth.reference
-    assert y is not None
-    first = torch.cat([torch.arange(len(x), device=x.device), nearest_indices(y, x)])
-    second = torch.cat([residuals.forth.nearest(x), torch.arange(len(y), device=y.device)])
-    keys = (first, second, first * len(y) + second)
-    sums = []
-    for key in keys:
-        _, cluster = key.unique(return_inverse=True)
-        sums.append(psi.new_zeros(len(psi), psi.shape[-1]).index_add(0, cluster, psi)[cluster])
-    return sums[0] + sums[1] - sums[2]
+    return h[: max(number, min(similar, _MAX_SIMILAR))]
 
 
 def _unlike(residual: float, x: Tensor, y: Tensor, in_order: bool) -> tuple[str, ...]:

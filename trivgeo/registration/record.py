@@ -29,10 +29,10 @@ _MIN_AGREEMENT = 0.5  # share of pixels or points that must agree
 _MAX_DECREMENT_IN_STDS = 0.25  # distance from the minimum of the energy at which a descent may end
 # length of a step to the minimum, in units of the basis on conditioned data, that is too short to matter: a hundredth
 # of a pixel in 512, where standard deviations may be less
-_MIN_STEP = 3e-5
+MIN_STEP = 3e-5
 _MAX_STD = 0.5  # standard deviation beyond which an element is undetermined, in units of the basis on conditioned data
 _CURVATURE_ROUNDING_UNITS = 1024.0  # curvature that is rounding, in last digits of the curvature along the basis
-_UNKNOWN_STD = 1e3  # standard deviation in a direction of no curvature, in units of the basis on conditioned data
+UNKNOWN_STD = 1e3  # standard deviation in a direction of no curvature, in units of the basis on conditioned data
 _RESIDUAL_ROUNDING_UNITS = 1024.0  # standard deviation of residuals that are all rounding, in last digits of one
 _NORMAL_MEDIAN = 0.6744897501960817  # median of the size of a standard normal number
 
@@ -172,7 +172,7 @@ def assess(
     group, unit = action.group, energy(1.0)
     energies = InverseProblem(action, unit).given(x, max_evaluations=1).energies(elements[None])[0]
     if not bool(torch.isfinite(energies).any()):
-        return _nothing(action, elements)
+        return nothing(action, elements)
     h = elements[energies.argmin()]
     y = action(group.inverse(h[None]), x)
     r = unit.residuals(y)[0]
@@ -181,12 +181,12 @@ def assess(
     variance = max(variance, rounding_std(r.dtype if dtype is None else dtype) ** 2)
     posterior = InverseProblem(action, energy(math.sqrt(variance))).given(x, max_evaluations=1)
     inverse, decrement = _newton(posterior, h)
-    reasons = _reasons(inverse, decrement, agreement)
+    reasons = doubts(inverse, decrement, agreement)
     if _is_determined(inverse):
         modes = _modes(posterior, elements)
-        reasons += _rivals(modes)
+        reasons += rivals(modes)
     else:
-        modes = _single_mode(group.inverse(h))
+        modes = modes_at(group.inverse(h[None]), h.new_ones(1))
     adjoint = group.Ad(h)
     covariance = adjoint @ inverse @ adjoint.mT
     covariance = 0.5 * (covariance + covariance.mT)
@@ -200,7 +200,7 @@ def _newton(posterior: Posterior, h: Tensor) -> tuple[Float[Tensor, "n n"], floa
     inverse = _inverse(posterior.curvature(h)[0, 0])
     step = inverse @ slope
     # `max` of NaN and zero returns the first
-    decrement = math.sqrt(max(float(slope @ step), 0.0)) if not float(step.norm()) < _MIN_STEP else 0.0
+    decrement = math.sqrt(max(float(slope @ step), 0.0)) if not float(step.norm()) < MIN_STEP else 0.0
     return inverse, decrement
 
 
@@ -212,11 +212,13 @@ def _modes(posterior: Posterior, elements: Tensor) -> PosteriorModes:
     return modes_of(posterior.group, posterior.group.inverse(sample), kept, _MODE_RADIUS)
 
 
-def _single_mode(element: Tensor) -> PosteriorModes:
-    """Return the one mode at an element; none where it is NaN."""
-    found = torch.isfinite(element).all()[None, None]
-    weight = found.to(element.dtype)
-    return PosteriorModes(element[None, None], weight, found.long() - 1, torch.full_like(weight, math.nan))
+def modes_at(elements: Tensor, weights: Float[Tensor, " k"]) -> PosteriorModes:
+    """Return elements ``[k, *element_shape]`` as modes, the heaviest first; those that are NaN have no weight."""
+    found = torch.isfinite(elements).flatten(1).all(-1)
+    weight = torch.where(found, weights, 0.0)
+    weight = (weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny))[None]
+    labels = torch.where(found, torch.arange(len(found), device=found.device), -1)[None]
+    return PosteriorModes(elements[None], weight, labels, torch.full_like(weight, math.nan))
 
 
 def _inverse(curvature: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
@@ -228,7 +230,7 @@ def _inverse(curvature: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
     vectors = vectors / root.unsqueeze(-1)
     # residuals without noise would make any direction certain
     known = values > _CURVATURE_ROUNDING_UNITS * digits
-    variances = torch.where(known, 1.0 / values, _UNKNOWN_STD**2 / vectors.square().sum(0))
+    variances = torch.where(known, 1.0 / values, UNKNOWN_STD**2 / vectors.square().sum(0))
     return vectors @ torch.diag(variances) @ vectors.mT
 
 
@@ -271,26 +273,32 @@ def _largest_std(covariance: Float[Tensor, "n n"]) -> float:
     return float(torch.linalg.eigvalsh(covariance)[-1].clamp(min=0.0).sqrt())
 
 
-def _reasons(covariance: Float[Tensor, "n n"], decrement: float, agreement: float) -> tuple[str, ...]:
+def doubts(
+    covariance: Float[Tensor, "n n"],
+    decrement: float,
+    agreement: float,
+    free: Float[Tensor, "m n"] | None = None,
+) -> tuple[str, ...]:
     """Return why an element is not to be trusted by itself, whatever others fit."""
     said = []
     if not agreement >= _MIN_AGREEMENT:
         said.append(f"{agreement:.0%} of the residuals agree: less than {_MIN_AGREEMENT:.0%}")
-    said += undetermined(covariance)
+    said += undetermined(covariance, free)
     if not decrement < _MAX_DECREMENT_IN_STDS:
         said.append(f"{decrement:.2g} standard deviations from the minimum: the descent has not ended")
     return tuple(said)
 
 
-def _rivals(modes: PosteriorModes) -> tuple[str, ...]:
+def rivals(modes: PosteriorModes) -> tuple[str, ...]:
     """Return what is to be said of further modes that are about as good as the first."""
     if modes.weights.shape[1] < 2 or not float(modes.weights[0, 1] / modes.weights[0, 0]) > _MIN_RIVAL_WEIGHT:
         return ()
     return (f"{int(modes.num_modes[0])} modes, a second one of weight {float(modes.weights[0, 1]):.2f}",)
 
 
-def _nothing(action: Action, elements: Tensor) -> Registration:
+def nothing(action: Action, elements: Tensor) -> Registration:
+    """Return the registration where no element has a finite energy."""
     lost = torch.full_like(elements[0], math.nan)
     covariance = elements.new_full((action.group.dim, action.group.dim), math.nan)
     verdict = Verdict((f"none of {len(elements)} elements has a finite energy",))
-    return Registration(action, lost, covariance, _single_mode(lost), math.nan, False, verdict)
+    return Registration(action, lost, covariance, modes_at(lost[None], elements.new_ones(1)), math.nan, False, verdict)

@@ -52,6 +52,8 @@ def normals_of(points: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch k n
 
 
 _MAX_DISTANCES_IN_MEMORY = 2**22
+_MIN_TREE_POINTS, _MAX_TREE_COORDINATES = 256, 6  # clouds for which search trees are faster than all distances
+_LARGEST_IN_TREE = 1e150  # coordinate whose square is finite
 
 
 def nearest_indices(
@@ -62,7 +64,8 @@ def nearest_indices(
     Args:
         x: the points; ``[b, m, n]`` if each of b clouds has a reference of its own.
         reference: ``[k, n]``, or ``[b, k, n]`` for references of their own.
-        tree: search tree of the one reference, for points on the CPU; else all distances are computed, in parts.
+        tree: search tree of the one reference, for points on the CPU; else trees are built for large clouds there, and
+            all distances are computed for others, in parts.
     """
     index: Tensor = _Nearest.apply(x, reference, tree)
     return index
@@ -78,6 +81,9 @@ class _Nearest(torch.autograd.Function):
             index = torch.from_numpy(tree.query(x.double().numpy())[1]).reshape(x.shape[:-1])
             # the tree finds none for a point whose squared distance overflows
             return index.clamp(max=len(reference) - 1)
+        many, n = min(x.shape[-2], reference.shape[-2]) if x.ndim > 1 else 0, x.shape[-1]
+        if x.device.type == "cpu" and many >= _MIN_TREE_POINTS and n <= _MAX_TREE_COORDINATES:
+            return _nearest_by_trees(x, reference)
         x, reference = promoted(x=x, reference=reference)
         middle = reference.mean(-2, keepdim=True)
         flat, reference = (x.reshape(-1, x.shape[-1]) if reference.ndim == 2 else x) - middle, reference - middle
@@ -102,6 +108,22 @@ class _Nearest(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, reference: Tensor, tree: KDTree | None) -> Any:
         first = lambda tensor, dim: tensor if dim is None else tensor.movedim(dim, 0)  # noqa: E731
         return _Nearest.apply(first(x, in_dims[0]), first(reference, in_dims[1]), tree), 0
+
+
+def _nearest_by_trees(
+    x: Float[Tensor, "*batch m n"], reference: Float[Tensor, "*clouds k n"]
+) -> Int[Tensor, "*batch m"]:
+    """Return the indices of nearest points by a search tree for each cloud."""
+    shape = torch.broadcast_shapes(x.shape[:-2], reference.shape[:-2])
+    clouds = reference.detach().nan_to_num().double().clamp(-_LARGEST_IN_TREE, _LARGEST_IN_TREE)
+    points = x.double().clamp(-_LARGEST_IN_TREE, _LARGEST_IN_TREE)
+    pairs = zip(
+        *(part.expand(*shape, *part.shape[-2:]).reshape(-1, *part.shape[-2:]) for part in (clouds, points)), strict=True
+    )
+    found = [
+        KDTree(cloud.numpy(), balanced_tree=False, compact_nodes=False).query(part.numpy())[1] for cloud, part in pairs
+    ]
+    return torch.stack([torch.from_numpy(index) for index in found]).reshape(*shape, x.shape[-2])
 
 
 @checked
@@ -195,10 +217,15 @@ class NearestPoints(nn.Module):
             raise ShapeError(f"x: expected clouds [batch, m, {reference.shape[-1]}], got {list(cloud.shape)}")
         index = nearest_indices(cloud, reference, self._tree)
         d = cloud - _take_points(reference, index)
+        return self.weighed(d, None if normals is None else _take_points(normals, index))
+
+    def weighed(
+        self, d: Float[Tensor, "*batch n"], normals: Float[Tensor, "*#batch n"] | None
+    ) -> Float[Tensor, "*batch n"]:
+        """Return differences with their part along the surface as it counts; normals are ``None`` if all of it does."""
         if normals is None:
             return d
-        normal = _take_points(normals, index)
-        return self.tangent * d + (1.0 - self.tangent) * (d * normal).sum(-1, keepdim=True) * normal
+        return self.tangent * d + (1.0 - self.tangent) * (d * normals).sum(-1, keepdim=True) * normals
 
     def nearest(self, x: Float[Tensor, "*batch n"]) -> Int[Tensor, "*batch"]:
         """Return the index of the nearest point of the reference, for each of points x, ``[*batch]``.
@@ -226,15 +253,16 @@ class SymmetricNearestPoints(nn.Module):
 
     Args:
         reference: points ``[k, n]``, one reference for all clouds.
+        tangent: what counts of a residual along the surface of the reference, see `NearestPoints`.
 
     Raises:
         ShapeError: see `NearestPoints`, also for `NonFiniteError`.
-        ConfigurationError: the reference is no tensor of floating-point numbers.
+        ConfigurationError: the reference is no tensor of floating-point numbers, or tau is out of its range.
     """
 
-    def __init__(self, reference: Float[Tensor, "k n"]) -> None:
+    def __init__(self, reference: Float[Tensor, "k n"], tangent: float = 1.0) -> None:
         super().__init__()
-        self.forth = NearestPoints(reference)
+        self.forth = NearestPoints(reference, tangent)
 
     def forward(self, x: Float[Tensor, "batch m n"]) -> Float[Tensor, "batch q n"]:
         """Return the residuals of clouds x, m to the reference and k back, with nearest points fixed in derivatives."""
@@ -243,7 +271,7 @@ class SymmetricNearestPoints(nn.Module):
         assert reference is not None
         each = reference.expand(len(x), -1, -1)
         back = torch.take_along_dim(x, nearest_indices(each, x).unsqueeze(-1), -2) - each
-        return torch.cat([there, back], -2)
+        return torch.cat([there, self.forth.weighed(back, self.forth.normals)], -2)
 
 
 def _build_tree(module: NearestPoints, *_: Any) -> None:

@@ -1,0 +1,357 @@
+"""Two clouds laid on each other: what their residuals say of the transformation, and what only the sampling says.
+
+In no order, the residual from a nearest point is a difference of two places of a surface as much as an error. Along the
+surface it pulls back to where the points happen to lie, and the curvature with nearest points held fixed is no
+information. So the curvature is taken from slopes at a distance, with nearest points found anew, and the variance from
+the slopes of the residuals themselves (the sandwich of Huber 1967): of residuals that share a point together, and of
+parts of the cloud for a check.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.spatial import KDTree
+from scipy.special import chdtrc, chdtri, fdtri
+from torch import Tensor
+
+from trivgeo._autocast import matmul
+from trivgeo.actions import PointCloud
+from trivgeo.inversion.energies.least_squares import GemanMcClure
+from trivgeo.inversion.energies.point_residuals import PairedPoints, SymmetricNearestPoints, nearest_indices
+from trivgeo.registration.record import MIN_STEP, UNKNOWN_STD
+
+_NUM_NEIGHBOURS = 10  # nearest points of a cloud that say whether it goes on in a direction
+_MIN_TANGENT_SHARE = 0.4  # share of a residual along the surface from which on it may point beyond an edge
+_MIN_AHEAD = 0.5  # how far a cloud must go on beyond a nearest point, in residuals, for it not to end there
+_MIN_WEIGHT = 0.25  # weight of a residual that agrees
+_MIN_SLOPE_STDS = 8.0  # least slope at a distance that tells a curvature, in standard deviations of its noise
+_MAX_DISPLACEMENT = 0.5  # largest displacement of the points by which slopes are measured, in units of the size
+_CURVATURE_ROUNDING_UNITS = 1024.0  # curvature that is rounding, in last digits of the curvature along the basis
+_MIN_RESIDUAL = 1e-7  # least displacement of the points by which slopes are measured
+_MAX_PARTS, _MIN_PART_POINTS = 16, 6  # parts of the cloud whose slopes are compared, and points of each
+_JUMPING_SLOPES = 0.4  # what counts of a distance from the minimum where nearest points change
+_MATCHED_LEVEL = 0.95  # coverage at which a normal region with the covariance is that of Student's distribution
+_MAX_STDS_OF_ONE = 5.0  # distance between elements of one mode, in standard deviations
+_MIN_FREEDOM = 3.0  # numbers more than unknowns from which on the error is known well enough
+_MIN_PROBABILITY = 1e-4  # probability under which parts of the clouds disagree
+
+
+class Errors(NamedTuple):
+    """Errors of an overlay.
+
+    Attributes:
+        covariance: covariance of u in ``exp(u) g``, in the basis of the group.
+        reasons: findings against it.
+        free: directions in which the clouds say nothing.
+        agreement: share of the residuals that agree.
+        rms: root mean square of the residuals that agree.
+        decrement: slope at the end of the descent, in standard deviations of the slope.
+    """
+
+    covariance: Float[Tensor, "d d"]
+    reasons: tuple[str, ...]
+    free: Float[Tensor, "f d"]
+    agreement: float
+    rms: float
+    decrement: float
+
+    @property
+    def is_determined(self) -> bool:
+        """True if no direction is free."""
+        return len(self.free) == 0
+
+
+class Overlay:
+    """Residuals between moved and fixed points under a robust loss.
+
+    Args:
+        moved: points after the transformation g.
+        residuals: residuals from the fixed points: of clouds in the same order, or of nearest points both ways.
+    """
+
+    def __init__(
+        self,
+        action: PointCloud,
+        moved: Float[Tensor, "m n"],
+        residuals: PairedPoints | SymmetricNearestPoints,
+        loss: GemanMcClure,
+    ) -> None:
+        self.action, self.moved, self.loss = action, moved, loss
+        self.in_order = isinstance(residuals, PairedPoints)
+        self.nearest = None if isinstance(residuals, PairedPoints) else residuals.forth
+        fixed = residuals.reference if isinstance(residuals, PairedPoints) else residuals.forth.reference
+        assert fixed is not None
+        self.fixed = fixed
+        self.first, self.second = (index[0] for index in self._pairs(moved[None]))
+        self.distances = (moved[self.first] - fixed[self.second]).norm(dim=-1)
+        self.r = self._weighed(moved[self.first] - fixed[self.second], self.second)
+        square = self.r.square().sum(-1)
+        slope = torch.func.grad(lambda s: loss(s).sum())
+        self.losses = loss(square)
+        self.weights = slope(square)
+        bend = torch.func.grad(lambda s: slope(s).sum())(square)
+        self.steep = self.weights + 2.0 / moved.shape[-1] * square * bend
+
+    def _pairs(self, moved: Float[Tensor, "b m n"]) -> tuple[Int[Tensor, "b q"], Int[Tensor, "b q"]]:
+        """Return the indices of the moved and fixed points of each residual."""
+        each = torch.arange(moved.shape[1], device=moved.device).expand(len(moved), -1)
+        if self.in_order:
+            return each, each
+        other = torch.arange(len(self.fixed), device=moved.device).expand(len(moved), -1)
+        assert self.nearest is not None
+        there = self.nearest.nearest(moved)
+        back = nearest_indices(self.fixed.expand(len(moved), -1, -1), moved)
+        return torch.cat([each, back], -1), torch.cat([there, other], -1)
+
+    def _weighed(self, d: Float[Tensor, "*b n"], second: Int[Tensor, "*b"]) -> Float[Tensor, "*b n"]:
+        """Return differences from the fixed points of indices ``second`` as they count."""
+        if self.nearest is None or self.nearest.normals is None:
+            return d
+        return self.nearest.weighed(d, self.nearest.normals[second])
+
+    def _jacobian(self, moved: Float[Tensor, "*b m n"]) -> Float[Tensor, "*b m n d"]:
+        group = self.action.group
+        zero = moved.new_zeros(group.dim)
+        found: Tensor = torch.func.jacfwd(lambda v: self.action(group.exp(v), moved))(zero)
+        return found
+
+    @cached_property
+    def scores(self) -> Float[Tensor, "q d"]:
+        """Slopes of the losses of the residuals along the basis, which sum to that of the energy."""
+        pull = self._weighed(self.weights.unsqueeze(-1) * self.r, self.second)
+        return torch.einsum("qn,qni->qi", pull, self._jacobian(self.moved)[self.first])
+
+    @cached_property
+    def _neighbours(self) -> tuple[Int[Tensor, "m c"], Int[Tensor, "k c"]]:
+        return _neighbours(self.moved), _neighbours(self.fixed)
+
+    def slopes(self, v: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b d"]]:
+        """Return slopes of the energy at exp(v) g with nearest points found there and the weights of g: of all
+        residuals, and without those that point beyond the edge of a cloud."""
+        moved = self.action(self.action.group.exp(v), self.moved.expand(len(v), -1, -1))
+        first, second = self._pairs(moved)
+        row = torch.arange(len(v), device=v.device).unsqueeze(-1)
+        x, y = moved[row, first], self.fixed[second]
+        r = x - y
+        pull = self._weighed(self.weights.unsqueeze(-1) * self._weighed(r, second), second)
+        slopes = torch.einsum("bqn,bqni->bqi", pull, self._jacobian(moved)[row, first])
+        if self.in_order:
+            return slopes.sum(1), slopes.sum(1)
+        ours, others = self._neighbours
+        m = self.moved.shape[0]
+        there = _beyond_edge(r[:, :m], self.fixed[others[second[:, :m]]] - y[:, :m].unsqueeze(-2))
+        around = moved[row.unsqueeze(-1), ours[first[:, m:]]] - x[:, m:].unsqueeze(-2)
+        back = _beyond_edge(-r[:, m:], around)
+        inside = ~torch.cat([there, back], -1)
+        return slopes.sum(1), (slopes * inside.unsqueeze(-1)).sum(1)
+
+    def shared(self, values: Float[Tensor, "q c"]) -> Float[Tensor, "q c"]:
+        """Return sums over residuals between the same points: these are correlated by noise.
+
+        Most pairs are counted twice, from each end. Two-way clusters as in Cameron, Gelbach and Miller (2011): the sums
+        over residuals of one moved point, and of one fixed point, without those of both.
+        """
+        if self.in_order:
+            return values
+        keys = (self.first, self.second, self.first * len(self.fixed) + self.second)
+        sums = []
+        for key in keys:
+            _, cluster = key.unique(return_inverse=True)
+            sums.append(torch.zeros_like(values).index_add(0, cluster, values)[cluster])
+        return sums[0] + sums[1] - sums[2]
+
+    @property
+    def agrees(self) -> Bool[Tensor, " q"]:
+        """Mask of the residuals that agree."""
+        return self.weights > _MIN_WEIGHT
+
+    @property
+    def num_pairs(self) -> float:
+        """Number of points with a partner: residuals both ways count once."""
+        m = len(self.moved)
+        counts = [float(self.agrees[:m].sum()), float(self.agrees[m:].sum())]
+        return counts[0] if self.in_order else min(counts)
+
+    def errors(self, rounding: float) -> Errors:
+        """Return the errors of the transformation; ``rounding`` is a standard deviation below which all is rounding."""
+        n, dim, number = self.moved.shape[-1], self.action.group.dim, self.num_pairs
+        square, weights = self.r.square().sum(-1), self.weights
+        agrees = self.agrees.to(square.dtype)
+        rms = math.sqrt(float((agrees * self.distances.square()).sum()) / max(float(agrees.sum()), 1.0))
+        psi = weights.unsqueeze(-1) * self.r
+        variance = max(float(psi.square().sum(-1).mean()), float((psi * self.shared(psi)).sum(-1).mean())) / n
+        variance = max(variance / float(weights.mean()), rounding**2)
+        bend = max(float(self.steep.mean() / weights.mean()), 0.1)
+        jacobian = self._jacobian(self.moved)[self.first]
+        jacobian = self._weighed(jacobian.mT, self.second.unsqueeze(-1).expand(-1, dim)).mT
+        fixed_curvature = torch.einsum("qni,q,qnj->ij", jacobian, weights, jacobian)
+        directions = _unit_directions(fixed_curvature)
+        spread, freedom = self._spread(directions, variance, number)
+        turns, curvature, known, at_edges = self._curvature(directions, spread, bend)
+        basis, middle = directions @ turns, turns.mT @ spread @ turns
+        ratio, probability = self._parts(directions, spread)
+        reasons: list[str] = []
+        if freedom < _MIN_FREEDOM:
+            reasons.append(
+                f"{n * number:.0f} numbers that agree for {dim} unknown ones: too few are left to tell the error"
+            )
+        if probability < _MIN_PROBABILITY:
+            reasons.append(
+                f"parts of the clouds disagree: their pulls vary {ratio:.1f} times as much as independent ones would"
+            )
+        inverse = torch.linalg.pinv(curvature[known][:, known])
+        covariance = basis[:, known] @ inverse @ middle[known][:, known] @ inverse.mT @ basis[:, known].mT
+        covariance = covariance * max(ratio, 1.0) ** (probability < _MIN_PROBABILITY) * _student_factor(dim, freedom)
+        free = torch.cat([_free_directions(fixed_curvature), basis[:, ~known]], 1).mT
+        free = free / free.norm(dim=-1, keepdim=True)
+        covariance = covariance + UNKNOWN_STD**2 * free.mT @ free
+        if bool((at_edges & ~known).any()):
+            reasons.append("only where the clouds end determines the transformation in some direction")
+        total = self.scores.sum(0) @ directions
+        decrement = math.sqrt(max(float(total @ torch.linalg.solve(spread, total)), 0.0)) if len(spread) else 0.0
+        if float((directions @ total).norm()) < MIN_STEP:
+            decrement = 0.0
+        if not self.in_order:  # slopes jump where nearest points change
+            decrement *= _JUMPING_SLOPES
+        return Errors(0.5 * (covariance + covariance.mT), tuple(reasons), free, float(agrees.mean()), rms, decrement)
+
+    def displacement(self, errors: Errors) -> float:
+        """Return the root mean square displacement of the points within which elements are one pose."""
+        jacobian = self._jacobian(self.moved)
+        spread = float(torch.einsum("mni,ij,mnj->m", jacobian, errors.covariance, jacobian).mean())
+        return max(errors.rms, _MAX_STDS_OF_ONE * math.sqrt(max(spread, 0.0)))
+
+    def _spread(self, directions: Tensor, variance: float, number: float) -> tuple[Float[Tensor, "p p"], float]:
+        """Return the covariance of the slope along directions of unit curvature, and its degrees of freedom.
+
+        Residuals alike in all directions give a multiple of the unit matrix; the slopes themselves need no such
+        assumption, and are noisier. Their mean with the weight of Ledoit and Wolf (2004).
+        """
+        n, dim, p = self.moved.shape[-1], self.action.group.dim, directions.shape[1]
+        eye = torch.eye(p, dtype=directions.dtype, device=directions.device)
+        scale = n * number / max(n * number - dim, 1.0)
+        if self.in_order or p == 0:
+            return scale * variance * eye, n * number - dim
+        scores = self.scores @ directions
+        seen = scores.mT @ self.shared(scores)
+        seen = 0.5 * (seen + seen.mT)
+        noise = p * (p + 1) / max(number, 1.0)
+        share = min(1.0, noise / max(float((seen / variance - eye).square().sum()), 1e-12))
+        mixed = share * variance * eye + (1.0 - share) * seen
+        values, vectors = torch.linalg.eigh(mixed)
+        # sums over clusters may be negative by chance
+        plain = torch.einsum("qi,qi->i", scores @ vectors, scores @ vectors)
+        mixed = vectors @ torch.diag(torch.maximum(values, 0.5 * plain)) @ vectors.mT
+        return scale * mixed, share * (n * number - dim) + (1.0 - share) * max(number - dim, 0.0)
+
+    def _curvature(
+        self, directions: Tensor, spread: Tensor, bend: float
+    ) -> tuple[Float[Tensor, "p p"], Float[Tensor, "p p"], Bool[Tensor, " p"], Bool[Tensor, " p"]]:
+        """Return combinations of the directions, the curvature along them, and masks: determined, and by edges alone.
+
+        The slope along a direction is measured so far away that its noise does not matter.
+        """
+        p = directions.shape[1]
+        none = torch.zeros(p, dtype=torch.bool, device=directions.device)
+        turn = torch.eye(p, dtype=spread.dtype, device=spread.device)  # columns: directions yet to be settled
+        if self.in_order or p == 0:
+            return turn, bend * turn, ~none, none
+        square, total = self.r.square().sum(-1), float(self.weights.sum())
+        step = max(math.sqrt(float((self.weights * square).sum())), _MIN_RESIDUAL * math.sqrt(total))
+        moves = torch.einsum("mni,ia->mna", self._jacobian(self.moved), directions)
+        while True:
+            v = step * directions.mT
+            both, inner = (bend * (s[:p] - s[p:]) / (2.0 * step) @ directions for s in self.slopes(torch.cat([v, -v])))
+            curvature = 0.5 * (both + both.mT)
+            values, turn = torch.linalg.eigh(curvature)
+            noise = torch.einsum("ia,ij,ja->a", turn, spread, turn).clamp(min=0.0).sqrt()
+            inside = torch.einsum("ia,ij,ja->a", turn, inner, turn)
+            known, within = (_MIN_SLOPE_STDS * noise <= step * curve for curve in (values, inside))
+            moved = step * matmul(moves, turn).square().sum(1).mean(0).sqrt()
+            if bool((known & within).all()) or 2.0 * float(moved.max()) > _MAX_DISPLACEMENT:
+                return turn, torch.diag(values), known & within, known & ~within
+            step *= 2.0
+
+    def _parts(self, directions: Tensor, spread: Tensor) -> tuple[float, float]:
+        """Return how much more the slopes of parts of the cloud vary than those of independent residuals do, and the
+        probability of that."""
+        number = min(_MAX_PARTS, 2 ** int(math.log2(max(self.num_pairs / _MIN_PART_POINTS, 1.0))))
+        p = directions.shape[1]
+        if number < 4 or p == 0:
+            return 1.0, 1.0
+        part = _parts_of(self.moved, number)[self.first]
+        sums = spread.new_zeros(number, p).index_add(0, part, self.scores @ directions)
+        sums = sums - sums.mean(0)
+        freedom = p * (number - 1)
+        statistic = number / (number - 1) * float((sums * torch.linalg.solve(spread, sums.mT).mT).sum())
+        ratio = statistic / p
+        return ratio, float(chdtrc(freedom, ratio * freedom)) if math.isfinite(ratio) else 0.0
+
+
+def _unit_directions(curvature: Float[Tensor, "d d"]) -> Float[Tensor, "d p"]:
+    """Return directions along which the curvature is one, without those in which it is rounding."""
+    values, vectors, known = _scaled_eigh(curvature)
+    return vectors[:, known] / values[known].sqrt()
+
+
+def _free_directions(curvature: Float[Tensor, "d d"]) -> Float[Tensor, "d f"]:
+    _, vectors, known = _scaled_eigh(curvature)
+    return vectors[:, ~known]
+
+
+def _scaled_eigh(curvature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    digits = torch.finfo(curvature.dtype).eps
+    diagonal = curvature.diagonal()
+    root = (diagonal.clamp(min=0.0) + digits * diagonal.amax() + digits**2).sqrt()
+    values, vectors = torch.linalg.eigh(curvature / root / root.unsqueeze(-1))
+    return values, vectors / root.unsqueeze(-1), values > _CURVATURE_ROUNDING_UNITS * digits
+
+
+def _neighbours(cloud: Float[Tensor, "m n"]) -> Int[Tensor, "m c"]:
+    """Return the indices of the nearest other points of each point."""
+    points = cloud.detach().double().cpu().numpy()
+    number = min(_NUM_NEIGHBOURS, len(points) - 1)
+    if number < 1:
+        return torch.zeros(len(points), 1, dtype=torch.long, device=cloud.device)
+    return torch.from_numpy(KDTree(points).query(points, k=[*range(2, number + 2)])[1]).to(cloud.device)
+
+
+def _beyond_edge(r: Float[Tensor, "*b n"], around: Float[Tensor, "*b c n"]) -> Bool[Tensor, "*b"]:
+    """Return whether points at r from their nearest one lie beyond the edge of its cloud.
+
+    Args:
+        around: differences of the neighbours of the nearest point from it: ahead, along the surface, there are none.
+    """
+    covariance = matmul(around.mT, around)
+    along = matmul(covariance, r.unsqueeze(-1)).squeeze(-1)
+    largest = torch.linalg.matrix_norm(covariance)  # about the largest eigenvalue
+    length = along.norm(dim=-1)
+    unit = along / length.clamp(min=torch.finfo(r.dtype).tiny).unsqueeze(-1)
+    ahead = matmul(around, unit.unsqueeze(-1)).squeeze(-1).amax(-1)
+    tangent = length > _MIN_TANGENT_SHARE * largest * r.norm(dim=-1)
+    return tangent & (ahead < _MIN_AHEAD * (r * unit).sum(-1))
+
+
+def _parts_of(points: Float[Tensor, "m n"], number: int) -> Int[Tensor, " m"]:
+    """Return the part of each point, of a power of two of parts: halves along the widest axis, and so on."""
+    part = torch.zeros(len(points), dtype=torch.long, device=points.device)
+    for _ in range(round(math.log2(number))):
+        label = 2 * part
+        for one in part.unique():
+            index = (part == one).nonzero().squeeze(-1)
+            axis = (points[index].amax(0) - points[index].amin(0)).argmax()
+            upper = points[index, axis].argsort()[len(index) // 2 :]
+            label[index[upper]] += 1
+        part = label
+    return part
+
+
+def _student_factor(dim: int, freedom: float) -> float:
+    """Return by how much a covariance grows so that normal regions are those of an estimated variance."""
+    freedom = max(freedom, 1.0)
+    return float(dim * fdtri(dim, freedom, _MATCHED_LEVEL) / chdtri(dim, 1.0 - _MATCHED_LEVEL))
