@@ -185,7 +185,9 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         return self.action(self.group.inverse(h), cloud.expand(len(h), -1, -1))
 
     def _losses(self, found: _Descent, h: Tensor, loss: GemanMcClure) -> Float[Tensor, "k q"]:
-        return loss(found.residuals(self._moved(found.cloud, h)).square().sum(-1))
+        """Return the losses of the residuals of elements; what is rounding makes no difference."""
+        losses = loss(found.residuals(self._moved(found.cloud, h)).square().sum(-1))
+        return losses.clamp(min=rounding_std(torch.float64) ** 2)
 
     def _sorted(self, found: _Descent, h: Tensor, loss: GemanMcClure) -> tuple[Tensor, Float[Tensor, "k q"]]:
         """Return elements and the losses of their residuals, the lowest sum first."""
