@@ -4,8 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_WORKERS ?= 2
-# torch's own threads and pytest's workers share the cores
-TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg
+# torch's own threads and pytest's workers share the cores; compiled modules are kept for the processes that tests start
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 
 # the oldest torch that pyproject.toml allows and the newest there is; `make test` runs the one of constraints.txt
@@ -21,7 +21,7 @@ TORCH_TESTS := tests/test_numerics.py tests/groups/test_group_laws.py tests/grou
 
 AREAS := groups sde inversion symmetry tasks
 
-.PHONY: demo test test-all test-torch $(AREAS:%=test-%) lint bench docs tables release-check setup clean
+.PHONY: demo test fast style types test-all test-torch $(AREAS:%=test-%) lint bench docs tables release-check setup clean
 
 setup: $(STAMP)
 
@@ -34,13 +34,21 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 demo: setup
 	$(BIN)/python -m tasks test --config tasks/configs/heat/tied_mixed.yaml
 
-lint: setup
+lint: style types
+
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: setup
 	$(BIN)/mypy
 
-test: lint
+fast: setup
 	$(TEST_ENV) $(BIN)/python $(PYTEST) -m "not slow"
+
+# types are checked beside the tests
+test: style
+	$(MAKE) --jobs=2 fast types
 
 # the fast tests of one area, without lint
 test-groups: TESTS := tests/groups tests/test_numerics.py

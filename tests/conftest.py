@@ -6,6 +6,13 @@ import torch
 from tests.helpers import seeded, traced_only
 from trivgeo import _compile
 
+LONG = ("test_devices.py", "test_runtime_types.py", "test_interrupted.py")
+"""Files whose tests start processes that take longest: two workers end together if these begin first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
 
 @pytest.fixture
 def generator() -> torch.Generator:
