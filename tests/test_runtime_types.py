@@ -18,7 +18,7 @@ TESTS = [
     "tests/generative/paths/test_paths.py::test_targets_make_the_score",
     *(
         f"tests/inversion/test_every_inverter.py::test_lowers_the_energy_and_counts[{case}]"
-        for case in ("TIED-images", "LieLAC-operators", "ITS-operators")
+        for case in ("TIED-images", "LieLAC-operators")
     ),
 ]
 # what beartype refuses before the library does

@@ -107,7 +107,7 @@ class TestUnitary:
         (slope,) = torch.autograd.grad((few * weight).sum(), rows)
         (other,) = torch.autograd.grad((many * weight).sum(), rows)
         assert_relative(other, slope, 1e-11)
-        small = [x for x in rows.detach() if float(x.norm()) < 5.0][:5]
+        small = [x for x in rows.detach() if float(x.norm()) < 5.0][:3]
         for x in small:  # first and second derivatives by differences
             close = lambda y: hermitian_exp(*hermitian(group, y))  # noqa: E731
             assert gradcheck(close, x.clone().requires_grad_(), atol=1e-7)
@@ -176,7 +176,9 @@ class TestUnitary:
         (slope,) = torch.autograd.grad(group.log(g.requires_grad_()).nan_to_num().sum(), g)
         assert bool(torch.isfinite(slope.flatten(1)[torch.arange(400) != 9]).all())
 
-    @pytest.mark.parametrize("group", [SU(3), U(3)], ids=str)
+    @pytest.mark.parametrize(
+        "group", [SU(3), pytest.param(U(3), marks=pytest.mark.slow(reason="SU(3) stays"))], ids=str
+    )
     def test_derivatives_of_logarithms(self, group: Unitary) -> None:
         """By the series of log(exp(v) exp(w)) at w = 0, J_r(v)^-1, and by differences of these."""
         sizes = (0.0, 1e-3, 0.01, 0.02, 0.05, 0.5, 1.5)

@@ -474,9 +474,12 @@ class TestLaplace:
 @pytest.mark.parametrize(
     "stages", [[LevenbergMarquardt(10)], [LevenbergMarquardt(10), Laplace(3)]], ids=["LM", "Laplace"]
 )
-@pytest.mark.parametrize("residuals", [PairedPoints, NearestPoints])
+@pytest.mark.parametrize(
+    ("residuals", "own"),
+    [(PairedPoints, True), (NearestPoints, False)],
+    ids=["pairs, its own reference", "nearest, a reference for all"],
+)
 @pytest.mark.parametrize("wide", ["data", "reference"])
-@pytest.mark.parametrize("own", [False, True], ids=["for all", "its own"])
 def test_data_and_reference_of_two_dtypes(
     stages: list[Stage], residuals: type[PairedPoints | NearestPoints], wide: str, own: bool
 ) -> None:

@@ -201,7 +201,11 @@ class TestEquivarianceError:
         search = TIED(SE(2).action(), self.energy, steps=20, num_hypotheses=8, temperature=0.01)
         return TestTimeEquivariant(network, search.then(Select(1), *finish), output, **options)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    @pytest.mark.parametrize(
+        "dtype",
+        [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow(reason="single precision stays"))],
+        ids=str,
+    )
     def test_at_rounding_with_a_finish(self, dtype: torch.dtype) -> None:
         """Any network: here one that turns small changes into large ones; without a finish it shows."""
 

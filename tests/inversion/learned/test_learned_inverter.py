@@ -195,7 +195,7 @@ class TestTraining:
         assert (tmp_path / "last.ckpt").exists()
         assert torch.equal(weights(run(transformations, tmp_path)), weights(run(transformations, None)))
 
-    @pytest.mark.parametrize("steps", [7, 105])
+    @pytest.mark.parametrize("steps", [7, pytest.param(105, marks=pytest.mark.slow(reason="the shorter stays"))])
     def test_as_many_steps_as_asked_for(self, steps: int, tmp_path: Path) -> None:
         quick(steps, folder=tmp_path)
         assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == steps
