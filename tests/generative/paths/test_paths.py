@@ -134,6 +134,8 @@ def test_density_of_a_perfect_network() -> None:
     found = path.log_density(network, at, distribution.log_prob, seeded(2), 1e-7, None)
     exact = torch.distributions.Normal(0.0, spread).log_prob(at[:, 0].double())
     assert torch.allclose(found, exact, atol=0.01), found - exact
+    averaged = path.with_draws(2).log_density(network, at[::3], distribution.log_prob, seeded(2), 1e-5, None)
+    assert torch.allclose(averaged, exact[::3], atol=0.01)
     drawn = path.sample(network, distribution.sample(20_000, seeded(3)), seeded(4), 1e-5)
     assert float(drawn.std()) == pytest.approx(spread, rel=0.02)
 
