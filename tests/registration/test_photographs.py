@@ -111,6 +111,36 @@ def test_uneven_exposure() -> None:
         assert not r.trusted or squared_distance(r, g) < 18.5  # the region of 99.9 %
 
 
+def test_other_places_that_fit_as_well() -> None:
+    """A square has four angles, a pattern many places; with a mark on it the square has one."""
+    square = lambda p: torch.sigmoid(3.0 * (12.0 - (p - 23.5).abs().amax(0, keepdim=True)))  # noqa: E731
+    pattern = lambda p: (2 * math.pi * p[:1] / 12.0).cos() + (2 * math.pi * p[1:] / 16.0).cos()  # noqa: E731
+    marked = lambda p: square(p) - disc(p, 17.5, 3.0)  # noqa: E731
+    turn = SO(2).exp(torch.tensor([0.4], dtype=torch.float64))
+    seen = positions(ImageWarp(SO(2)).to_pixels(turn, (SIDE, SIDE)))
+    noise = [0.03 * randn(1, SIDE, SIDE, seed=seed) for seed in (1, 2)]
+    options = {"transformations": rotations(SO(2)), "num_starts": 32}
+    r = register(square(positions()) + noise[0], square(seen) + noise[1], SO(2), **options)
+    angle = torch.atan2(r.modes.elements[0, :, 1, 0], r.modes.elements[0, :, 0, 0])
+    assert int(r.modes.num_modes) == 4
+    assert not r.trusted
+    assert torch.equal(r.modes.elements[0, 0], r.element)
+    assert float((4.0 * (angle - 0.4)).sin().abs().max()) < 0.05
+    assert r.modes.weights.tolist() == [[0.25] * 4]
+    r = register(marked(positions()) + noise[0], marked(seen) + noise[1], SO(2), **options)
+    assert r.trusted, r.reasons
+    assert float((r.element - turn).abs().max()) < 0.02
+    shift = torch.tensor([12.0 / SIDE, 0.0], dtype=torch.float64)  # half a period
+    r = register(
+        pattern(positions()) + noise[0],
+        pattern(positions() - 24.0 * shift[:, None, None]) + noise[1],
+        Translation(2),
+        num_starts=8,
+    )
+    assert not r.trusted
+    assert float((r.modes.elements[0] - shift).abs().amax(-1).min()) < 0.02
+
+
 def test_free_directions_of_sums() -> None:
     """Two directions, one whose shared curvature is as small as that of noise; scores move the other one alone."""
     generator = seeded(0)

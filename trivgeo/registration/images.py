@@ -16,17 +16,23 @@ from trivgeo.actions import ImageWarp
 from trivgeo.inversion.energies.least_squares import GemanMcClure, LeastSquares
 from trivgeo.inversion.energies.paired_images import PairedImages, with_coverage
 from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.chains import Select
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
 from trivgeo.inversion.transformations import sample_elements
 from trivgeo.registration.blocks import BlockEstimate, BlockSums, block_estimate
+from trivgeo.registration.look_alikes import look_alikes
 from trivgeo.registration.record import (
+    _NORMAL_MEDIAN,
     Registration,
     RegistrationMethod,
     assess,
+    equal_modes,
+    rivals,
     robust_std,
     rounding_std,
+    single_mode,
     undetermined,
 )
 from trivgeo.verdict import Verdict
@@ -59,6 +65,13 @@ _BLOCKS_PER_SIDE = 16  # blocks along the longer side, of whose sums checks are 
 _MIN_BLOCK_SIDE = 8  # pixels along a block
 _MAX_POLISHING_STEPS = 20  # last steps, beside an exposure that varies
 _MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_OF_POLISHING = 0.01, 1e-8  # length of a last step, in either unit
+_NUM_LOOK_ALIKES = 8  # other places that are tried, where pictures look alike
+_NUM_STEPS_OF_OTHERS = 10  # steps from each, at half the size and at the full one
+_MAX_ENERGY_RATIO = 3.0  # energy of another element, in units of that of the best one, at which it is compared closely
+_SAME_IN_STDS = 6.0  # distance of ends of descents that are one element
+_MAX_EVIDENCE_IN_STDS = 6.0  # evidence against another element, in standard deviations, that does not yet count
+_INTERPOLATED_SHARE = 0.15  # share of the squares of residuals by which interpolation may differ
+_MOVES_AS_ONE = "most of what both photographs show moves as one"
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
 
@@ -155,16 +168,61 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         shared = _shared_contrast(full, loss, action(element, x)[0])
         if not shared >= _MIN_SHARED_CONTRAST:
             reasons.append(f"{shared:.0%} of the contrast is shared: less than {_MIN_SHARED_CONTRAST:.0%}")
+        modes = single_mode(element)
+        if not reasons:
+            others = self._others(full, x, h, loss, covariance=estimate.covariance)
+            modes = equal_modes(torch.cat([element[None], group.inverse(others)]))
+            reasons += rivals(modes)
         if reasons and self.transformations is None:
             reasons.append(_BEGAN_NEAR)
         return replace(
             fit,
             action=ImageWarp(group),
-            verdict=Verdict(tuple(dict.fromkeys(reasons))),
+            modes=modes,
+            verdict=Verdict(tuple(dict.fromkeys(reasons)), (_MOVES_AS_ONE,)),
             element=element.to(dtype),
             covariance=(0.5 * (covariance + covariance.mT)).to(dtype),
             residual=fit.residual * self.contrast,
         )
+
+    def _others(
+        self, full: PairedImages, x: Float[Tensor, "1 d h w"], h: Tensor, loss: GemanMcClure, covariance: Tensor
+    ) -> Float[Tensor, "k *e"]:
+        """Return elements beside h that fit as well, found from where the restored image looks like the fixed one."""
+        group, action = self.group, self.action
+        moved = action(group.inverse(h), x[0])
+        alike = look_alikes(action, moved, full.reference, _NUM_LOOK_ALIKES)
+        if not len(alike):
+            return alike
+        candidates = group.compose(h, alike)
+        side = self.sides[max(0, len(self.sides) - 2)]
+        small = PairedImages(_shrunk(full.reference, side)), with_coverage(_shrunk(x[0, :-1], side))[None]
+        stages: list[Stage] = [LevenbergMarquardt(_NUM_STEPS_OF_OTHERS)]
+        for residuals, data in (small, (full, x)):
+            search = Inverter(action, LeastSquares(residuals, loss), stages, max_evaluations=4, progress=False)
+            candidates = search(data, initial=candidates[None]).elements[0]
+            posterior = InverseProblem(action, LeastSquares(residuals, loss)).given(data, max_evaluations=1)
+            energies = posterior.energies(torch.cat([h[None], candidates])[None])[0]
+            low = energies[1:] < _MAX_ENERGY_RATIO * energies[0] + _MIN_STD**2 * data[0, 0].numel()
+            candidates = candidates[low & self._are_other(candidates, h, covariance)]
+            if not len(candidates):
+                return candidates
+        kept: list[Tensor] = []
+        for one in candidates:
+            if _fits_as_well(full, action, x[0], h, one, loss) and (
+                not kept or bool(self._are_other(one[None], torch.stack(kept), covariance).all())
+            ):
+                kept.append(one)
+        return torch.stack(kept) if kept else candidates[:0]
+
+    def _are_other(self, candidates: Tensor, h: Tensor, covariance: Tensor) -> Tensor:
+        """Return a mask of elements that are no estimates of an element, or of some."""
+        group = self.group
+        v = group.log(group.compose(group.inverse(h).reshape(-1, 1, *group.element_shape), candidates.unsqueeze(0)))
+        stds = torch.einsum("kci,ij,kcj->kc", v, torch.linalg.inv(covariance), v).sqrt()
+        pixel = 2.0 / max(self.fixed.shape[-2:])
+        near = (stds < _SAME_IN_STDS) | (v.norm(dim=-1) < 0.5 * pixel)
+        return torch.isfinite(candidates).flatten(1).all(-1) & ~near.any(0)
 
     def _polished(
         self, full: PairedImages, x: Float[Tensor, "d h w"], h: Tensor, width: float
@@ -384,6 +442,30 @@ def _is_uneven(residuals: PairedImages, moved: Float[Tensor, "d h w"], width: fl
         ]
         left.append(float((weight * torch.stack(r).square().sum(0)).sum()))
     return left[1] < _MAX_LEFT_BY_EXPOSURE * left[0] and left[0] > _MIN_REFINED_STD**2 * float(counted.sum())
+
+
+def _fits_as_well(
+    residuals: PairedImages, action: ImageWarp, x: Float[Tensor, "d h w"], h: Tensor, other: Tensor, loss: GemanMcClure
+) -> bool:
+    """Return whether another element leaves residuals as small as h, where both show something (Vuong 1989).
+
+    A part of the squares is left out of account, by which two places between pixels differ for one picture: it
+    is interpolated differently. Evidence beyond it counts in units of its spread between blocks.
+    """
+    size = x.shape[-2:]
+    side = max(_MIN_BLOCK_SIDE, -(-max(size) // _BLOCKS_PER_SIDE))
+    images = [residuals.slopes(action, g, x)[0] for g in (h, other)]
+    counted = torch.stack([image[-1] > 1.0 - 1e-3 for image in images]).all(0)
+    fixed = residuals.reference.flatten(1)
+    plain = [image[:-1] - fixed for image in images]
+    std = max(robust_std(plain[0].mT, counted), _MIN_STD)
+    first, second = (
+        0.5 * _in_blocks((counted * loss(r.square().sum(0)))[None], size, side).sum(-1)[0] / std**2 for r in plain
+    )
+    difference = second - first
+    spread = float((difference - difference.median()).abs().median()) / _NORMAL_MEDIAN
+    allowed = _MAX_EVIDENCE_IN_STDS * spread * math.sqrt(len(first)) + _INTERPOLATED_SHARE * float(first.sum())
+    return float(difference.sum()) < allowed
 
 
 def _loss_slopes(loss: GemanMcClure, r: Float[Tensor, "c p"]) -> tuple[Tensor, Tensor]:
