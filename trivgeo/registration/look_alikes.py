@@ -69,11 +69,8 @@ def _peaks(
         middle = correlation.new_full(correlation.shape, -1.0)
         middle[:, rows // 2, columns // 2] = correlation[:, rows // 2, columns // 2]
         correlation = middle
-    around = (
-        torch.cat([correlation[-1:], correlation, correlation[:1]]) if len(turns) > 2 else correlation[None].squeeze(0)
-    )
-    depth = 3 if len(turns) > 2 else 1
-    highest = functional.max_pool3d(around[None, None], (depth, 5, 5), 1, (0, 2, 2))[0, 0]
+    circle = torch.cat([correlation[-1:], correlation, correlation[:1]])
+    highest = functional.max_pool3d(circle[None, None], (3, 5, 5), 1, (0, 2, 2))[0, 0]
     heights = torch.where((correlation >= highest) & (correlation > _MIN_CORRELATION), correlation, -1.0).flatten()
     heights, index = heights.topk(min(number, len(heights)))
     index, heights = index[heights > 0], heights[heights > 0]

@@ -36,10 +36,11 @@ def register(
 
     Photographs ``[c, h, w]`` are of one size; g is found from coarse images to fine ones, by Levenberg and Marquardt's
     descent of the differences of pixels under a loss that leaves outliers alone (Geman and McClure 1987), on the part
-    that both show. Exposures may differ: a gain and an offset of each channel are fitted beside g, or a tone curve and a
-    vignette where they are needed. The last steps are of equations in the slopes of the fixed photograph, which have
-    a sandwich covariance; directions that only noise determines are free, and places that fit as well are modes. The first elements
-    are near the identity (shifts by some 15 % of the frame); for others, such as rotations by any angle, give
+    that both show. Exposures may differ: a gain and an offset of each channel are fitted beside g, or a tone curve and
+    a vignette where they are needed. The last steps solve equations in the slopes of the fixed photograph, which have a
+    sandwich covariance. Directions that noise alone determines are free; rotations and shifts that fit as well are
+    modes. The first elements are near the identity (shifts by some 15 % of the frame); for others, such as rotations by
+    any angle, give
     ``transformations``. Images that share less than half of their contrast are not trusted. Data of half precision are
     registered in single precision, and so are the elements.
 
