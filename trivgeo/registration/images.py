@@ -65,9 +65,9 @@ _BLOCKS_PER_SIDE = 16  # blocks along the longer side, of whose sums checks are 
 _MIN_BLOCK_SIDE = 8  # pixels along a block
 _MAX_POLISHING_STEPS = 20  # last steps, beside an exposure that varies
 _MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_OF_POLISHING = 0.01, 1e-8  # length of a last step, in either unit
-_NUM_LOOK_ALIKES = 8  # other places that are tried, where pictures look alike
+_NUM_LOOK_ALIKES = 12  # other places that are tried, where pictures look alike
 _NUM_STEPS_OF_OTHERS = 10  # steps from each, at half the size and at the full one
-_MAX_ENERGY_RATIO = 3.0  # energy of another element, in units of that of the best one, at which it is compared closely
+_MAX_ENERGY_RATIO = 10.0  # energy of another element, in units of that of the best one, at which it is compared closely
 _SAME_IN_STDS = 6.0  # distance of ends of descents that are one element
 _MAX_EVIDENCE_IN_STDS = 6.0  # evidence against another element, in standard deviations, that does not yet count
 _INTERPOLATED_SHARE = 0.15  # share of the squares of residuals by which interpolation may differ
@@ -358,6 +358,14 @@ def _inner(x: Tensor) -> Tensor:
     return functional.pad(inside, (2 * _BLUR_REACH,) * 4)
 
 
+def _inside(size: torch.Size, prototype: Tensor) -> Float[Tensor, " p"]:
+    """Return the mask of pixels that a blur and slopes read no border for."""
+    least = max(0, min(_BLUR_REACH, (min(size) - 1) // 8))
+    mask = prototype.new_zeros(tuple(size))
+    mask[least : size[0] - least, least : size[1] - least] = 1.0
+    return mask.flatten()
+
+
 def _around(r: Float[Tensor, "p c"], size: torch.Size) -> Float[Tensor, "p c"]:
     """Return sums over squares of pixels as far as blurred noise is correlated."""
     images = r.mT.unflatten(-1, tuple(size)).unsqueeze(0)
@@ -382,7 +390,7 @@ def _compared(
     side = max(_MIN_BLOCK_SIDE, -(-max(size) // _BLOCKS_PER_SIDE))
     values, along, fields = residuals.slopes(action, h, x)
     image, fixed = values[:-1], residuals.reference.flatten(1)
-    counted = (values[-1] > 1.0 - 1e-3).to(image.dtype)
+    counted = _inside(size, x) * (values[-1] > 1.0 - 1e-3)
     half = 0.5 * max(size)
     plain = (image - fixed) * counted
     r = plain
@@ -455,7 +463,7 @@ def _fits_as_well(
     size = x.shape[-2:]
     side = max(_MIN_BLOCK_SIDE, -(-max(size) // _BLOCKS_PER_SIDE))
     images = [residuals.slopes(action, g, x)[0] for g in (h, other)]
-    counted = torch.stack([image[-1] > 1.0 - 1e-3 for image in images]).all(0)
+    counted = _inside(size, x) * torch.stack([image[-1] > 1.0 - 1e-3 for image in images]).all(0)
     fixed = residuals.reference.flatten(1)
     plain = [image[:-1] - fixed for image in images]
     std = max(robust_std(plain[0].mT, counted), _MIN_STD)

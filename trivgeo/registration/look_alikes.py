@@ -17,6 +17,7 @@ _SIDE_OF_TURNED, _SIDE_OF_SHIFTED = 40, 256  # longest sides of pictures that ar
 _MIN_OVERLAP = 0.35  # share of the frame on which pictures are compared
 _MIN_CONTRAST = 0.05  # variance on this part, in units of that on the frame
 _MIN_CORRELATION = 0.5  # correlation of look-alikes
+_PREFERENCE_OF_NEAR = 0.1  # correlation that a shift by half the longer side costs in the order of look-alikes
 
 
 def look_alikes(
@@ -24,8 +25,8 @@ def look_alikes(
 ) -> Float[Tensor, "k *e"]:
     """Return elements t, rotations with shifts, at which ``moved``, read at t p, correlates with ``fixed`` at p.
 
-    These are local maxima of the correlation coefficient on what both show (Padfield 2012), the highest ones first; the
-    identity may be among them. Elements that the group does not have are left out.
+    These are local maxima of the correlation coefficient on what both show (Padfield 2012), the highest ones first, and
+    near ones before far ones; the identity may be among them. Elements that the group does not have are left out.
 
     Args:
         moved: an image, the last channel its coverage.
@@ -71,12 +72,13 @@ def _peaks(
         correlation = middle
     circle = torch.cat([correlation[-1:], correlation, correlation[:1]])
     highest = functional.max_pool3d(circle[None, None], (3, 5, 5), 1, (0, 2, 2))[0, 0]
-    heights = torch.where((correlation >= highest) & (correlation > _MIN_CORRELATION), correlation, -1.0).flatten()
-    heights, index = heights.topk(min(number, len(heights)))
-    index, heights = index[heights > 0], heights[heights > 0]
+    index = ((correlation >= highest) & (correlation > _MIN_CORRELATION)).flatten().nonzero().squeeze(1)
     turn, row, column = index // (rows * columns), index // columns % rows, index % columns
     shift = torch.stack([column - columns // 2, row - rows // 2], -1).to(both) * (2.0 / max(height, width))
-    matrices = torch.eye(3).to(both).repeat(len(index), 1, 1)
+    heights = correlation.flatten()[index] - _PREFERENCE_OF_NEAR * shift.norm(dim=-1)
+    first = heights.argsort(descending=True)[:number]
+    heights, turn, shift = heights[first], turn[first], shift[first]
+    matrices = torch.eye(3).to(both).repeat(len(turn), 1, 1)
     matrices[:, :2, :2] = turns[turn]
     matrices[:, :2, 2] = (turns[turn] @ shift.unsqueeze(-1)).squeeze(-1)
     return heights, action.point_action.from_homogeneous(matrices)
