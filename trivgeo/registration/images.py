@@ -229,12 +229,26 @@ class ImageRegistration(RegistrationMethod["_Level"]):
     ) -> tuple[Tensor, BlockEstimate, bool]:
         """Return the solution of the equations of `_compared` near an element, what is known, and if steps ended."""
         uneven = _is_uneven(full, self.action(self.group.inverse(h), x), width)
+        h, estimate, ended = self._solved(full, x, h, width, uneven)
+        if uneven and not len(estimate.free):
+            # a tone curve of blurred images is not that of sharp ones: edges move towards the side that it makes darker
+            softer = PairedImages(_blurred(full.reference)), _inner(torch.cat([_blurred(x[:-1]), x[-1:]]))
+            other = self._solved(*softer, h, width, uneven)[0]
+            v = self.group.log(self.group.compose(self.group.inverse(h), other))
+            square = v @ torch.linalg.solve(estimate.covariance, v)
+            estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
+        return h, estimate, ended
+
+    def _solved(
+        self, full: PairedImages, x: Float[Tensor, "d h w"], h: Tensor, width: float, uneven: bool
+    ) -> tuple[Tensor, BlockEstimate, bool]:
+        """Return the end of steps of `_compared`, its estimate, and if steps ended."""
         least_std = rounding_std(self.moving.dtype)
         for _ in range(_MAX_POLISHING_STEPS):
             estimate = block_estimate(_compared(full, self.action, h, x, width, uneven), least_std)
             step = estimate.step
-            stds = float(step @ torch.linalg.solve(estimate.covariance, step)) ** 0.5
-            if stds < _MAX_LAST_STEP_IN_STDS or float(step.norm()) < _MAX_LAST_STEP_OF_POLISHING:
+            square = float(step @ torch.linalg.solve(estimate.covariance, step))
+            if square < _MAX_LAST_STEP_IN_STDS**2 or float(step.norm()) < _MAX_LAST_STEP_OF_POLISHING:
                 return h, estimate, True
             h = self.group.perturb(h, step)
         return h, estimate, False
