@@ -64,9 +64,9 @@ _MIN_REFINED_STD = 1e-5  # standard deviation of residuals from which on the las
 _BLOCKS_PER_SIDE = 16  # blocks along the longer side, of whose sums checks are made
 _MIN_BLOCK_SIDE = 8  # pixels along a block
 _MAX_POLISHING_STEPS = 20  # last steps, beside an exposure that varies
-_MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_OF_POLISHING = 0.01, 1e-8  # length of a last step, in either unit
-_NUM_LOOK_ALIKES = 12  # other places that are tried, where pictures look alike
-_NUM_STEPS_OF_OTHERS = 10  # steps from each, at half the size and at the full one
+_MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_OF_POLISHING = 0.03, 1e-8  # length of a last step, in either unit
+_NUM_LOOK_ALIKES = 10  # other places that are tried, where pictures look alike
+_NUM_STEPS_OF_OTHERS, _LEAST_SIDE_OF_OTHERS = 10, 80  # steps from each, at a size of at least so much, and at the full
 _MAX_ENERGY_RATIO = 10.0  # energy of another element, in units of that of the best one, at which it is compared closely
 _SAME_IN_STDS = 6.0  # distance of ends of descents that are one element
 _MAX_EVIDENCE_IN_STDS = 6.0  # evidence against another element, in standard deviations, that does not yet count
@@ -195,7 +195,7 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         if not len(alike):
             return alike
         candidates = group.compose(h, alike)
-        side = self.sides[max(0, len(self.sides) - 2)]
+        side = next((side for side in self.sides if side >= _LEAST_SIDE_OF_OTHERS), self.sides[-1])
         small = PairedImages(_shrunk(full.reference, side)), with_coverage(_shrunk(x[0, :-1], side))[None]
         stages: list[Stage] = [LevenbergMarquardt(_NUM_STEPS_OF_OTHERS)]
         for residuals, data in (small, (full, x)):

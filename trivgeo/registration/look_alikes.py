@@ -16,7 +16,7 @@ _NUM_ANGLES = 60  # rotations that are tried
 _SIDE_OF_TURNED, _SIDE_OF_SHIFTED = 40, 256  # longest sides of pictures that are turned, and only shifted, in pixels
 _MIN_OVERLAP = 0.35  # share of the frame on which pictures are compared
 _MIN_CONTRAST = 0.05  # variance on this part, in units of that on the frame
-_MIN_CORRELATION = 0.5  # correlation of look-alikes
+_MIN_CORRELATION = 0.7  # correlation of look-alikes, in units of that of the pictures where they are
 _PREFERENCE_OF_NEAR = 0.1  # correlation that a shift by half the longer side costs in the order of look-alikes
 
 
@@ -26,7 +26,8 @@ def look_alikes(
     """Return elements t, rotations with shifts, at which ``moved``, read at t p, correlates with ``fixed`` at p.
 
     These are local maxima of the correlation coefficient on what both show (Padfield 2012), the highest ones first, and
-    near ones before far ones; the identity may be among them. Elements that the group does not have are left out.
+    near ones before far ones, but for the identity and shifts by a pixel. Elements that the group does not have are
+    left out.
 
     Args:
         moved: an image, the last channel its coverage.
@@ -72,7 +73,10 @@ def _peaks(
         correlation = middle
     circle = torch.cat([correlation[-1:], correlation, correlation[:1]])
     highest = functional.max_pool3d(circle[None, None], (3, 5, 5), 1, (0, 2, 2))[0, 0]
-    index = ((correlation >= highest) & (correlation > _MIN_CORRELATION)).flatten().nonzero().squeeze(1)
+    # the pictures lie on each other where they are
+    least = _MIN_CORRELATION * float(correlation[0, rows // 2, columns // 2].clamp(min=_MIN_CORRELATION))
+    highest[0, rows // 2 - 1 : rows // 2 + 2, columns // 2 - 1 : columns // 2 + 2] = torch.inf
+    index = ((correlation >= highest) & (correlation > least)).flatten().nonzero().squeeze(1)
     turn, row, column = index // (rows * columns), index // columns % rows, index % columns
     shift = torch.stack([column - columns // 2, row - rows // 2], -1).to(both) * (2.0 / max(height, width))
     heights = correlation.flatten()[index] - _PREFERENCE_OF_NEAR * shift.norm(dim=-1)
