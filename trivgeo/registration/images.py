@@ -71,7 +71,8 @@ _MAX_ENERGY_RATIO = 10.0  # energy of another element, in units of that of the b
 _SAME_IN_STDS = 6.0  # distance of ends of descents that are one element
 _MAX_EVIDENCE_IN_STDS = 6.0  # evidence against another element, in standard deviations, that does not yet count
 _INTERPOLATED_SHARE = 0.15  # share of the squares of residuals by which interpolation may differ
-_MOVES_AS_ONE = "most of what both photographs show moves as one"
+# what two photographs alone do not show
+_ASSUMPTIONS = ("most of what both photographs show moves as one", "noise and dirt of one are not those of the other")
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
 
@@ -179,7 +180,7 @@ class ImageRegistration(RegistrationMethod["_Level"]):
             fit,
             action=ImageWarp(group),
             modes=modes,
-            verdict=Verdict(tuple(dict.fromkeys(reasons)), (_MOVES_AS_ONE,)),
+            verdict=Verdict(tuple(dict.fromkeys(reasons)), _ASSUMPTIONS),
             element=element.to(dtype),
             covariance=(0.5 * (covariance + covariance.mT)).to(dtype),
             residual=fit.residual * self.contrast,
