@@ -13,8 +13,9 @@ from trivgeo.actions import ImageWarp
 from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
 from trivgeo.inversion.transformations import rotations
 from trivgeo.registration import Registration, register
-from trivgeo.registration.blocks import FREE_STD, BlockSums, block_estimate
+from trivgeo.registration.blocks import BlockSums, block_estimate
 from trivgeo.registration.images import _LOSS_WIDTH_IN_STDS, ImageRegistration, _Level
+from trivgeo.registration.record import UNKNOWN_STD
 
 SIDE = 48
 
@@ -86,7 +87,7 @@ def test_what_noise_alone_determines_is_free(noise: float) -> None:
     moved = register(noisy(edge(positions()), 5), noisy(edge(positions() + 1.0), 6), Translation(2), num_starts=8)
     for r in (turned, rigid, moved):
         assert "do not determine the transformation in" in " ".join(r.reasons)
-        assert float(torch.linalg.eigvalsh(r.covariance)[-1].sqrt()) > 0.5 * FREE_STD
+        assert float(torch.linalg.eigvalsh(r.covariance)[-1].sqrt()) > 0.5 * UNKNOWN_STD
     # what the data do show keeps its covariance
     across, along = moved.covariance.diagonal().sqrt().tolist()
     assert across < 0.01 < along
@@ -154,4 +155,4 @@ def test_free_directions_of_sums() -> None:
     assert found.free.abs().tolist() == [[0.0, 1.0]]
     assert found.step.tolist() == pytest.approx([50 / 200, 0.0], abs=1e-6)
     assert float(found.covariance[0, 0]) == pytest.approx(8.0 / 200**2, rel=1e-6)
-    assert float(found.covariance[1, 1]) == pytest.approx(FREE_STD**2, rel=1e-6)
+    assert float(found.covariance[1, 1]) == pytest.approx(UNKNOWN_STD**2, rel=1e-6)

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-FREE_STD = 1e3  # standard deviation in a direction that the data leave free, in units of the basis
+from trivgeo.registration.record import UNKNOWN_STD
+
 LEAST_STD = 1e-8  # standard deviation beyond which steps are not followed, in units of the basis
 _MIN_COMPONENT = 0.05  # component of a free direction, a unit vector, below which it is taken for noise
 _MIN_SPREAD = 0.1  # least variance of the scores in a direction, in units of the mean
@@ -49,7 +50,7 @@ class BlockEstimate(NamedTuple):
 
     Attributes:
         step: the step to the solution of the equations, none in free directions, ``[n]``.
-        covariance: the covariance of the solution, ``[n, n]``; variance ``FREE_STD^2`` in free directions.
+        covariance: the covariance of the solution, ``[n, n]``; variance ``UNKNOWN_STD^2`` in free directions.
         free: directions that the data do not determine, unit vectors ``[m, n]``.
     """
 
@@ -75,7 +76,7 @@ def block_estimate(sums: BlockSums, least_std: float) -> BlockEstimate:
     free = basis[:, ~known]
     free = torch.where(free.abs() > _MIN_COMPONENT * free.norm(dim=0), free, 0.0)
     free = free / free.norm(dim=0)
-    covariance = FREE_STD**2 * free @ free.mT + LEAST_STD**2 * torch.eye(len(free)).to(free)
+    covariance = UNKNOWN_STD**2 * free @ free.mT + LEAST_STD**2 * torch.eye(len(free)).to(free)
     if not bool(known.any()):
         return BlockEstimate(torch.zeros_like(sums.scores[0]), covariance, free.mT)
     basis, shares = basis[:, known], shares[known]

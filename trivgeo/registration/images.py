@@ -24,15 +24,14 @@ from trivgeo.inversion.transformations import sample_elements
 from trivgeo.registration.blocks import BlockEstimate, BlockSums, block_estimate
 from trivgeo.registration.look_alikes import look_alikes
 from trivgeo.registration.record import (
-    _NORMAL_MEDIAN,
+    NORMAL_MEDIAN,
     Registration,
     RegistrationMethod,
     assess,
-    equal_modes,
+    modes_at,
     rivals,
     robust_std,
     rounding_std,
-    single_mode,
     undetermined,
 )
 from trivgeo.verdict import Verdict
@@ -169,10 +168,10 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         shared = _shared_contrast(full, loss, action(element, x)[0])
         if not shared >= _MIN_SHARED_CONTRAST:
             reasons.append(f"{shared:.0%} of the contrast is shared: less than {_MIN_SHARED_CONTRAST:.0%}")
-        modes = single_mode(element)
+        modes = modes_at(element[None], element.new_ones(1))
         if not reasons:
             others = self._others(full, x, h, loss, covariance=estimate.covariance)
-            modes = equal_modes(torch.cat([element[None], group.inverse(others)]))
+            modes = modes_at(torch.cat([element[None], group.inverse(others)]), element.new_ones(1 + len(others)))
             reasons += rivals(modes)
         if reasons and self.transformations is None:
             reasons.append(_BEGAN_NEAR)
@@ -486,7 +485,7 @@ def _fits_as_well(
         0.5 * _in_blocks((counted * loss(r.square().sum(0)))[None], size, side).sum(-1)[0] / std**2 for r in plain
     )
     difference = second - first
-    spread = float((difference - difference.median()).abs().median()) / _NORMAL_MEDIAN
+    spread = float((difference - difference.median()).abs().median()) / NORMAL_MEDIAN
     allowed = _MAX_EVIDENCE_IN_STDS * spread * math.sqrt(len(first)) + _INTERPOLATED_SHARE * float(first.sum())
     return float(difference.sum()) < allowed
 

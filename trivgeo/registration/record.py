@@ -34,7 +34,7 @@ _MAX_STD = 0.5  # standard deviation beyond which an element is undetermined, in
 _CURVATURE_ROUNDING_UNITS = 1024.0  # curvature that is rounding, in last digits of the curvature along the basis
 UNKNOWN_STD = 1e3  # standard deviation in a direction of no curvature, in units of the basis on conditioned data
 _RESIDUAL_ROUNDING_UNITS = 1024.0  # standard deviation of residuals that are all rounding, in last digits of one
-_NORMAL_MEDIAN = 0.6744897501960817  # median of the size of a standard normal number
+NORMAL_MEDIAN = 0.6744897501960817  # median of the size of a standard normal number
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,7 +123,7 @@ def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None
     r = r[torch.isfinite(r).all(-1)]
     # the median of |r|^2 / n is about that of one component for n = 1, and 1 for many
     n = residuals.shape[-1]
-    middle = _NORMAL_MEDIAN**2 if n == 1 else (1 - 2 / (9 * n)) ** 3
+    middle = NORMAL_MEDIAN**2 if n == 1 else (1 - 2 / (9 * n)) ** 3
     return math.sqrt(float(r.square().sum(-1).median()) / (n * middle)) if len(r) else math.nan
 
 
