@@ -30,7 +30,7 @@ class ScoreTraining(NamedExport, training.ScoreTraining):
     Args:
         network: makes the network from the dimension of the group and the description of the data, ``inputs``.
         inputs: the description of the data that the data module gives, such as an `ImageFormat`.
-        action: how the transformations act; the scale of its group sets how far the noise goes in each direction.
+        action: action of the transformations; the scale of its group sets how far the noise goes in each direction.
         schedule: the noise.
         noise_steps: see `LearnedScore`.
         lowest_time: see `LearnedScore`.
@@ -79,7 +79,7 @@ class DistillationTraining(NamedExport, training.DistillationTraining):
 
     Args:
         teacher: name or path of the checkpoint of the score.
-        action: how the transformations act; the scale of its group is that of the teacher, whatever it is here.
+        action: action of the transformations; the scale of its group is that of the teacher, whatever it is here.
         ratio: see `trivgeo.inversion.learned.consistency_loss`.
         options: see `trivgeo.training.NetworkTraining`.
 

@@ -16,7 +16,7 @@ class Request(NamedTuple):
     Attributes:
         seed: seed of the draws.
         number: number of the batch among those of its seed.
-        size: how many are to be drawn.
+        size: number of data to be drawn.
     """
 
     seed: int

@@ -52,7 +52,7 @@ class Result:
         seconds: a case.
         evaluations: evaluations of energy, gradient, and networks that stand for the energy, for a case or a
             sample; none if the test does not count them.
-        device: where it ran.
+        device: device on which the run was made.
         origin: the file.
         complete: whether all batches were done.
     """

@@ -99,7 +99,7 @@ class ResultsWriter(Callback):
     at the end they are one.
 
     Args:
-        directory: where to write; created if missing.
+        directory: folder to write to; created if missing.
     """
 
     def __init__(self, directory: str) -> None:

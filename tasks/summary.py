@@ -36,7 +36,7 @@ def spread(name: str, of_seeds: Sequence[float], gains: Sequence[str] = ()) -> d
 
     Args:
         name: name of the metric.
-        of_seeds: its value for each seed.
+        of_seeds: value of the metric for each seed.
         gains: as for `summarise`.
     """
     values = torch.tensor(of_seeds, dtype=torch.float64)

@@ -196,7 +196,7 @@ def check_called(
         calls: names that are called, without known functions, and their arguments.
         derivatives: names of functions with derivatives, the unknowns; may be empty.
         functions: names of known functions.
-        texts: see `check_notation`, like ``argument``.
+        texts: see `check_notation`, also for ``argument``.
 
     Raises:
         ConfigurationError: a condition at a place, a delay, a product without its sign, a derivative that is called, or
@@ -385,7 +385,7 @@ def parse_expression(
     """Text as a SymPy expression; names are symbols.
 
     Args:
-        text: such as ``"2*t*exp(-x/3)"``.
+        text: expression such as ``"2*t*exp(-x/3)"``.
         argument: the name in error messages.
         functions: names of unknown functions that may be called, beside `FUNCTIONS`.
         names: expressions that stand for some names, beside ``pi``, ``E`` and ``I``.

@@ -35,7 +35,7 @@ class ConvolutionBlock(nn.Module):
         """Output of the block.
 
         Args:
-            hidden: its input `[b, n, width]`.
+            hidden: input of the block, `[b, n, width]`.
             embedded: embedding of the level, `[b, 1, width]`.
             present: one for frames that are present, zero for others, `[b, n, 1]`.
         """

@@ -39,7 +39,7 @@ class ClassMixture:
 
     Args:
         group: group of the elements.
-        classes: how many.
+        classes: number of classes.
         modes: number of modes of each class.
         std: standard deviation of each mode, in logarithms about its centre.
         spread: standard deviation of the centres on groups that are not compact.

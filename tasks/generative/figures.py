@@ -18,7 +18,7 @@ class Panel(NamedTuple):
     """Points of a plane, two panels one above the other.
 
     Attributes:
-        title: title of both.
+        title: title of both panels.
         names: names of the two coordinates.
         real: points of the test, `[n, 2]`.
         generated: points drawn from a model, `[m, 2]`.
@@ -35,7 +35,7 @@ def draw_panels(path: str | Path, panels: Sequence[Panel], largest: float | None
 
     Args:
         path: the PNG file.
-        panels: what they show.
+        panels: contents of the panels.
         largest: size of coordinates at the ends of all axes; ``None`` for axes that fit the points.
     """
     figure = Figure(figsize=(2.6 * len(panels) + 0.6, 5.4), layout="constrained")

@@ -171,7 +171,7 @@ class WrappedMixture(ElementModel):
     An angle counts for the image of a component that is nearest, as is right for components that are narrow.
 
     Args:
-        components: how many.
+        components: number of components.
         rounds: number of rounds of the maximisation.
         smallest: standard deviation.
 

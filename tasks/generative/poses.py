@@ -40,7 +40,7 @@ class PoseTest(ShardedTest):
         tolerance: see `GroupDiffusion.log_prob`.
         width: width of the `BodyFrameNetwork`.
         channels: number of channels of the `PictureEncoder`, a multiple of sixteen.
-        file: where the model is written; ``None`` for nowhere.
+        file: file to which the model is written; ``None`` for nowhere.
         figure: see `tasks.images.inversion.ImageInversion`; given pictures, and pictures of two samples of each.
 
     Raises:

@@ -90,7 +90,7 @@ def render(solid: Solid, rotations: Tensor, size: int = 32) -> Tensor:
 
     Args:
         solid: the body.
-        rotations: its poses, `[b, 3, 3]`.
+        rotations: poses of the body, `[b, 3, 3]`.
         size: pixels along a side.
     """
     axis = (2.0 * torch.arange(2 * size) + 1.0) / (2 * size) - 1.0

@@ -43,7 +43,7 @@ class ElementSource(ABC):
     """Source of elements of a group, for training and for a test.
 
     Attributes:
-        group: that they are of.
+        group: group of the elements.
         names: names of the coordinates that pictures show, see `coordinates`.
     """
 
@@ -99,8 +99,8 @@ class DrawnElements(ElementSource):
     """Elements of a distribution that can be drawn from.
 
     Args:
-        train: how many.
-        test: how many.
+        train: number of elements for training.
+        test: number of elements for the test.
 
     Raises:
         ConfigurationError: a count is below one.
@@ -154,7 +154,7 @@ class RotationMixture(DrawnElements):
     """Heat kernels about rotations that are drawn once, with equal weights.
 
     Args:
-        modes: how many.
+        modes: number of modes.
         std: standard deviation of the noise about each.
         train: see `DrawnElements`, also for `test`.
     """

@@ -16,7 +16,7 @@ class ConvNet(ImageClassifier):
     """3 x 3 convolutions with batch normalisation and pooling, the mean over the image, one linear layer.
 
     Args:
-        images: their `ImageFormat`; they may have another size.
+        images: `ImageFormat` of the training images; others may have another size.
         channels: numbers of channels of the convolutions; maximum pooling of stride 2 after each but the last.
 
     Raises:

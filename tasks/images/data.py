@@ -42,7 +42,7 @@ def framed(images: UInt8[Tensor, "b c h w"], frame: tuple[int, int]) -> Float[Te
 
     Args:
         images: bytes.
-        frame: its height and width in pixels.
+        frame: height and width of the frame in pixels.
 
     Raises:
         ConfigurationError: the frame is smaller than the images.
@@ -109,7 +109,7 @@ class OrderedBatches(Sampler[list[int]]):
     """All indices in order; the last batch has what is left.
 
     Args:
-        count: how many places there are.
+        count: number of indices.
         batch_size: places a batch.
     """
 
@@ -131,7 +131,7 @@ class CleanTraining(pl.LightningDataModule):
     """Clean images: training images less some held out for validation, and the test images.
 
     Args:
-        source: where the images come from; MNIST when None.
+        source: source of the images; MNIST when None.
         batch_size: images a batch.
         validation: training images held out, chosen by the seed.
         seed: seed of the choice and of the order of the training images.

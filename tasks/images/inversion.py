@@ -36,7 +36,7 @@ class ImageInversion(ShardedTest):
 
     Args:
         classifier: the network that is tested, see `tasks.images.energies.load_classifier`.
-        action: how the transformations act.
+        action: action of the transformations on images.
         energy: an energy of images, low for clean ones; ``None`` for an inverter that needs none.
         inverter: makes the inverter from an action and an energy.
         finish: see `tasks.inverters.finished`.

@@ -219,7 +219,7 @@ class LieGroupConv(ImageClassifier):
         channels: functions after the lifting and after each convolution.
         neighbours: elements in the sum of each convolution, one number fewer than channels.
         patch: radius of the disc that the lifting reads; the frame is [-1, 1]^2.
-        points: that it reads there.
+        points: number of points that the lifting reads.
         width: frequencies of the kernels.
         samples: elements of the maxima in training.
         evaluation_samples: elements of the maxima in evaluation, worked off `samples` at a time.

@@ -107,7 +107,7 @@ def read_digits(
     Args:
         images: IDX file `[count, 28, 28]`.
         labels: IDX file `[count]`.
-        count: how many there must be.
+        count: number of images that there must be.
         checksums: checksums of the two files, see `read_idx`.
 
     Raises:
@@ -129,7 +129,7 @@ def download(name: str, folder: Path, mirrors: tuple[str, ...] = MIRRORS) -> Pat
 
     Args:
         name: a key of `CHECKSUMS`.
-        folder: where to; made if missing.
+        folder: folder of the file; made if missing.
         mirrors: addresses to try, one after another.
 
     Returns:

@@ -20,7 +20,7 @@ class ImageFormat(NamedTuple):
         channels: one for grey values, three for colours.
         height: pixels from top to bottom of the frame.
         width: pixels from left to right.
-        classes: that there are.
+        classes: number of classes.
     """
 
     channels: int

@@ -22,7 +22,7 @@ class AdversarialRegulariser(ImageNetwork):
     no normalisation: the penalty on the gradient is on that of each image by itself.
 
     Args:
-        images: their `ImageFormat`.
+        images: `ImageFormat` of the images.
         channels: numbers of channels of the convolutions.
         width: width of the hidden linear layer.
 

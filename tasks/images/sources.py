@@ -26,7 +26,7 @@ class ImageSource(ABC):
 
     Attributes:
         channels: number of channels of the images.
-        classes: that there are.
+        classes: number of classes.
         frame: height and width in pixels of the frame that networks see, the images in its middle.
     """
 

@@ -31,7 +31,7 @@ class ImageProblems(NamedTuple):
     """Transformed images with labels and true transformations.
 
     Attributes:
-        place: their places in the whole test set, `[b]`.
+        place: indices of the images in the whole test set, `[b]`.
         image: the transformed images x~ = g.x, what an inverter sees, `[b, c, h, w]`.
         label: the classes, `[b]`.
         clean: the images x before the transformation; NaN where they are not known.
@@ -65,7 +65,7 @@ class DrawnProblems(ProblemSet):
     """Images moved by random elements; image i is a function of (seed, i) alone.
 
     Args:
-        source: where the test images come from.
+        source: source of the test images.
         transformations: the distribution of the elements.
         seed: seed of the elements.
         mode: mode of interpolation, see `trivgeo.actions.ImageWarp`.
@@ -135,7 +135,7 @@ class ImageTest(Problems, ABC):
     The images do not change with `seeds`; all of them are tested once for each, with other noise of the inverter.
 
     Args:
-        limit: how many images; all when None.
+        limit: number of images; all when None.
         batch_size: images a batch.
         seed: seed of the order, and of the transformations where they are drawn.
         seeds: see `Problems`; 0 alone when None.

@@ -24,7 +24,7 @@ class ClassifierTraining(NetworkTraining[ImageClassifier]):
 
     Args:
         network: makes the classifier from the format of the images.
-        inputs: that format, from the data.
+        inputs: `ImageFormat` of the images, from the data.
         options: see `NetworkTraining`.
     """
 
@@ -96,7 +96,7 @@ class RegulariserTraining(NetworkTraining[AdversarialRegulariser]):
     Args:
         network: makes the regulariser, see `ClassifierTraining`.
         inputs: see there.
-        transformations: their distribution; an image on whose frame one is not defined becomes empty.
+        transformations: distribution of the elements; an image on whose frame one is not defined becomes empty.
         penalty: weight w.
         options: see `NetworkTraining`.
     """

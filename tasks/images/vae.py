@@ -24,7 +24,7 @@ class VAE(ImageNetwork):
     -log p(x | z) is the sum of squared errors up to a constant; the prior of z is N(0, I).
 
     Args:
-        images: their `ImageFormat`.
+        images: `ImageFormat` of the images.
         hidden: widths of the encoder; the decoder has them in reverse.
         latent: dimension of z.
 

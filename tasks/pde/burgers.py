@@ -24,7 +24,7 @@ class BurgersEquation(PeriodicEquation, ResidualEquation):
         sigma: amplitude of the field.
         tau: inverse correlation length of the field.
         gamma: decay of the field.
-        modes: its highest wave number.
+        modes: highest wave number of the field, see `KdVEquation`.
         points: points in x of the solver, at least. 200 and 200 steps are exact to 1e-7.
         steps: see `tasks.pde.periodic.PeriodicEquation`.
 

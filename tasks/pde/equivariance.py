@@ -21,6 +21,6 @@ def equivariance_error(
         g: elements, `[b, *element_shape]`.
         at_x: f(x), jets at the query points of x.
         at_gx: f(g.x), jets at the images of those points.
-        unknowns: how many u there are.
+        unknowns: number of unknowns u.
     """
     return relative_l2(*(jets[..., -unknowns:].flatten(1) for jets in (action(g, at_x), at_gx)))

@@ -68,8 +68,8 @@ class ErrorSeries(NamedTuple):
 
     Attributes:
         label: the name in the legend.
-        size: how far each case was moved.
-        error: its relative error.
+        size: size of the transformation of each case.
+        error: relative error of each case.
     """
 
     label: str

@@ -39,7 +39,7 @@ class OperatorInversion(ShardedTest):
 
     Args:
         checkpoint: name or path of a `SolutionOperator`, such as a DeepONet.
-        equation: that of the problems, from the data; the network must have been trained for it.
+        equation: equation of the problems, from the data; the network must have been trained for it.
         inverter: see `tasks.images.inversion.ImageInversion`.
         finish: see `tasks.inverters.finished`.
         max_evaluations: see `trivgeo.inversion.Inverter`.

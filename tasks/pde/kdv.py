@@ -20,7 +20,7 @@ class KdVEquation(PeriodicEquation):
         sigma: amplitude of the field.
         tau: see `tasks.pde.burgers.BurgersEquation`.
         gamma: decay of the field.
-        modes: its highest wave number.
+        modes: highest wave number of the field.
         points: points in x of the solver, at least. 96 and 400 steps are exact to 1e-5.
         steps: see `tasks.pde.periodic.PeriodicEquation`.
 

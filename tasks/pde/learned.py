@@ -89,7 +89,7 @@ class OperatorDenoising(ScoreTraining):
 
     Args:
         equation: see `tasks.pde.problems.SymmetryProblems`.
-        scale: that of its symmetry group, which sets how far the noise goes in each direction.
+        scale: scale of the symmetry group, which sets how far the noise goes in each direction.
         schedule: the noise.
         num_sensors: see `OperatorNetwork`.
         width: see `OperatorNetwork`.

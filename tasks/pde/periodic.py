@@ -25,7 +25,7 @@ class PeriodicEquation(Equation):
         duration: the last time.
         amplitude: most initial conditions stay in [-amplitude, amplitude].
         points: points in x of the solver, at least.
-        steps: its steps in t, at least.
+        steps: least number of steps in t.
 
     Raises:
         ConfigurationError: a number is not positive.

@@ -28,7 +28,7 @@ class OperatorProblems(NamedTuple):
         solution: the solutions at the query points, `[b, q]`, or `[b, q, c]` of a system.
         elements: the transformations g, `[b, *element_shape]`.
         canonical: the problems before the transformation, inside the training domain.
-        canonical_solution: their solutions.
+        canonical_solution: solutions of the canonical problems.
         grid: the numbers of query points of one problem along each x and t, x-major; q is their product.
         number: number of the batch among those of its seed.
     """

@@ -105,9 +105,9 @@ def train_head(
     in the end the posterior of the transformation with this distribution as its prior.
 
     Args:
-        head: it ends in evaluation mode, its parameters constant.
+        head: untrained head; it ends in evaluation mode, its parameters constant.
         train: features of restorations, the right one first.
-        held: likewise, for data that are held out.
+        held: features of restorations of held-out data.
         seconds: ends the training after that time; ``None`` for no bound.
 
     Raises:

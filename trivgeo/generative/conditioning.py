@@ -261,7 +261,7 @@ class ConditionalNetwork(nn.Module):
         """Fit statistics and initialise layers of network and encoder from data, in evaluation mode.
 
         Args:
-            condition: their conditions, or ``None``; with masks a `MaskedCondition`.
+            condition: conditions of the elements, or ``None``; with masks a `MaskedCondition`.
             seed: seed of layers that the first call initialises.
 
         Returns:

@@ -58,7 +58,7 @@ def write_model(
     """Write a fitted model to the file ``path``.
 
     Args:
-        networks: its network and the encoder of its conditions.
+        networks: network of the model and encoder of its conditions.
         fitted: results of the fit.
         model: further entries: ``kind``, ``seed`` and ``shape``.
     """

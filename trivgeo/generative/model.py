@@ -231,7 +231,7 @@ class GroupDiffusion(nn.Module):
         Args:
             condition: conditions ``[m, ...]`` of which samples will be asked for, such as those of the training; for
                 models with conditions.
-            steps: see `fit`, like ``seconds``, ``batch_size``, ``learning_rate``, ``progress`` and the result.
+            steps: see `fit`, also for ``seconds``, ``batch_size``, ``learning_rate``, ``progress`` and the result.
 
         Raises:
             ConfigurationError: the model is not fitted, or follows no flow on the group by steps; a number is out of
@@ -286,7 +286,7 @@ class GroupDiffusion(nn.Module):
             guidance: the factor w of classifier-free guidance, :math:`f(\varnothing) + w (f(c) - f(\varnothing))`, with
                 the predictions f of the network with and without the condition. Larger than 1, the default, it makes
                 samples more typical of their condition, and less diverse.
-            mask: which particles are present, ``[N]`` or ``[*num_samples, N]``, for a model that was fitted with masks;
+            mask: particles that are present, ``[N]`` or ``[*num_samples, N]``, for a model that was fitted with masks;
                 by default all. Absent particles are at the identity.
             generator: source of the noise, on any device.
             steps: number of steps, by default 100 of the stochastic process.
@@ -333,8 +333,8 @@ class GroupDiffusion(nn.Module):
 
         Args:
             g: elements ``[*batch, *element_shape]``.
-            condition: see `sample`, like ``mask``.
-            mask: which particles are present.
+            condition: see `sample`.
+            mask: particles that are present.
             reverse: whether elements go from the data to the source.
             tolerance: see `solve_adaptive`.
 
@@ -389,7 +389,7 @@ class GroupDiffusion(nn.Module):
         Args:
             g: ``[*batch, *element_shape]``, moved to the device of the model.
             condition: one condition for all elements, or one for each of them, see `sample`.
-            mask: which particles are present, see `sample`; the density is for present particles alone.
+            mask: particles that are present, see `sample`; the density is for present particles alone.
             num_draws: momenta over which kind "momentum" averages the density; each takes a solution of the flow.
             tolerance: largest error of one step of the flow, see `solve_adaptive`.
             divergence: method for the divergence of the flow; default `ExactDivergence`.
@@ -575,8 +575,8 @@ class ModelDistribution(GroupDistribution):
     Args:
         model: a fitted model.
         condition: one condition of all elements, or ``None``.
-        mask: which particles are present, or ``None``.
-        num_draws: see `GroupDiffusion.log_prob`, like ``tolerance``.
+        mask: particles that are present, or ``None``.
+        num_draws: see `GroupDiffusion.log_prob`, also for ``tolerance``.
         tolerance: error of densities.
     """
 

@@ -149,8 +149,8 @@ class Law(NamedTuple):
 
     Attributes:
         statement: the equation in words.
-        left: its left side, ``[*batch, ...]``.
-        right: its right side, ``[*batch, ...]``.
+        left: left side of the law, ``[*batch, ...]``.
+        right: right side of the law, ``[*batch, ...]``.
         by_differences: whether a side is a difference quotient, which has few digits.
     """
 

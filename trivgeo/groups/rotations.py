@@ -84,7 +84,7 @@ def rotation_from_euler(angles: Float[Tensor, "*batch 3"], axes: str = "xyz") ->
     """The rotation by three angles in radians about three axes, in this order.
 
     Args:
-        angles: one for each axis.
+        angles: three angles, one for each axis.
         axes: three of ``x``, ``y``, ``z``, neighbours different. Lower case: fixed axes of space; capitals:
             axes that turn with the body. The convention of ``scipy.spatial.transform.Rotation``.
 

@@ -387,9 +387,9 @@ class Posterior(Described):
     Attributes:
         problem: action and energy.
         action: the action on data.
-        group: its group.
+        group: group of the action.
         x: the data as tensors.
-        batch: their number b.
+        batch: number b of data.
         reference: a tensor in the dtype and on the device of the data.
         data: the data, the part of them that the energy reads, and the part that must not be lost with its weight;
             `InverseProblem.forward` takes rows of these.

@@ -30,7 +30,7 @@ class Population(Described):
     Attributes:
         elements: ``[b, K, *element_shape]``.
         num_masked_steps: masked steps of each chain so far, ``[b, K]``.
-        energies: their posterior energies, ``[b, K]``; ``None`` until a stage evaluates them.
+        energies: posterior energies of the elements, ``[b, K]``; ``None`` until a stage evaluates them.
         time: the time in [0, 1] of the noise on the elements; 0 without noise.
     """
 

@@ -176,8 +176,8 @@ def composed(group: LieGroup, *transformations: Transformations) -> Transformati
 
     Args:
         group: group of the elements.
-        transformations: their distributions. Draws of every call are checked; some of a `PlaneTransformations` of
-            another group are tried here.
+        transformations: distributions of the factors. Draws of every call are checked; some of a
+            `PlaneTransformations` of another group are tried here.
 
     Raises:
         ConfigurationError: no distribution.
@@ -284,7 +284,7 @@ def moving_elements(
     """Draw elements that move data, and return them with the mask of where they are defined.
 
     Args:
-        transformations: their distribution; ``None`` for exp of standard normal vectors in the group's basis.
+        transformations: distribution of the elements; ``None`` for exp of standard normal vectors in the group's basis.
 
     Returns:
         Elements ``[m, b, *element_shape]``, the identity where not defined, and the mask ``[m, b]``; m is the count.

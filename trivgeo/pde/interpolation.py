@@ -62,7 +62,7 @@ def interpolation_error(
     node. The error is zero for linear equations.
 
     Args:
-        equation: as for `interpolate_solution`, like ``values``, ``steps`` and ``nodes``.
+        equation: as for `interpolate_solution`, also for ``values``, ``steps`` and ``nodes``.
         times: times at which the error is estimated.
 
     Returns:

@@ -169,7 +169,7 @@ def discrete_symmetries_of_function(
 
     Args:
         function: function of points ``[p, n]``.
-        points: where it is evaluated, ``[p, n]``.
+        points: points at which the function is evaluated, ``[p, n]``.
         tolerance: largest breaking of a symmetry.
 
     Returns:

@@ -53,7 +53,7 @@ class Symmetries(FoundSequence[Symmetry]):
 
     Args:
         system: the equations.
-        conditions: their determining equations.
+        conditions: determining equations of the symmetries.
         knowledge: completeness of the generators.
 
     Attributes:

@@ -274,7 +274,7 @@ class GeneratedAction(JetAction):
 
     Args:
         group: the group.
-        action_map: how its elements move points.
+        action_map: map of points by elements of the group.
     """
 
     dual_elements: ClassVar[bool] = False

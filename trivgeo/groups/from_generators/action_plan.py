@@ -272,7 +272,7 @@ class ActionPlan:
 
     Attributes:
         chart: other coordinates in which points are moved; ``None`` if they are moved in their own.
-        flows: how coordinates move, in the chart.
+        flows: flows of the coordinates, in the chart.
         points: sample points in the chart, ``[p, m]``.
         faithful: matrices of the adapted fields on homogeneous coordinates, ``[n, K, K]``; ``None`` if not all
             coordinates have them.

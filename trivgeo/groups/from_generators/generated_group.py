@@ -43,7 +43,7 @@ class GeneratedGroup(LieGroup):
         algebra: the algebra in the basis of the generators, with the sign of the group.
         elements: the elements, as a semidirect product, one of its factors, or such a product that holds the group.
         levi_decomposition: the decomposition of the algebra, in the basis of the generators.
-        action_map: how elements move points.
+        action_map: map of points by elements.
         scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
     """
 

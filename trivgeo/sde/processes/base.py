@@ -163,7 +163,7 @@ class Stepper(ABC, Generic[Equation, State]):
 
         Args:
             sde: the equation.
-            y: its initial state.
+            y: initial state of the process.
             start: the first time.
             generator: random numbers; None is torch's.
         """

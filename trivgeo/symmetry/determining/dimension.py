@@ -34,8 +34,8 @@ class Dimension:
 
     Attributes:
         size: the dimension, without superposition; ``None`` if it is infinite or unknown.
-        functions: number of arbitrary functions of the largest number of variables, if it is infinite; else 0.
-        arguments: that number of variables.
+        functions: number of arbitrary functions of most variables, if the dimension is infinite; else 0.
+        arguments: largest number of variables of these functions.
         growth: number of free Taylor coefficients by order.
         order: order of derivatives that was enough.
     """

@@ -23,7 +23,7 @@ class Equivalent:
 
     Attributes:
         system: the new equation.
-        new: its variables and unknowns as expressions of those of the given equation.
+        new: variables and unknowns of the new equation as expressions of those of the given one.
         old: the variables and unknowns of the given equation.
     """
 

@@ -170,7 +170,7 @@ def closed_fields(
     """The largest number of first fields that close under the bracket, and whether these are all.
 
     Args:
-        basis: coefficients, see `_simple_fields`, like ``terms``, ``variables`` and ``moved``.
+        basis: coefficients, see `_simple_fields`, also for ``terms``, ``variables`` and ``moved``.
         ratios: the errors of the rows of the basis, increasing.
         count: the number of fields that count as symmetries.
     """
@@ -213,7 +213,7 @@ def broken_fields(
     """Approximate symmetries modulo symmetries, the least broken first.
 
     Args:
-        basis: coefficients, see `_simple_fields`, like ``terms``, ``variables`` and ``moved``.
+        basis: coefficients, see `_simple_fields`, also for ``terms``, ``variables`` and ``moved``.
         exact: number of symmetries, the first rows of the basis.
         measure: the breaking of a field, from its coefficients ``[n]``.
     """

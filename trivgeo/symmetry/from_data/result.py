@@ -20,7 +20,7 @@ class BrokenSymmetry(NamedTuple):
 
     Attributes:
         field: the field.
-        breaking: its size of breaking, from 0 (a symmetry) to 1.
+        breaking: size of breaking of the symmetry, from 0 (a symmetry) to 1.
     """
 
     field: Symmetry
