@@ -10,6 +10,7 @@ from torch import Tensor
 from tests.helpers import assert_relative, seeded
 from trivgeo.actions import Field, FieldAction
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.groups import from_generators
 from trivgeo.inversion import EquivariantOperator, Inverter
 from trivgeo.inversion.energies import FieldBox, FieldSpectrum
 from trivgeo.inversion.equivariant.equivariant_operator import FieldDensity, TrainingFrame
@@ -299,6 +300,64 @@ class TestFromEquation:
         operator = EquivariantOperator.from_equation(MKDV, lambda u: u, clean, [1.0], box=BOX, inverter=descent)
         assert "search: as given" in operator.report
         assert operator(Field.on_box(clean, BOX)).values.shape == (4, 1, 1, POINTS)
+
+
+class TestTrainingSet:
+    """Of u_t + u u_x = 0, which allows slower times with larger values; clean fields of heights from 2/3 to 4/3."""
+
+    @staticmethod
+    def fields(heights: Tensor, seed: int) -> Field:
+        values = heights[:, None, None] * (1.0 + drawn([(0.05, 0.0)], len(heights), seed)).to(heights)
+        return Field.on_box(values, BOX)
+
+    def operator(self, clean: Field) -> EquivariantOperator:
+        scaling = from_generators({"S": ["0", "-t", "u"]}, variables=["x", "t", "u"])
+        inverter = Inverter(FieldAction(scaling, [True]), None, [])
+        return EquivariantOperator(lambda u: u, inverter, [HORIZON], clean=clean)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, F64])
+    def test_later_times_do_not_leave_it(self, dtype: torch.dtype) -> None:
+        """A time that keeps values within those of clean fields is predicted; later ones are not."""
+        operator = self.operator(self.fields(torch.linspace(0.66, 1.33, 48, dtype=F64), 0))
+        initial = self.fields(torch.tensor([0.8, 1.0], dtype=dtype), 1)
+        unit = operator.action.group.identity(2, dtype=dtype)
+        at = initial.grid.at([HORIZON])
+        assert_relative(operator(initial, at).values, operator.predict(initial, unit, at).values, 1e-6)
+        grid = initial.grid.at([1.25])
+        result = operator.invert(initial, grid)
+        assert result.trusted.tolist() == [True, True]
+        assert_relative(operator.action.group.log(result.best())[:, 0].exp(), torch.full((2,), 0.8, dtype=dtype), 1e-3)
+        assert operator(initial, grid).values.isfinite().all()
+        for time in (2.5, 10.0, 72.0):
+            with pytest.raises(DomainError, match=f"expected times from 0 to 1, .* got .{time}"):
+                operator(initial, initial.grid.at([time]))
+        low = Field.on_box(torch.cat([initial.values[:, :, 0], 0.05 * initial.values[:1, :, 0]]), BOX)
+        with pytest.raises(DomainError, match=r"for field 0, .* 2 of 3 fields"):  # the third is nearer to clean ones
+            operator(low, low.grid.at([4.0]))
+
+    def test_other_fields_are_said(self) -> None:
+        """Each datum has a verdict; the call warns of the others, and leaves them as they are."""
+        clean = self.fields(torch.linspace(0.66, 1.33, 48, dtype=F64), 0)
+        operator = self.operator(clean)
+        initial = self.fields(torch.tensor([0.7, 3.2, 1.3], dtype=F64), 1)
+        result = operator.invert(initial)
+        assert result.trusted.tolist() == [True, False, True]
+        assert "clean ones at most" in result.reasons[1]
+        with pytest.warns(RuntimeWarning, match="others for 1 of 3: .* for field 1"):
+            found = operator(initial)
+        assert_relative(found.values, initial.values, 1e-12)
+        rough = Field.on_box(clean.values[:2, :, 0] * (1.0 + 0.5 * (-1.0) ** torch.arange(POINTS)), BOX)
+        assert not operator.invert(rough).trusted.any()
+        few = self.operator(Field.on_box(clean.values[:3, :, 0], BOX)).invert(initial)
+        assert few.trusted.all()
+        assert len(few.verdicts[0].assumptions) == 2
+
+    def test_new_fields_of_the_same_kind(self) -> None:
+        """At most one in twenty is said to be another, for few clean fields and many."""
+        for number in (8, 64):
+            operator = self.operator(self.fields(torch.linspace(0.66, 1.33, number, dtype=F64), 0))
+            heights = 0.66 + 0.67 * torch.rand(200, generator=seeded(2), dtype=F64)
+            assert float(operator.invert(self.fields(heights, 3)).trusted.double().mean()) > 0.95
 
 
 class TestInterpolation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,8 @@ from trivgeo.inversion.energies import DataEnergy, FieldBox, FieldComponents, Fi
 from trivgeo.inversion.equivariant.equivariant_model import EquivarianceError
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.result import InversionResult
+from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.inversion.stages import AddNoise, Newton, Replicate
 from trivgeo.inversion.transformations import Transformations, moving_elements
@@ -30,6 +33,7 @@ from trivgeo.pde import EvolutionEquation, SpectralEquation
 from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 from trivgeo.sde import GeometricSchedule
 from trivgeo.symmetry import find_symmetries
+from trivgeo.verdict import Verdict
 
 _BOX_STEPS = 10  # Gauss-Newton steps for the box, which converge quadratically near the end
 _TIME_STEPS = 5  # steps that follow where times are wanted
@@ -38,6 +42,10 @@ _MIN_SINGULAR_VALUE = 1e-8  # singular value, in units of the largest, below whi
 _MAX_ROUNDING_UNITS = 100.0  # units of rounding below which a difference counts as zero
 _MAX_BOX_ERROR = 1e-3  # error relative to the edges of the box, beyond which no transformation leads there
 _LANDING_REACH = 0.15  # share of the time from the first to the last node within which a node is landed on
+
+_MIN_CLEAN = 4  # fields of a training set below which their energies say nothing of others
+_MARGIN = 1.5  # factor by which an energy may lie beyond those of clean fields
+_WORSE = 1.01  # factor by which an energy is further from those of clean fields than another one, rounding apart
 
 _NUM_STARTS = 4  # starts of Newton's method
 _NEWTON_STEPS = 12
@@ -48,6 +56,10 @@ _MIN_LOG_VOLUME = 1e-8  # logarithm of a volume below which it is rounding
 _MAX_TIME_BEFORE = 1e-6  # share of the same time before the initial field, which is rounding
 _MAX_INTERPOLATION_ERROR = 0.1  # estimated relative error of a solution between times of the network
 _MAX_EXTRAPOLATION = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
+
+
+_LIKE_TRAINING = "the network is right on fields with energies like those of clean ones"
+_FEW_CLEAN = "fields are like the clean ones, which are too few to tell"
 
 
 class TrainingFrame:
@@ -190,6 +202,62 @@ class TrainingFrame:
         moves = (size > _MIN_SINGULAR_VALUE * row.square().sum((-2, -1))[:, None]) & torch.isfinite(size)
         ahead = before + matmul(row, step.unsqueeze(-1)).squeeze(-1)
         return torch.where(moves, -ahead * free.squeeze(-2) / torch.where(moves, size, 1.0), 0.0)
+
+
+class TrainingValues:
+    """Energies of the initial fields of a training set, which tell whether other fields are like them.
+
+    The energy is a `FieldSpectrum` of periodic fields, `FieldComponents` of others. Each half of the fields is also
+    judged by the energy of the other half, as fields are that the energy did not see.
+
+    Args:
+        clean: fields of the training set.
+        periodic: whether fields are periodic along each axis.
+
+    Attributes:
+        lowest: least energy of a field that is like the clean ones: two thirds of the least of theirs.
+        highest: largest one: one and a half times the largest of theirs; infinite for fewer than four fields.
+    """
+
+    def __init__(self, clean: Field, periodic: Sequence[bool]) -> None:
+        number = len(clean.values)
+        grid = Grid(*(leaf.double() for leaf in self._grid_of(clean.grid, number)))
+        clean = Field(clean.values.double(), grid)
+        spectral = all(periodic)
+
+        def energy_of(rows: slice) -> FieldSpectrum | FieldComponents:
+            some = self._rows(clean, rows)
+            return FieldSpectrum(FieldBox(some.grid), some.values) if spectral else FieldComponents(some)
+
+        self._energy = energy_of(slice(None))
+        self.lowest, self.highest = 0.0, torch.inf
+        if number >= _MIN_CLEAN:
+            first, second = slice(0, None, 2), slice(1, None, 2)
+            judged = [
+                (self._energy, clean),
+                *((energy_of(a), self._rows(clean, b)) for a, b in ((first, second), (second, first))),
+            ]
+            energies = torch.cat([energy(fields) for energy, fields in judged])
+            self.lowest, self.highest = float(energies.min()) / _MARGIN, _MARGIN * float(energies.max())
+
+    @staticmethod
+    def _grid_of(grid: Grid, number: int) -> Grid:
+        """Return the grid with a row for each of the fields."""
+        leaves = ((grid.origin, 2), (grid.steps, 3))
+        return Grid(*(leaf.expand(number, *leaf.shape[-event:]) for leaf, event in leaves))
+
+    @staticmethod
+    def _rows(fields: Field, rows: slice) -> Field:
+        return Field(fields.values[rows], Grid(*(leaf[rows] for leaf in fields.grid)))
+
+    def energies(self, fields: Field) -> Float[Tensor, " b"]:
+        """Return the energies of fields, which are NaN where fields are."""
+        return self._energy(Field(fields.values, self._grid_of(fields.grid, len(fields.values))))
+
+    def outside(self, energies: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """Return how far energies are from those of clean fields: a factor, above one for fields unlike them."""
+        below = self.lowest / energies.clamp(min=torch.finfo(energies.dtype).tiny)
+        return torch.maximum(energies / self.highest, below).nan_to_num(nan=torch.inf)
 
 
 def _corners(grid: Grid, counts: torch.Size) -> Float[Tensor, "*batch m n"]:
@@ -406,8 +474,10 @@ class EquivariantOperator(nn.Module):
 
     With ``clean``, the initial fields of the training set, the elements found are corrected so that the box of a field
     goes there exactly; a field whose box no transformation takes there is refused. The freedom that is left is used to
-    have the network predict the last time that is wanted. Fields for which the network returns NaN or infinity are
-    counted in a warning; the others are right.
+    have the network predict the last time that is wanted, as far as this does not take the field out of the training
+    set: a later time is refused. Fields that are unlike clean ones after their transformation is undone are counted in
+    a warning, and `invert` has a verdict for each. Fields for which the network returns NaN or infinity are counted in
+    a warning; the others are right.
 
     `from_equation` makes all of this from an equation.
 
@@ -453,6 +523,7 @@ class EquivariantOperator(nn.Module):
         if clean is not None:
             action.check_data(check_type("clean", clean, Field), "clean")
         self._frame = None if clean is None else TrainingFrame(clean.grid, clean.counts, self.times)
+        self._values = None if clean is None else TrainingValues(clean, action.periodic)
         self.report = ""
         known = next(network.parameters(), None) if isinstance(network, nn.Module) else None
         self._dtype = None if known is None else known.dtype
@@ -546,18 +617,78 @@ class EquivariantOperator(nn.Module):
                 between its times that the equation does not determine the solution; or the group does not take the box
                 of a field to that of clean fields.
         """
+        result = self.invert(initial, grid, generator=generator)
+        if self._values is not None and not bool(result.trusted.all()):
+            row = int((~result.trusted).nonzero()[0, 0])
+            warnings.warn(
+                f"initial: expected fields like the clean ones, up to a transformation, got others for "
+                f"{int((~result.trusted).sum())} of {len(result.trusted)}: {result.reasons[row]} for field {row}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return self.predict(initial, result.best(), grid, parameters)
+
+    def invert(
+        self, initial: Field, grid: Grid | None = None, *, generator: torch.Generator | None = None
+    ) -> InversionResult:
+        """Return the transformations that `forward` undoes, one for each field, each with a verdict.
+
+        With clean fields the energy of a field that was moved back is compared with theirs: it is not trusted where the
+        energy is more than one and a half times the largest of them. To have the network predict a later time, no
+        field is taken out of the training set that is in it.
+
+        Args:
+            initial: see `forward`.
+            grid: points and times of the solution; default: times are left alone.
+            generator: random numbers of the inverter.
+
+        Raises:
+            ShapeError: see `forward`.
+            DomainError: the group does not take the box of a field to that of clean fields.
+        """
         self._check_initial(initial)
-        if self._frame is None:
-            return self.predict(initial, self.inverter(initial, generator=generator).best(), grid, parameters)
+        if self._frame is None or self._values is None:
+            return self.inverter(initial, generator=generator)
         device = module_device(self.inverter)
         initial, grid = on_device(initial, device), on_device(grid, device)
         values = initial.values
         unit = self.action.group.identity(len(values), dtype=values.dtype, device=values.device)
         near = self._frame.settle(self.action, unit, initial.grid)
-        found = self.inverter(initial, generator=generator, initial=near.unsqueeze(1)).best()
+        result = self.inverter(initial, generator=generator, initial=near.unsqueeze(1))
+        found = result.best()
+        initial = on_device(initial, found.device)
         last = None if grid is None else grid.times[..., -1].expand(len(initial.values)).to(found.device)
-        g = self._frame.settle(self.action, found, on_device(initial.grid, found.device), last)
-        return self.predict(initial, g, grid, parameters)
+        g = self._frame.settle(self.action, found, initial.grid, last)
+        energies = self._energies_of(initial, g)
+        outside = self._values.outside(energies)
+        if last is not None and bool((outside > 1.0).any()):
+            still = self._frame.settle(self.action, found, initial.grid)
+            energies_still = self._energies_of(initial, still)
+            leaves = (outside > 1.0) & (outside > _WORSE * self._values.outside(energies_still))
+            g, energies = where_rows(leaves, still, g), torch.where(leaves, energies_still, energies)
+        return replace(
+            result,
+            elements=g.unsqueeze(1),
+            energies=energies.to(values.dtype).unsqueeze(1),
+            num_masked_steps=torch.zeros(len(g), 1, dtype=torch.long, device=g.device),
+            kept=None,
+            stage_verdicts=tuple(map(self._verdict, energies.tolist())),
+        )
+
+    def _energies_of(self, initial: Field, g: Tensor) -> Float[Tensor, " b"]:
+        """Return the energies of the fields after g is undone."""
+        assert self._values is not None
+        return self._values.energies(self.action(self.action.group.inverse(g), initial))
+
+    def _verdict(self, energy: float) -> Verdict:
+        """Return the verdict on a field by its energy after its transformation is undone."""
+        assert self._values is not None
+        highest = self._values.highest
+        assumptions = (_LIKE_TRAINING,) if highest < torch.inf else (_LIKE_TRAINING, _FEW_CLEAN)
+        if energy <= highest:
+            return Verdict((), assumptions)
+        said = f"the field that the network is given has the energy {energy:.3g}, clean ones at most {highest:.3g}"
+        return Verdict((said,), assumptions)
 
     def equivariance_error(
         self,
