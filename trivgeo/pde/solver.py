@@ -38,7 +38,7 @@ def solve(
     means over a circle (Kassam and Trefethen 2005): a stiff L needs no small steps, and is exact where N vanishes.
 
     Modes of the initial field beyond `FourierModes.kept` are left out after the initial time unless the equation is
-    linear: the wave numbers of the field have to be less than a third of the number of points. A `RuntimeWarning` says
+    linear: the wave numbers of the field have to be less than a third of the number of points. A warning says
     if these modes, or at any step the highest quarter of the modes that are kept, have more than a twentieth of the
     size of the solution: it is wrong by about as much, as a shock is whose width is less than a few points.
 

@@ -375,6 +375,10 @@ class Quadrature:
 class Solutions(FoundSequence[Quadrature]):
     """Families of solutions of an ordinary equation, and whether they are all.
 
+    Args:
+        families: the families, general ones first.
+        verdict: the statement about them.
+
     Attributes:
         verdict: true if a real solution of a family passes through each of some initial values, random ones and those
             with zeros, and if nothing was left unsolved; else its reasons say why these are some solutions.
