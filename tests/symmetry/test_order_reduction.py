@@ -153,6 +153,7 @@ def curves(equation: str) -> set[str]:
     [
         ("y*y' + y = 0", {"C1 - x", "0"}),
         ("(y - x)*(y' - y) = 0", {"C1*exp(x)", "x", "0"}),
+        ("(y' - y)*(y' + y) = 0", {"C1*exp(x)", "C1*exp(-x)", "0"}),
         ("y'*y'' + y' = 0", {"C1*x + C2 - x**2/2", "C1"}),
         pytest.param("(y' - 1)*(y'' + y'^2) = 0", {"log(C1 - x) + C2", "-C1 + x", "C1"}, marks=MORE),
         # of the curves y = C, on which the factor of y'' vanishes, one is a solution

@@ -15,6 +15,7 @@ import numpy as np
 import sympy as sp
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+from sympy.core.function import AppliedUndef
 
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
@@ -449,22 +450,18 @@ def integrate_by_symmetries(pde: Any) -> Solutions:
         ConfigurationError: see `reduce_order`; or the order is above three.
         AlgebraError: the symmetries do not lead to quadratures in closed form; the message says what order remains.
     """
-    residual, system = _residual(pde)
-    plane = _plane(system)
-    factors = [_in_functions(factor, system) for factor in _factors(system.in_jets(residual), system)]
+    written = _Written.of(pde)
     found: list[_SolutionFamily] = []
     reasons: list[str] = []
+    factors = written.factors(written.residual)
     for factor in sorted(factors, key=lambda e: -_order(e)):
-        families, missing = _families(factor if len(factors) > 1 else residual, plane)
-        solving = [family for family in families if _solves(residual, system, family)]
-        found.extend(_not_held(plane, solving, found) if found else solving)
+        families, missing = _families(factor, written)
+        solving = [family for family in families if written.holds(written.residual, family)]
+        found.extend(_not_held(written.plane, solving, found) if found else solving)
         reasons.extend(missing)
+    plane = written.plane
     quadratures = [Quadrature(_real_logarithms(f.relation, plane), f.slope, f.constants, plane) for f in found]
     return Solutions(quadratures, Verdict(tuple(dict.fromkeys(reasons)), (_ASSUMED,)))
-
-
-def _plane(system: EvolutionSystem) -> Plane:
-    return system.variables[0], system.unknowns[0]
 
 
 def _order(e: sp.Expr) -> int:
@@ -472,89 +469,107 @@ def _order(e: sp.Expr) -> int:
     return max((int(d.derivative_count) for d in e.atoms(sp.Derivative)), default=0)
 
 
-def _residual(pde: Any) -> tuple[sp.Expr, EvolutionSystem]:
-    """The expression that vanishes on solutions, and its symbols."""
-    _equation(pde)
-    (residual,) = residuals_of(pde)
-    return residual, EvolutionSystem([residual], None)
+class _Written(NamedTuple):
+    """An ordinary equation as it was written, not solved for its highest derivative.
+
+    Attributes:
+        residual: an expression of the function and its derivatives that vanishes.
+        function: y(x).
+    """
+
+    residual: sp.Expr
+    function: sp.Expr
+
+    @classmethod
+    def of(cls, pde: Any) -> _Written:
+        residuals = residuals_of(pde)
+        functions = {f for e in residuals for f in e.atoms(AppliedUndef)}
+        if len(residuals) != 1 or len(functions) != 1 or len(next(iter(functions)).args) != 1:
+            _equation(pde)  # says what was expected
+        return cls(residuals[0], functions.pop())
+
+    @property
+    def plane(self) -> Plane:
+        return self.function.args[0], sp.Symbol(self.function.func.__name__)
+
+    def jets(self, e: sp.Expr) -> tuple[sp.Expr, dict[sp.Symbol, int]]:
+        """An expression with symbols in place of the function and its derivatives, and their orders."""
+        x, y = self.plane
+        symbols = {self.function.diff(x, k): sp.Dummy(f"{y}{k}") for k in range(1, _order(e) + 1)}
+        symbols[self.function] = sp.Dummy(f"{y}")
+        return e.xreplace(symbols), {s: _order(f) for f, s in symbols.items()}
+
+    def factors(self, e: sp.Expr) -> list[sp.Expr]:
+        """The factors of an expression that hold the function: where one vanishes, it does."""
+        x, _ = self.plane
+        jets, orders = self.jets(e)
+        top, _ = sp.fraction(sp.together(jets))
+        parts = [f.as_base_exp()[0] for f in sp.Mul.make_args(sp.factor(top))]
+        parts = list(dict.fromkeys(f for f in parts if f.free_symbols & orders.keys()))
+        if len(parts) < 2:
+            return [e]  # as it was written, with its denominators
+        functions = {s: self.function.diff(x, k) if k else self.function for s, k in orders.items()}
+        return [part.xreplace(functions) for part in parts]
+
+    def holds(self, e: sp.Expr, family: _SolutionFamily) -> bool:
+        """Whether an expression vanishes on the curves of a family."""
+        x, y = self.plane
+        jets, orders = self.jets(e)
+        highest = max(orders.values())
+        if (family.relation - y).has(y):
+            rates = [y, *_slope_rates(self.plane, family.slope, max(highest, 1))]
+        else:
+            rates = [sp.diff(y - family.relation, x, k) for k in range(highest + 1)]
+        there = jets.subs({symbol: rates[k] for symbol, k in orders.items()}, simultaneous=True)
+        return not there.has(*INFINITE) and bool(vanishes(there))
 
 
-def _factors(jets: sp.Expr, system: EvolutionSystem) -> list[sp.Expr]:
-    """The factors of an expression in jets that hold the unknown: solutions of each are solutions."""
-    symbols = {symbol for symbol, _, _ in system.jets_in(jets)}
-    top, _ = sp.fraction(sp.together(jets))
-    parts = [f.as_base_exp()[0] for f in sp.Mul.make_args(sp.factor(top))]
-    parts = list(dict.fromkeys(f for f in parts if f.free_symbols & symbols))
-    return parts if len(parts) > 1 else [jets]  # as it was written, with its denominators
-
-
-def _in_functions(e: sp.Expr, system: EvolutionSystem) -> sp.Expr:
-    """An expression in jets with a function and its derivatives in place of the symbols."""
-    x, y = _plane(system)
-    function = sp.Function(y.name)(x)
-    orders = {symbol: int(index[0]) for symbol, _, index in system.jets_in(e)}
-    return e.xreplace({symbol: function.diff(x, k) if k else function for symbol, k in orders.items()})
-
-
-def _solves(residual: sp.Expr, system: EvolutionSystem, family: _SolutionFamily) -> bool:
-    """Whether the curves of a family solve the equation as it was written."""
-    x, y = plane = _plane(system)
-    jets = system.in_jets(residual)
-    orders = {symbol: int(index[0]) for symbol, _, index in system.jets_in(jets)}
-    highest = max(orders.values())
-    if (family.relation - y).has(y):
-        rates = [y, *_slope_rates(plane, family.slope, highest)]
-    else:
-        rates = [sp.diff(y - family.relation, x, k) for k in range(highest + 1)]
-    there = jets.xreplace({symbol: rates[k] for symbol, k in orders.items()})
-    return not there.has(*INFINITE) and bool(vanishes(there))
-
-
-def _families(pde: sp.Expr, plane: Plane) -> tuple[list[_SolutionFamily], list[str]]:
+def _families(pde: sp.Expr, written: _Written) -> tuple[list[_SolutionFamily], list[str]]:
     """Families of solutions of an equation that is no product, and what is not known of others.
 
     Raises:
         AlgebraError: the symmetries do not lead to quadratures.
     """
-    x, y = plane
+    x, y = plane = written.plane
     if _order(pde) == 0:
         try:
-            curves = sp.solve(pde.subs(sp.Function(y.name)(x), y), y)
+            curves = sp.solve(pde.subs(written.function, y), y)
         except NotImplementedError:
             return [], [f"curves with {pde} = 0 are not solved for {y}"]
         return [_SolutionFamily(sp.diff(h, x), y - h, ()) for h in curves if _is_real(h)], []
-    system, equation = EvolutionSystem([pde], None), _equation(pde)
+    equation = _equation(pde)
     families = _general(equation, pde)
     lost = _num_not_passed(equation, families)
     reasons = [_SOME.format(lost)] if lost else []
     # where the factor of the highest derivative vanishes the solved form is not the equation
-    leading = sp.diff(system.in_jets(pde), system.jet(0, (equation.order,)))
-    if not leading.free_symbols & set(equation.jets):
+    jets, orders = written.jets(pde)
+    leading = sp.diff(jets, next(s for s, k in orders.items() if k == equation.order))
+    if not leading.free_symbols & orders.keys():
         return families, reasons
-    for factor in _factors(leading, system):
+    functions = {s: written.function.diff(x, k) if k else written.function for s, k in orders.items()}
+    for factor in written.factors(leading.xreplace(functions)):
         try:
-            others, missing = _families(_in_functions(factor, system), plane)
+            others, missing = _families(factor, written)
         except (AlgebraError, ConfigurationError):
             others, missing = [], [f"solutions with {factor} = 0 are not looked for"]
         for family in others:
-            chosen = [family] if _solves(pde, system, family) else _special(pde, system, family)
-            families.extend(_not_held(plane, [f for f in chosen if _solves(pde, system, f)], families))
+            chosen = [family] if written.holds(pde, family) else _special(pde, written, family)
+            families.extend(_not_held(plane, [f for f in chosen if written.holds(pde, f)], families))
         reasons.extend(missing)
     return families, reasons
 
 
-def _special(whole: sp.Expr, system: EvolutionSystem, family: _SolutionFamily) -> list[_SolutionFamily]:
+def _special(pde: sp.Expr, written: _Written, family: _SolutionFamily) -> list[_SolutionFamily]:
     """The members of a family that solve an equation of which not all do, at values of the constants."""
-    x, y = _plane(system)
+    x, y = written.plane
     try:
         curves = Quadrature(family.relation, family.slope, family.constants, (x, y)).explicit()
     except AlgebraError:
         return []
-    jets = system.in_jets(whole)
-    orders = {symbol: int(index[0]) for symbol, _, index in system.jets_in(jets)}
+    jets, orders = written.jets(pde)
     found: list[_SolutionFamily] = []
     for curve in curves:
-        there = jets.xreplace({symbol: sp.diff(curve, x, k) for symbol, k in orders.items()})
+        there = jets.subs({symbol: sp.diff(curve, x, k) for symbol, k in orders.items()}, simultaneous=True)
         top = sp.fraction(sp.together(there))[0]
         places = [top.subs(x, sp.Rational(k, 7)) for k in range(2, 3 + len(family.constants))]
         try:
@@ -667,6 +682,8 @@ def _general(equation: _OrdinaryEquation, pde: sp.Expr) -> list[_SolutionFamily]
             if found is None or not equation.has_solutions(*found):
                 continue
             family = _SolutionFamily.of(*found, constants, equation)
+            if equation.has_slope(slope := _real_logarithms(family.slope, plane)):
+                family = family._replace(slope=slope)
             (branches if len(family.constants) == order else special).append(family)
         if branches:
             return [*branches, *_not_held(plane, special, branches)]
