@@ -233,7 +233,8 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         if uneven and not len(estimate.free):
             # a tone curve of blurred images is not that of sharp ones: edges move towards the side that it makes darker
             softer = PairedImages(_blurred(full.reference)), _inner(torch.cat([_blurred(x[:-1]), x[-1:]]))
-            other = self._solved(*softer, h, width, uneven)[0]
+            other, second, second_ended = self._solved(*softer, h, width, uneven)
+            ended = ended and second_ended and not len(second.free)
             v = self.group.log(self.group.compose(self.group.inverse(h), other))
             square = v @ torch.linalg.solve(estimate.covariance, v)
             estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
