@@ -222,7 +222,7 @@ class NearestPoints(nn.Module):
     def weighed(
         self, d: Float[Tensor, "*batch n"], normals: Float[Tensor, "*#batch n"] | None
     ) -> Float[Tensor, "*batch n"]:
-        """Return differences with their part along the surface as it counts; normals are ``None`` if all of it does."""
+        """Return ``d`` with its part along the surface as it counts; ``normals`` are ``None`` if all of it does."""
         if normals is None:
             return d
         return self.tangent * d + (1.0 - self.tangent) * (d * normals).sum(-1, keepdim=True) * normals
