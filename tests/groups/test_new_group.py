@@ -80,6 +80,10 @@ class Nonzero(LieGroup):
     def num_components(self) -> int:
         return 2
 
+    def _components(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        unit = self._identity(dtype, device)
+        return torch.stack([unit, -unit])[: self.num_components]
+
     def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
         return torch.ones(1, dtype=dtype, device=device)
 

@@ -128,6 +128,12 @@ def test_what_they_are_made_of() -> None:
     assert DirectProduct(O(2), E(2)).num_components == 4
     turned = SemidirectProduct(O(2), Translation(2), lambda h, n: (h @ n.unsqueeze(-1)).squeeze(-1))
     assert turned.num_components == 2
+    for group in (O(3), E(2), SE(3), DirectProduct(O(2), E(2), O(2)), turned):
+        elements = group.components(torch.float64)
+        between = group.log(group.compose(group.inverse(elements).unsqueeze(1), elements))
+        assert len(elements) == group.num_components
+        assert torch.equal(torch.isfinite(between).all(-1), torch.eye(len(elements), dtype=torch.bool))
+        assert torch.equal(elements[0], group.identity(dtype=torch.float64))
     assert not bool(O(3).is_proper(torch.full((3, 3), math.nan)))
 
 

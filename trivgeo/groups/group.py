@@ -189,6 +189,10 @@ class LieGroup(ABC):
         """Number of connected components, one by default; exponentials are in the component of the identity."""
         return 1
 
+    def _components(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        """An element of each component, ``[c, *element_shape]``, the identity first; groups of several have more."""
+        return self._identity(dtype, device).unsqueeze(0)
+
     def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
         """Elements distributed by Haar measure, in the dtype (no half precision) and on the device of ``reference``."""
         raise ConfigurationError(f"{self!r}: expected a compact group: on others Haar measure cannot be sampled")
@@ -270,6 +274,18 @@ class LieGroup(ABC):
         """
         check_batch(batch, dtype, device)
         return self._identity(dtype, device).expand(*batch, *self._element_shape).clone()
+
+    @final
+    def components(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        """Return an element of each connected component that is known, ``[c, *element_shape]``, the identity first.
+
+        Fewer than `num_components` for a group that does not say more.
+
+        Args:
+            dtype: element dtype; default torch's.
+            device: element device; default torch's.
+        """
+        return self._components(dtype, device).clone()
 
     @final
     def compose(self, g: Tensor, h: Tensor) -> Tensor:

@@ -91,6 +91,10 @@ class InhomogeneousGroup(LieGroup):
     def num_components(self) -> int:
         return self.linear.num_components
 
+    def _components(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        a = self.linear._components(dtype, device)
+        return torch.cat([a, torch.zeros_like(a[..., :1])], -1)
+
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Split elements g into the linear part A ``[*batch, n, n]`` and the translation b ``[*batch, n]``."""
         g = self.check_elements(g)

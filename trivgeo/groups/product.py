@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import final
@@ -115,6 +116,13 @@ class DirectProduct(HarmonicAnalysis, LieGroup):
         """Return the neutral elements of all factors, one after another, repeated to ``[*batch, *element_shape]``."""
         units = ((group._identity(dtype, device), count) for group, count in self._runs)
         return self._join(unit.expand(count, *unit.shape) for unit, count in units)
+
+    def _components(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        runs = [(group._components(dtype, device), count) for group, count in self._runs]
+        numbers = [range(len(elements)) for elements, count in runs for _ in range(count)]
+        choices = torch.tensor(list(itertools.product(*numbers)))  # [c, factors]
+        chosen = zip(runs, choices.split([count for _, count in runs], -1), strict=True)
+        return self._join(elements[index.to(elements.device)] for (elements, _), index in chosen)
 
     def _random_haar(self, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:
         if not self.is_compact:

@@ -51,6 +51,9 @@ class ReflectionGroup(LieGroup):
         linear = self.check_elements(g)[..., : self.size]
         return is_proper(linear) & torch.isfinite(linear).all((-2, -1))
 
+    def _components(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return torch.stack([self._identity(dtype, device), self.reflection(dtype=dtype, device=device)])
+
     def _exp(self, v: Tensor) -> Tensor:
         return self.component._exp(v)
 

@@ -235,6 +235,9 @@ class SemidirectProduct(LieGroup):
     def num_components(self) -> int:
         return self.complement.num_components
 
+    def _components(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return self._join(self.complement._components(dtype, device), self.ideal._identity(dtype, device))
+
     def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Split elements g, ``[*batch, *element_shape]``, into the factors (h, n) of ``g = exp(n) h``.
 

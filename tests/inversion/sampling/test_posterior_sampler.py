@@ -15,7 +15,8 @@ from benchmarks.posterior import LeftTranslation, Wells
 from tests.helpers import affine_line, assert_relative, seeded
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.distributions import HaarDistribution, MixtureDistribution, NormalDistribution
-from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
+from trivgeo.groups import SE, SO, Affine, LieGroup, O, Similarity, Translation
+from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
 from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.sampling.importance import pareto_shape
@@ -121,6 +122,29 @@ class TestKnownLaws:
         assert bool(flat.trusted.all())
         haar = sampled(SO(3), lambda g: 0.0 * g[..., 0, 0], 32, prior=HaarDistribution(SO(3)))
         assert haar.log_evidence.mean().abs() < 0.03
+
+    @pytest.mark.parametrize("share", [1e-12, 0.3, 1.0 - 1e-12])
+    def test_every_component_of_a_group(self, share: float) -> None:
+        """A well of rotations and one of reflections on O(3), by weight and evidence; with and without Haar's prior."""
+        group = O(3)
+        turn, mirrored = group.exp(torch.tensor([[0.3, 0.2, -0.4], [-0.5, 0.4, 0.1]], dtype=torch.float64))
+        parts = [
+            Wells(group, centre.expand(2, 3, 3), (0.2, 0.2))
+            for centre in (turn, group.compose(mirrored, group.reflection(dtype=torch.float64)))
+        ]
+        weights = torch.tensor([1.0 - share, share], dtype=torch.float64)
+
+        def energy(g: Tensor) -> Tensor:
+            both = torch.stack([part.log_parts(g).logsumexp(-1) for part in parts], -1)
+            return -(both + weights.log()).logsumexp(-1)
+
+        for prior in (None, HaarDistribution(group)):
+            sample = sampled(group, energy, prior=prior)
+            reflected = (~group.is_proper(sample.elements)).double()
+            assert abs(float(average(sample, reflected).mean()) - share) < 0.02
+            assert abs(float(sample.log_evidence.mean()) + log_haar_volume(group)) < 0.05
+            assert int(sample.trusted.sum()) >= NUM_DATA - 1
+            assert all("met every well" in verdict.assumptions[0] for verdict in sample.verdicts)
 
     def test_conjugate_prior(self) -> None:
         """Normal prior and likelihood on translations, in closed form; the temperature is that of the energy alone."""

@@ -106,6 +106,8 @@ _MIN_DRAWS = 10.0  # effective number of draws below which a sample is not trust
 _MAX_LOG_WEIGHT_ERROR = 0.05  # error of a log-weight by rounding of the energy, above which a sample is not trusted
 _MIN_DRAWS_OF_TAIL = 100  # draws below which the tail of their weights is not looked at
 _EVEN_EFFICIENCY = 0.9  # effective share of the draws above which the tail of their weights is small
+_ASSUMPTION = "a search met every well that matters"
+_ASSUMPTION_OF_COMPONENTS = "there is no mass in components of the group that it does not name"
 _NUM_PRIOR_DRAWS = 512  # draws of a prior that say where it is
 _STARTING_SCALES = (1.0, 2.0, 0.4)  # spreads of the first proposal, in units of the basis, or of the prior
 _HYPOTHESIS_SCALE = 0.3  # spread about a hypothesis, in units of the first proposal
@@ -239,9 +241,12 @@ class ImportanceSampling(Stage):
         return self._sample(draws, target, generator)
 
     def _start(self, group: LieGroup, elements: Tensor) -> StudentMixture:
-        """Return the first proposal: broad about the elements of the stage before, or about the mean of the prior."""
+        """Return the first proposal: broad about the elements of the stage before, or about the mean of the prior, in
+        every component of the group.
+        """
         batch = len(elements)
-        factor = torch.eye(group.dim).to(elements)
+        unit = torch.eye(group.dim).to(elements)
+        components = group.components(elements.dtype, elements.device)
         if self.prior is not None:
             drawn = self.prior.sample(_NUM_PRIOR_DRAWS, keyed(0, device=elements.device))
             drawn = check_type("prior.sample", drawn, Tensor).to(elements)
@@ -253,14 +258,19 @@ class ImportanceSampling(Stage):
             drawn = drawn[torch.isfinite(drawn.flatten(1)).all(-1)]  # a model may return some that are not
             if not len(drawn):
                 raise NonFiniteError(f"prior: expected finite elements of {group!r}, got NaN or infinity")
-            centre, v = group_mean(group, drawn)
-            covariance = matmul(v.mT, v) / max(1, len(v)) + 1e-6 * factor
-            factor = torch.linalg.cholesky(covariance)
-            elements = centre.expand(batch, 1, *centre.shape)
-        size = elements.shape[1]
-        shares = elements.new_full((batch, size), -math.log(size))
-        factors = factor.expand(batch, size, *factor.shape)
-        return StudentMixture(group, elements, factors, shares, _STARTING_SCALES)
+            of_component = [drawn[group.has_log(group.compose(group.inverse(g), drawn))] for g in components]
+            parts = [part for part in of_component if len(part)] or [drawn]
+            means = [group_mean(group, part) for part in parts]
+            spreads = [matmul(v.mT, v) / max(1, len(v)) + 1e-6 * unit for _, v in means]
+            factors = torch.stack([torch.linalg.cholesky(spread) for spread in spreads])
+            shares = drawn.new_tensor([math.log(len(part)) for part in parts])
+            centres = torch.stack([centre for centre, _ in means])
+            elements, factors, shares = (x.expand(batch, *x.shape) for x in (centres, factors, shares))
+        else:
+            elements = group.compose(elements.unsqueeze(2), components).flatten(1, 2)
+            factors = unit.expand(batch, elements.shape[1], *unit.shape)
+            shares = elements.new_zeros(batch, elements.shape[1])
+        return StudentMixture(group, elements, factors, shares.log_softmax(-1), _STARTING_SCALES)
 
     def _log_prior(self, group: LieGroup) -> Callable[[Tensor], Tensor]:
         """Return the log-density of the prior for the measure of the proposals, Lebesgue measure of the algebra."""
@@ -373,7 +383,9 @@ def _verdicts(
     number = log_weights.shape[1]
     data = zip(*(row.tolist() for row in rows), strict=True)
     reasons = [_reason(*values, number=number, num_kept=num_kept, temperature=temperature) for values in data]
-    return tuple(Verdict((reason,)) if reason else Verdict() for reason in reasons)
+    named = len(target.group.components()) == target.group.num_components
+    assumptions = (_ASSUMPTION,) if named else (_ASSUMPTION, _ASSUMPTION_OF_COMPONENTS)
+    return tuple(Verdict((reason,) if reason else (), assumptions) for reason in reasons)
 
 
 def _reason(

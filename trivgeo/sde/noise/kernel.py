@@ -75,7 +75,14 @@ def log_about(group: LieGroup, centre: Tensor, g: Tensor) -> tuple[Tensor, Tenso
     Returns:
         Vectors ``[*batch, dim]``, and log-determinants ``[*batch]``; zero and infinity where no logarithm exists.
     """
-    v = group.log(group.compose(group.inverse(centre), g))
+    between = group.compose(group.inverse(centre), g)
+    if group.num_components > 1:  # where there is no logarithm its derivative would be NaN
+        known = group.has_log(between)
+        unit = group.identity(dtype=between.dtype, device=between.device)
+        known_between = torch.where(known.reshape(*known.shape, *[1] * unit.ndim), between, unit)
+        v = torch.where(known.unsqueeze(-1), group.log(known_between), torch.nan)
+    else:
+        v = group.log(between)
     found = torch.isfinite(v).all(-1)
     v = torch.where(found.unsqueeze(-1), v, 0.0)
     return v, torch.where(found, log_volume(group, v), torch.inf)
