@@ -175,6 +175,7 @@ class TestDifferentSamples:
             moving, fixed, g = sampled(SE(2), limacon, 120, 0.01, seed)
             r = register(moving, fixed, SE(2), num_starts=32)
             assert r.trusted, r.reasons
+            assert len(r.verdict.assumptions) == 2
             squares.append(square_distance(r, g))
         assert sum(squares) / number / 3 < 1 + 4 * math.sqrt(2 / (3 * number))
         assert sum(squares) / number / 3 > 0.1

@@ -65,6 +65,8 @@ _MAX_ORDERED_RESIDUAL = 0.1  # median residual, in units of the size, up to whic
 # are as far apart as unrelated ones are
 _MAX_RESIDUAL, _MAX_SPACINGS = 0.1, 1.5
 _MAX_MATCHED_RESIDUAL = 0.9  # residual of clouds in the same order, in units of the size; of unrelated ones 1 to 1.41
+# of clouds in the same order the first
+_ASSUMPTIONS = ("errors of points are independent", "the best pose is near one at which the search began")
 _MAX_DISTANCES_IN_MEMORY = 2**22  # distances between points at once
 
 
@@ -172,7 +174,7 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         elif not bool(torch.isfinite(torch.cat([element.flatten(), covariance.flatten()]).to(dtype)).all()):
             reasons += (f"the element or its covariance is beyond the largest number of {dtype}",)
         modes = replace(modes, elements=units.restored(group, modes.elements))
-        rms, verdict = errors.rms * units.size, Verdict(reasons)
+        rms, verdict = errors.rms * units.size, Verdict(reasons, _ASSUMPTIONS[: 1 if self.in_order else 2])
         return Registration(self.action, element.to(dtype), covariance.to(dtype), modes, rms, is_element, verdict)
 
     def _descend(self, search: Inverter, cloud: Tensor, h: Tensor) -> Tensor:
