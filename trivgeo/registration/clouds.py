@@ -46,9 +46,7 @@ _SEARCH_WIDTHS = (0.7, 0.35, 0.18, 0.1)  # widths of the robust losses, in root 
 _NUM_KEPT = (64, 24, 8, 4)  # hypotheses that go on with each width, of one place each
 _MAX_SIMILAR = 24  # hypotheses that go on where a symmetric object has several poses
 _MAX_POSES = 120  # poses that are given; the symmetries of an icosahedron, reflections included
-_MIN_ISOTROPIC = (
-    0.4  # ratio of standard deviations across and along a surface that noise alike in all directions may give
-)
+_ISOTROPIC_STDS = 3.0  # log ratio of spreads across and along a surface that is none, in standard errors
 _MIN_TANGENT = 0.05  # least share of residuals along a surface that counts
 _MAX_ROUNDS = 8  # rounds of products of symmetries
 _NUM_GENERATORS = 6  # symmetries whose products lead to further poses
@@ -306,7 +304,9 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
             for part, number in ((across, 1), (whole - across, n - 1))
         )
         share = normal / along if along > 0.0 else 1.0
-        return 1.0 if share > _MIN_ISOTROPIC else max(share, _MIN_TANGENT)
+        # the standard error of the logarithm of a ratio of two medians of normal sizes is about 1.4 over sqrt(m)
+        noise = _ISOTROPIC_STDS * 1.4 / math.sqrt(min(len(found.cloud), len(found.reference)))
+        return 1.0 if share > math.exp(-noise) else max(share, _MIN_TANGENT)
 
     def _starts(self) -> Tensor:
         """Return given transformations, the identity on the data and on conditioned data, and else rotations.
