@@ -19,6 +19,7 @@ from trivgeo.groups import SE, SO, Affine, LieGroup, O, Similarity, Translation
 from trivgeo.groups.harmonic import log_haar_volume
 from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
 from trivgeo.inversion.posterior import InverseProblem
+from trivgeo.inversion.sampling.exploration import anneal, weighted_draws
 from trivgeo.inversion.sampling.importance import pareto_shape
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stages import Descend, ImportanceSampling
@@ -478,6 +479,19 @@ class TestSampler:
 
 
 class TestParts:
+    def test_moves_keep_left_haar_measure(self) -> None:
+        """Annealed particles on x -> e^a x + b, not unimodular: e^-E e^-a da db is normal in a, of mean -1/2."""
+        group, number = affine_line(), 4000
+        start = StudentMixture(
+            group, group.identity(1, 1).double(), torch.eye(2).double()[None, None], torch.zeros(1, 1).double()
+        )
+        problem = InverseProblem(LeftTranslation(group), lambda y: group.inverse(y).square().sum(-1))
+        target = problem.given(at_identity(group, 1))
+        draws = weighted_draws(target, start, number, seeded(0))
+        particles = anneal(target, start, draws, number, 20, seeded(1))
+        weights = particles.log_weights.softmax(-1)
+        assert abs(float((weights * particles.elements[..., 0]).sum()) + 0.5) < 0.06
+
     def test_density_of_a_mixture_has_its_mass(self) -> None:
         """The average of p / q over draws of q is one for a p of mass one, also where exponentials come round."""
         group = SE(2)
