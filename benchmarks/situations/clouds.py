@@ -304,7 +304,7 @@ def judge(
         clouds = (torch.tensor(c).to(dtype) for c in (a, b))
     record = register(*clouds, group, matched=matched)
     rounding = ROUNDING[dtype] if units == 1.0 and origin == 0.0 else 0.0  # else the errors are much larger
-    return registration_outcome(record, element(group, m) if truth else None, rounding)
+    return registration_outcome(record, element(group, m) if truth else None, rounding, max(1.0, units, origin))
 
 
 def _judged(seed: int, group: LieGroup, parts: tuple[Any, ...], settings: dict[str, Any]) -> Outcome:

@@ -17,6 +17,10 @@ REGION = 0.999
 """Mass of the region outside of which the truth must not lie."""
 
 
+FREE_STD = 200.0
+"""Standard deviation, in units of the data, that says that a direction is free."""
+
+
 class Outcome(NamedTuple):
     """What became of an answer.
 
@@ -70,15 +74,16 @@ def each(judge: Callable[[int], Outcome]) -> Callable[[Sequence[int]], list[Outc
     return lambda seeds: [judged(seed) for seed in seeds]
 
 
-def mass_inside(off: Tensor, record: Any, rounding: float) -> float:
+def mass_inside(off: Tensor, record: Any, rounding: float, unit: float = 1.0) -> float:
     """Mass of the region on whose surface an error lies, by the covariance that a registration states.
 
-    Directions of infinite or undefined variance are left out: nothing is said of them.
+    Directions of infinite, undefined or huge variance are left out: nothing is said of them.
 
     Args:
         off: error, ``[n]``, in the basis of the covariance.
         record: what states ``covariance``, and ``degrees_of_freedom`` where errors are Student's.
         rounding: standard deviation that is added in every direction.
+        unit: size of the data, in units of which a standard deviation may be huge.
     """
     covariance = record.covariance.double()
     known = torch.isfinite(covariance.diagonal())
@@ -89,7 +94,13 @@ def mass_inside(off: Tensor, record: Any, rounding: float) -> float:
     covariance, off = covariance[known][:, known], off.double()[known]
     if not bool(torch.isfinite(covariance).all()):
         return 1.0
+    variance, axes = torch.linalg.eigh(covariance)
+    free = variance > (FREE_STD * unit) ** 2
+    if bool(free.any()):
+        covariance, off = torch.diag(variance[~free]), axes.mT[~free] @ off
     n = len(off)
+    if not n:
+        return 0.0
     covariance = covariance + rounding**2 * torch.eye(n, dtype=torch.float64)
     # units of directions may be as far apart as those of angles and of maps
     std = covariance.diagonal().clamp(min=1e-300).sqrt()
@@ -101,7 +112,7 @@ def mass_inside(off: Tensor, record: Any, rounding: float) -> float:
     return float(f.cdf(square / n, n, float(freedom)))
 
 
-def registration_outcome(record: Any, true: Tensor | None, rounding: float) -> Outcome:
+def registration_outcome(record: Any, true: Tensor | None, rounding: float, unit: float = 1.0) -> Outcome:
     """Compare a registration with the truth; ``None`` where there is none, so that no answer is right.
 
     Of several modes that are trusted one must be the truth, and the regions of a single one are not asked.
@@ -113,7 +124,7 @@ def registration_outcome(record: Any, true: Tensor | None, rounding: float) -> O
     modes = record.modes.elements[0]
     modes = modes[torch.isfinite(modes).flatten(1).all(-1)]
     places = torch.cat([record.element[None], modes]) if trusted else record.element[None]
-    masses = [mass_inside(group.log(group.compose(group.inverse(g), true)), record, rounding) for g in places]
+    masses = [mass_inside(group.log(group.compose(group.inverse(g), true)), record, rounding, unit) for g in places]
     if len(modes) > 1 and trusted:
         return Outcome(trusted, min(masses) > REGION)
     return Outcome.at(trusted, masses[0])
