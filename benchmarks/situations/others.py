@@ -264,10 +264,10 @@ def judge_single(seed: int) -> Outcome:
     found = answered(lambda: MatrixFisher(k * torch.eye(3)).log_prob(torch.stack([g, torch.eye(3)])))
     if found is None:
         return Outcome(False, False)
-    angle = 0.5 * (g.double() - g.double().mT)  # antisymmetric, of size sin |v|
-    sine = angle.square().sum() / 2
-    exact = -2 * k * sine / (1 + (1 - sine).sqrt())
-    return Outcome(True, not abs(float(found[0] - found[1]) - float(exact)) <= 1e-3 * max(1.0, abs(float(exact))))
+    turn = 0.5 * (g.double() - g.double().mT)  # antisymmetric, of size sin |v|
+    square, cosine = float(turn.square().sum() / 2), 0.5 * float(g.double().trace() - 1)
+    exact = -2 * k * (square / (1 + math.sqrt(1 - square)) if cosine > 0.5 else 1 - cosine)  # trace R - 3
+    return Outcome(True, not abs(float(found[0] - found[1]) - exact) <= 1e-3 * max(1.0, abs(exact)))
 
 
 def judge_constant(seed: int) -> Outcome:
