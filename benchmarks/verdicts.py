@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import time
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,18 @@ def measured(situation: Situation, seeds: int) -> dict[str, Any]:
     except Exception as caught:  # other situations go on; the row says so
         outcomes, error = [], f"{type(caught).__name__}: {caught}"
     row = {"door": situation.door, "kind": situation.kind, "name": situation.name, "bet": situation.bet}
-    return {**row, **shares(outcomes), "error": error, "seconds": round(time.process_time() - begin, 1)}
+    seconds = round(time.process_time() - begin, 1)
+    return {**row, **shares(outcomes), "error": error, "seconds": seconds, "commit": commit()}
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the checkout, which says of what library a row is."""
+    command = ["git", "-C", str(RESULTS.parent), "rev-parse", "--short=8", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def shares(outcomes: list[Outcome]) -> dict[str, float | int | None]:
