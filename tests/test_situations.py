@@ -65,6 +65,11 @@ class TestRegistrationOutcome:
         assert registration_outcome(record(0.1, 0.0, 2.0), true, 0.0).wrong
         assert registration_outcome(record(10.0), None, 0.0).wrong
 
+    def test_poses_of_symmetric_things_must_all_be_stated(self) -> None:
+        true = torch.tensor([[0.0, 0.0], [1.0, 0.0]], dtype=F64)
+        assert registration_outcome(record(0.1), true, 0.0).wrong
+        assert not registration_outcome(record(0.1, 0.0, 1.0), true, 0.0).wrong
+
     @pytest.mark.parametrize("variance", [torch.inf, 1e6])
     def test_nothing_is_said_of_free_directions(self, variance: float) -> None:
         flat = record(0.1)
@@ -121,6 +126,16 @@ def test_pictures_move_as_the_library_says() -> None:
     moving, fixed = (torch.tensor(pictures.look(canvas, matrix, 64)) for matrix in (np.eye(3), m))
     warped = ImageWarp(group, "bicubic")(pictures.element(group, m)[None], moving[None])[0]
     assert float((warped - fixed).abs().max()) < 0.01 < float((moving - fixed).abs().max())
+
+
+def test_poses_do_not_change_solids() -> None:
+    points = clouds.solid("O", (1.0, 0.5, 0.2))(np.random.default_rng(0))
+    for pose in clouds.turns("O"):
+        moved = clouds.apply(pose, points)
+        assert np.abs(moved[:, None] - points).sum(-1).min(1).max() < 1e-9
+    star = pictures.polygon(5)(np.random.default_rng(0), 32)
+    turned = pictures.look(star, pictures.shifted(0.0, 0.0, 2 * np.pi / 5)(None, SE(2)), 32)
+    assert np.abs(turned - pictures.look(star, np.eye(3), 32)).max() < 0.02
 
 
 def test_clouds_move_as_the_library_says() -> None:

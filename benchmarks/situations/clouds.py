@@ -279,6 +279,7 @@ def judge(
     origin: float = 0.0,
     dtype: torch.dtype = torch.float64,
     truth: bool = True,
+    poses: Array | None = None,
     errors: float = 0.0,
 ) -> Outcome:
     """Register two clouds.
@@ -289,6 +290,7 @@ def judge(
         origin: place of the clouds.
         errors: standard deviation of errors of the second cloud after it was moved.
         truth: whether there is a true answer.
+        poses: matrices ``[k, n + 1, n + 1]`` that do not change the thing.
     """
     rng = np.random.default_rng(2000 + seed)
     a, b = pair(rng)
@@ -299,12 +301,27 @@ def judge(
     change = np.eye(n + 1)
     change[:n, :n] *= units
     change[:n, n] = origin
+    m = m if poses is None else m @ poses
     a, b, m = apply(change, a), apply(change, b), change @ m @ np.linalg.inv(change)
     with np.errstate(over="ignore"):
         clouds = (torch.tensor(c).to(dtype) for c in (a, b))
     record = register(*clouds, group, matched=matched)
     rounding = ROUNDING[dtype] if units == 1.0 and origin == 0.0 else 0.0  # else the errors are much larger
     return registration_outcome(record, element(group, m) if truth else None, rounding, max(1.0, units, origin))
+
+
+def turns(group: str) -> Array:
+    """The rotations of a solid as matrices ``[k, 4, 4]``."""
+    matrices = Rotation.create_group(group).as_matrix()
+    return np.stack([np.block([[r, np.zeros((3, 1))], [np.zeros((1, 3)), np.ones((1, 1))]]) for r in matrices])
+
+
+def quarters(count: int) -> Array:
+    """The rotations of a polygon as matrices ``[count, 3, 3]``."""
+    found = np.tile(np.eye(3), (count, 1, 1))
+    for k in range(count):
+        found[k, :2, :2] = rotation(2 * math.pi * k / count)
+    return found
 
 
 def _judged(seed: int, group: LieGroup, parts: tuple[Any, ...], settings: dict[str, Any]) -> Outcome:
@@ -379,28 +396,29 @@ def situations() -> list[Situation]:
     add("hard", "two normal samples, round", Affine(3),
         lambda rng: (rng.normal(size=(150, 3)), rng.normal(size=(150, 3))), False,
         bet="moments fit under every rotation")
-    for name in ("a square", "a rectangle", "a triangle"):
-        add("hard", f"two samples of {name}", SE(2), two(along(POLYGONS[name]), 120), False,
+    for name, count in (("a square", 4), ("a rectangle", 2), ("a triangle", 3)):
+        add("hard", f"two samples of {name}", SE(2), two(along(POLYGONS[name]), 120), False, poses=quarters(count),
             bet="" if name == "a square" else "another number of modes")
-    add("hard", "two samples of a square", E(2), two(along(POLYGONS["a square"]), 120), False,
+    add("hard", "two samples of a square", E(2), two(along(POLYGONS["a square"]), 120), False, poses=quarters(4),
         bet="eight modes on two components")
     for surface, name in ((cylinder, "a cylinder"), (vase, "a vase")):
         add("hard", f"two samples of {name}", SE(3), two(surface, 200), False)
     add("hard", "two samples of a vase, turned about its axis by little", SE(3), two(vase, 200), False, size=0.05,
         bet="the true place is near the start")
-    add("hard", "two samples of a box", SE(3), two(box, 250), False, bet="four modes")
+    add("hard", "two samples of a box", SE(3), two(box, 250), False, poses=turns("D2"), bet="four modes")
     add("hard", "two samples of a flat square", SE(3), two(patch, 150), False, bet="flips, and quarter turns")
     add("hard", "two samples of a helix", SE(3), two(helix, 200), False, bet="slides along the screw")
-    add("hard", "an icosahedral cloud of 60 points", SO(3), same(solid("I", (1.0, 0.3, 0.2)), 0.01, True), False)
+    add("hard", "an icosahedral cloud of 60 points", SO(3), same(solid("I", (1.0, 0.3, 0.2)), 0.01, True), False,
+        poses=turns("I"))
     add("hard", "an octahedral cloud, three points missing", SO(3), same(solid("O", (1.0, 0.5, 0.2), 3), 0.01, True),
-        False)
-    add("hard", "a cube's corners", SE(3), same(solid("O", (1.0, 1.0, 1.0)), 0.01, True), False,
+        False, poses=turns("O"))
+    add("hard", "a cube's corners", SE(3), same(solid("O", (1.0, 1.0, 1.0)), 0.01, True), False, poses=turns("O"),
         bet="24 poses of eight points")
     add("hard", "a tetrahedral cloud of 12 points", SO(3), same(solid("T", (1.0, 0.4, 0.1)), 0.02, True), False,
-        bet="12 poses")
+        poses=turns("T"), bet="12 poses")
     add("hard", "a tetrahedral cloud of 12 points", O(3), same(solid("T", (1.0, 0.4, 0.1)), 0.02, True), False,
-        bet="12 poses on one of two components")
-    add("hard", "a prism's points", SE(3), same(solid("D6", (1.0, 0.2, 0.4)), 0.01, True), False,
+        poses=turns("T"), bet="12 poses on one of two components")
+    add("hard", "a prism's points", SE(3), same(solid("D6", (1.0, 0.2, 0.4)), 0.01, True), False, poses=turns("D6"),
         bet="12 poses about one axis")
     add("hard", "a grid, moved by a cell", Translation(2), same(lattice, 0.01, True), False, size=0.3,
         bet="a cell away fits nearly as well")

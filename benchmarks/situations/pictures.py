@@ -60,34 +60,39 @@ def leaves(rng: np.random.Generator, n: int, channels: int = 1, smallest: float 
     return softened(canvas)
 
 
-def drawing(shade: Callable[[Array, Array], Array]) -> Scene:
-    """A scene of a function of places, of which each picture shows another instance that is moved by half a pixel."""
+def drawing(shade: Callable[[Array, Array], Array], jitter: float = 0.5) -> Scene:
+    """A scene of a function of places, moved by up to half a pixel."""
 
     def scene(rng: np.random.Generator, n: int) -> Array:
         x, y = plane(n)
-        dx, dy = rng.uniform(-0.5, 0.5, 2) / n
+        dx, dy = jitter * rng.uniform(-1, 1, 2) / n
         return softened(shade(x + dx, y + dy)[None])
 
     return scene
 
 
+def inside(level: Array) -> Array:
+    """One where a level is positive, else zero, with an edge that has no traces of a grid."""
+    return 1 / (1 + np.exp(-np.clip(level / 0.015, -50, 50)))
+
+
 def polygon(corners: int, sharp: float = 1.0, size: float = 0.6) -> Scene:
     """A star, or a regular polygon, on a plain ground."""
-    shape = lambda x, y: np.hypot(x, y) < size * (1 - 0.25 * sharp * np.cos(corners * np.arctan2(y, x)))  # noqa: E731
-    return drawing(lambda x, y: 0.2 + 0.6 * shape(x, y))
+    edge = lambda x, y: size * (1 - 0.25 * sharp * np.cos(corners * np.arctan2(y, x)))  # noqa: E731
+    return drawing(lambda x, y: 0.2 + 0.6 * inside(edge(x, y) - np.hypot(x, y)), 0.0)
 
 
-disc = drawing(lambda x, y: 0.2 + 0.6 * (np.hypot(x, y) < 0.6))
+disc = drawing(lambda x, y: 0.2 + 0.6 * inside(0.6 - np.hypot(x, y)))
 rings = drawing(lambda x, y: 0.5 + 0.4 * np.cos(14 * np.hypot(x, y)))
-ellipse = drawing(lambda x, y: 0.2 + 0.6 * (np.hypot(x, 2 * y) < 0.8))
-edge = drawing(lambda x, y: 0.2 + 0.6 * (x + 0.3 * y > 0.1))
+ellipse = drawing(lambda x, y: 0.2 + 0.6 * inside(0.8 - np.hypot(x, 2 * y)), 0.0)
+edge = drawing(lambda x, y: 0.2 + 0.6 * inside(x + 0.3 * y - 0.1))
 stripes = drawing(lambda x, y: 0.5 + 0.4 * np.sin(9 * x + 4 * y))
 ramp = drawing(lambda x, y: 0.5 + 0.1 * x + 0.05 * y)
-corner = drawing(lambda x, y: 0.2 + 0.6 * ((x > 0.1) & (y > -0.1)))
+corner = drawing(lambda x, y: 0.2 + 0.6 * inside(x - 0.1) * inside(y + 0.1))
 blank = drawing(lambda x, y: 0.5 + 0 * x)
 blob = drawing(lambda x, y: 0.2 + 0.6 * np.exp(-(x**2 + y**2) / 0.18))
 waves = drawing(lambda x, y: 0.5 + 0.2 * np.sin(4 * math.pi * x) + 0.2 * np.sin(4 * math.pi * y))
-checks = drawing(lambda x, y: 0.3 + 0.4 * (np.sin(3 * math.pi * x) * np.sin(3 * math.pi * y) > 0))
+checks = drawing(lambda x, y: 0.3 + 0.4 * inside(0.1 * np.sin(3 * math.pi * x) * np.sin(3 * math.pi * y)))
 
 
 def mixed(first: Scene, second: Scene, share: float) -> Scene:
@@ -297,6 +302,7 @@ def judge(
     framed: bool = False,
     front: float = 0.0,
     truth: bool = True,
+    poses: int = 1,
 ) -> Outcome:
     """Register two pictures of a scene.
 
@@ -307,6 +313,7 @@ def judge(
         framed: whether the scene is black outside of the moving picture's frame.
         front: share of the picture in which things are that move in another way.
         truth: whether there is a true answer.
+        poses: number of rotations about the middle of the frame that do not change the scene.
     """
     rng = np.random.default_rng(1000 + seed)
     canvas, m = scene(rng, n), matrix(rng, group)
@@ -321,7 +328,11 @@ def judge(
         moving, fixed_one = change(rng, moving, fixed_one)
     pair = (torch.tensor(p).to(dtype) for p in (moving, fixed_one))
     record = register(*pair, group, transformations=law)
-    return registration_outcome(record, element(group, m) if truth else None, 2 * ROUNDING_PIXELS / n)
+    true = None
+    if truth:
+        turned = [m @ shifted(0.0, 0.0, 2 * math.pi * k / poses)(rng, group) for k in range(poses)]
+        true = element(group, np.stack(turned))
+    return registration_outcome(record, true, 2 * ROUNDING_PIXELS / n)
 
 
 def situations() -> list[Situation]:
@@ -360,8 +371,8 @@ def situations() -> list[Situation]:
         law=turns(SO(2)), bet="smooth noise looks like a picture")
     for corners in (2, 3, 4, 5):
         add("hard", f"a star of {corners} points, any angle, noise .02", SE(2), polygon(corners), little,
-            matrix=any_angle, law=turns(SE(2)), bet="" if corners == 4 else "as many modes as points")
-    add("hard", "an ellipse, any angle, noise .02", SO(2), ellipse, little, matrix=any_angle, law=turns(SO(2)),
+            matrix=any_angle, law=turns(SE(2)), poses=corners, bet="" if corners == 4 else "as many modes as points")
+    add("hard", "an ellipse, any angle, noise .02", SO(2), ellipse, little, matrix=any_angle, law=turns(SO(2)), poses=2,
         bet="half a turn")
     add("hard", "a star with a faint mark, any angle, noise .1", SE(2), mixed(polygon(4), leaves, 0.05), noise(0.1),
         matrix=any_angle, law=turns(SE(2)), bet="a mark below the noise must not break the tie")

@@ -115,16 +115,18 @@ def mass_inside(off: Tensor, record: Any, rounding: float, unit: float = 1.0) ->
 def registration_outcome(record: Any, true: Tensor | None, rounding: float, unit: float = 1.0) -> Outcome:
     """Compare a registration with the truth; ``None`` where there is none, so that no answer is right.
 
-    Of several modes that are trusted one must be the truth, and the regions of a single one are not asked.
+    Several true elements ``[k, *element_shape]``, which a symmetric object has, must all be among the modes. Of several
+    modes the regions of a single one are not asked.
     """
-    trusted = bool(record.trusted)
+    trusted, group = bool(record.trusted), record.group
     if true is None or not bool(torch.isfinite(record.element).all()):
         return Outcome(trusted, True)
-    group, true = record.group, true.to(record.element)
+    true = true.to(record.element).reshape(-1, *group.element_shape)
     modes = record.modes.elements[0]
     modes = modes[torch.isfinite(modes).flatten(1).all(-1)]
-    places = torch.cat([record.element[None], modes]) if trusted else record.element[None]
-    masses = [mass_inside(group.log(group.compose(group.inverse(g), true)), record, rounding, unit) for g in places]
-    if len(modes) > 1 and trusted:
-        return Outcome(trusted, min(masses) > REGION)
-    return Outcome.at(trusted, masses[0])
+    places = torch.cat([record.element[None], modes])
+    off = group.log(group.compose(group.inverse(places), true.unsqueeze(1)))  # [true, places, n]
+    masses = [[mass_inside(v, record, rounding, unit) for v in row] for row in off]
+    if len(modes) > 1 or len(true) > 1:
+        return Outcome(trusted, max(map(min, masses)) > REGION)
+    return Outcome.at(trusted, masses[0][0])
