@@ -68,7 +68,7 @@ class TestFreeDirections:
             pytest.param(SE(2), circle, marks=pytest.mark.slow(reason="SO(2) stays")),
             pytest.param(SE(3), cylinder, marks=pytest.mark.slow(reason="SO(2) stays")),
         ],
-        ids=str,
+        ids=lambda value: getattr(value, "__name__", str(value)),
     )
     def test_symmetric_under_rotations(self, group: LieGroup, shape: object) -> None:
         """Any angle fits: one direction has the standard deviation of an unknown one, the others have small ones."""
