@@ -6,8 +6,7 @@ SymPy is imported by `EvolutionEquation` on first use; ``pip install 'trivgeo[sy
 from trivgeo.pde.evolution import EvolutionEquation
 from trivgeo.pde.random_fields import FourierSeries, GaussianField
 from trivgeo.pde.solver import solve
-from trivgeo.pde.spectral import FourierModes, SpectralEquation
-from trivgeo.pde.vorticity import Vorticity
+from trivgeo.pde.spectral import FourierModes, SpectralEquation, Vorticity
 
 __all__ = [
     "EvolutionEquation",

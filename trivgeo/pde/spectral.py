@@ -1,4 +1,7 @@
-"""Periodic evolution equations in Fourier space: modes, and a multiplier and a nonlinear rest, derived from text."""
+"""Periodic evolution equations in Fourier space: modes, and a multiplier and a nonlinear rest, derived from text.
+
+`Vorticity` is written by hand: the velocity of a flow is an integral of the unknown.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from trivgeo._text import Described
-from trivgeo.checks import checked
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.expressions import exact, require_sympy
 from trivgeo.groups.from_generators.fields import compile_expressions
@@ -424,3 +427,31 @@ def _separated(x: Tensor, count: int, dim: int) -> Sequence[Tensor]:
 
 def _joined(tensors: Sequence[Tensor], dim: int) -> Tensor:
     return torch.cat(list(tensors), dim) if len(tensors) > 1 else tensors[0]
+
+
+@checked
+class Vorticity(SpectralEquation):
+    """The vorticity of a plane viscous flow without mean, w_t + v . grad w = nu Laplace w, v = rot (-Laplace)^-1 w.
+
+    Args:
+        nu: kinematic viscosity.
+
+    Raises:
+        ConfigurationError: the viscosity is not positive.
+    """
+
+    def __init__(self, nu: float) -> None:
+        self.nu = check_positive("nu", nu)
+
+    def linear(self, modes: FourierModes) -> Tensor:
+        return -self.nu * modes.squared
+
+    def nonlinear(self, modes: FourierModes, u: Complex[Tensor, "*batch c k l"]) -> Tensor:
+        """Return the coefficients of -div(v w), where v = (psi_y, -psi_x) and -Laplace psi = w."""
+        kx, ky = modes.along(0), modes.along(1)
+        squared = modes.squared
+        stream = u / squared.where(squared > 0, 1.0)
+        w = modes.to_values(u)
+        flux_x = modes.to_modes(modes.to_values(1j * ky * stream) * w)
+        flux_y = modes.to_modes(modes.to_values(-1j * kx * stream) * w)
+        return -1j * (kx * flux_x + ky * flux_y)
