@@ -52,6 +52,7 @@ PUBLIC = (
         "groups.compilation",
         "groups.check_group",
         "groups.homogeneous",
+        "inversion.agreement",
         "inversion.equivariant.equivariant_model",
         "inversion.result",
         "inversion.stage",

@@ -272,7 +272,7 @@ class TestLearnedEnergy:
         assert float(off.max()) < 0.35
         shown = TestTimeEquivariant(moments, inverter)(moved, generator=seeded(0))
         assert float((shown - moments(fresh)).abs().max()) < 0.5 * float((moments(moved) - moments(fresh)).abs().max())
-        assert bool(TIED(action, learned, steps=5, num_hypotheses=4)(moved[:2]).found.all())
+        assert bool(TIED(action, learned, steps=5, num_hypotheses=4)(moved[:2]).has_usable.all())
 
     def test_is_a_function_of_the_seed(self, network: Classifier, images: Tensor, tmp_path: Path) -> None:
         base = FeatureEnergy(network)

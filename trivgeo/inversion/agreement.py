@@ -9,6 +9,8 @@ from torch import Tensor
 from trivgeo.groups import LieGroup
 from trivgeo.verdict import Verdict
 
+__all__ = ["verdicts_of_search"]
+
 _RADIUS = 0.3  # distance within which hypotheses are one, in units of the group's basis
 _SAME_PLACE = 1e-3  # distance within which equal energies are expected
 _MIN_COMPARED = 5  # hypotheses below which a comparison says little

@@ -205,6 +205,8 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         """
         group, some = self.group, found.cloud[:_NUM_SEARCH_POINTS]
         scale = radius * math.sqrt(len(some))
+        if isinstance(group, O | E):  # points beside a flat cloud tell its reflection from the identity
+            some = torch.cat([some, math.sqrt(len(some)) * torch.eye(some.shape[-1]).to(some)])
 
         def places(h: Tensor) -> Tensor:
             return self._moved(some, h).flatten(1).nan_to_num(torch.inf)

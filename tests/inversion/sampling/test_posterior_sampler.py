@@ -57,7 +57,7 @@ class TestKnownLaws:
         first = (wells.log_parts(sample.elements).argmax(-1) == 0).double()
         assert abs(float(average(sample, first).mean()) - weight) < 0.02
         assert abs(float(sample.log_evidence.mean()) - evidence) < 0.05
-        assert bool(sample.trusted.all())
+        assert int(sample.trusted.sum()) >= 7
         assert sample.energy_evaluations + sample.gradient_evaluations <= 2000
         modes = sample.modes(radius=0.5)
         assert (modes.weights[:, :2].sum(-1) > 0.96).all()
@@ -211,6 +211,49 @@ class TestTrust:
         assert (sample.effective_sample_size > 0.06 * 256).any()
         assert int(sample.trusted.sum()) <= 1
         assert any("Pareto" in reason for reason in sample.reasons)
+
+    def test_a_curved_mode_is_refused_where_it_is_cut(self) -> None:
+        """On SE(2) the place x is about the square of the angle, of mean .4 and deviation .7: E x^2 is 1.23.
+
+        Mixtures of few components miss the ends of the curve; without a look at what was met besides the draws, 27 of
+        32 such samples were trusted, with a quarter of this value.
+        """
+        group = SE(2)
+
+        def energy(h: Tensor) -> Tensor:
+            g = group.inverse(h)
+            angle, x, y = torch.atan2(g[..., 1, 0], g[..., 0, 0]), g[..., 0, 2], g[..., 1, 2]
+            off = ((angle - 0.4) / 0.7, (x - angle.square()) / 0.1, (y - (2.0 * x).sin()) / 0.15)
+            return 0.5 * sum(part.square() for part in off)
+
+        data = group.identity(16, dtype=torch.float64)
+        sample = PosteriorSampler(LeftTranslation(group), energy)(data, generator=seeded(0))
+        second_moment = (sample.weights * sample.elements[..., 0, 2].square()).sum(-1)
+        wrong = (second_moment / 1.23).log().abs() > 0.3
+        assert int(wrong.sum()) >= 4
+        assert int((wrong & sample.trusted).sum()) <= 2
+        assert any("were met" in reason for reason in sample.reasons)
+
+    @pytest.mark.parametrize("std", [20.0, 100.0])
+    def test_wider_than_what_was_drawn(self, std: float) -> None:
+        """A normal distribution on a line, many times as wide as the first draws: right, or refused."""
+        data = torch.zeros(16, 1, 1, dtype=torch.float64)
+        sampler = PosteriorSampler(Translation(1).action(), lambda y: 0.5 * (y / std).square().sum((-1, -2)))
+        sample = sampler(data, generator=seeded(0))
+        variance = (sample.weights * sample.elements[..., 0].square()).sum(-1)
+        assert int(((variance / std**2).log().abs() > 0.4).logical_and(sample.trusted).sum()) == 0
+
+    def test_all_poses_of_a_symmetric_object_or_none(self) -> None:
+        """The 24 rotations of a cube have equal weight: a sample that met some of them is not trusted."""
+        cube = torch.tensor([[i, j, k] for i in (-1.0, 1.0) for j in (-1.0, 1.0) for k in (-1.0, 1.0)]).double()
+
+        def energy(y: Tensor) -> Tensor:
+            return (y.unsqueeze(-2) - cube).square().sum(-1).amin(-1).sum(-1) / (2 * 0.1**2)
+
+        data = cube.expand(8, -1, -1)
+        sample = PosteriorSampler(SO(3).action(), energy)(data, generator=seeded(0))
+        met = sample.modes(radius=0.5).num_modes
+        assert int(((met < 24) & sample.trusted).sum()) == 0
 
     def test_energies_without_digits(self) -> None:
         """A constant that leaves no digits of the differences of energies, which then count for nothing."""
@@ -373,12 +416,12 @@ class TestSampler:
             PosteriorSampler(SE(2).action(), lambda y: y.sum((-1, -2)), **settings)
 
     def test_twenty_dimensions(self) -> None:
-        """A normal posterior off the identity: evidence and mean in closed form."""
+        """A normal posterior off the identity: evidence and mean in closed form; few of its samples are refused."""
         width, n = 0.5, 20
         sample = sampled(Translation(n), lambda g: (g - 0.5).square().sum(-1) / (2 * width**2), 16)
         exact = 0.5 * n * math.log(2 * math.pi * width**2)
         assert abs(float(sample.log_evidence.mean()) - exact) < 0.15
-        assert bool(sample.trusted.all())
+        assert int(sample.trusted.sum()) >= 12
         mean = (sample.weights.unsqueeze(-1) * sample.elements).sum(1).mean(0)
         assert (mean - 0.5).abs().max() < 0.1
 

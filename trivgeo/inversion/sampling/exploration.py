@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,6 +47,7 @@ class WeightedDraws(Described):
     """Independent draws of a mixture, and their importance weights for a posterior.
 
     Attributes:
+        proposal: the mixture.
         elements: ``[b, m, *element_shape]``.
         energies: posterior energies, ``[b, m]``.
         log_weights: logarithms of density over proposal, ``[b, m]``, minus infinity where undefined; the mean of the
@@ -54,6 +56,7 @@ class WeightedDraws(Described):
         component_log_densities: `StudentMixture.log_densities` there, ``[b, m, j]``.
     """
 
+    proposal: StudentMixture
     elements: Tensor
     energies: Float[Tensor, "b m"]
     log_weights: Float[Tensor, "b m"]
@@ -64,6 +67,16 @@ class WeightedDraws(Described):
     def labels(self) -> Int[Tensor, "b m"]:
         """The component that is the most probable origin of each element."""
         return self.component_log_densities.argmax(-1)
+
+    @property
+    def log_densities(self) -> Float[Tensor, "b m"]:
+        """Log-densities of the posterior, unnormalised, minus infinity where undefined."""
+        return self.log_weights + self.component_log_densities.logsumexp(-1)
+
+    @property
+    def log_evidence(self) -> Float[Tensor, " b"]:
+        """Logarithm of the mean weight."""
+        return self.log_weights.logsumexp(-1) - math.log(self.log_weights.shape[1])
 
 
 def weighted_draws(
@@ -76,7 +89,7 @@ def weighted_draws(
     densities = proposal.log_densities(charts)
     log_weights = value - densities.logsumexp(-1)
     log_weights = torch.where(torch.isfinite(log_weights), log_weights, -torch.inf)
-    return WeightedDraws(elements, energies, log_weights, charts, densities)
+    return WeightedDraws(proposal, elements, energies, log_weights, charts, densities)
 
 
 def choose_starts(draws: WeightedDraws, num_elements: int, generator: torch.Generator | None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -78,24 +78,26 @@ def pareto_shape(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
     return torch.where(known, shape, -torch.inf).to(log_weights)
 
 
-_MIN_SHARE = 0.005  # share that a component of a refitted mixture keeps
+_MIN_SHARE = 0.01  # share that a component of a refitted mixture keeps
 
 
 def adaptive_importance_sampling(
     target: Posterior, proposal: StudentMixture, num_draws: Sequence[int], generator: torch.Generator | None
-) -> WeightedDraws:
+) -> list[WeightedDraws]:
     """Draw in rounds from mixtures, each refitted to the weighted draws of the round before (Cappe et al. 2008).
 
-    The draws of the last round alone are returned: given its proposal they are independent, so that their mean weight
-    is the evidence without bias.
+    Returns:
+        The draws of each round. Given their mixture those of the last round are independent, so that their mean weight
+        is the evidence without bias.
     """
-    draws = weighted_draws(target, proposal, num_draws[0], generator)
+    rounds = [weighted_draws(target, proposal, num_draws[0], generator)]
     target.step()
     for number in num_draws[1:]:
+        draws = rounds[-1]
         proposal = proposal.refitted(draws.charts, draws.component_log_densities, draws.log_weights, _MIN_SHARE)
-        draws = weighted_draws(target, proposal, number, generator)
+        rounds.append(weighted_draws(target, proposal, number, generator))
         target.step()
-    return draws
+    return rounds
 
 
 _ASCENT_STEPS = 6  # gradients of each ascent
@@ -105,6 +107,12 @@ _MIN_EFFICIENCY = 0.05  # effective share of the draws below which a sample is n
 _MIN_DRAWS = 10.0  # effective number of draws below which a sample is not trusted
 _MAX_LOG_WEIGHT_ERROR = 0.05  # error of a log-weight by rounding of the energy, above which a sample is not trusted
 _MIN_DRAWS_OF_TAIL = 100  # draws below which the tail of their weights is not looked at
+_FAR_SHARE = 0.05  # share of the draws that look far around the proposal
+_FAR_SCALES = (4.0, 20.0, 100.0)  # their spreads, in units of those of the proposal
+# logarithm of the posterior over a proposal that has missed an element: a constant, and more for each dimension, in
+# which proposals fit less well
+_MAX_LOG_EXCESS, _LOG_EXCESS_PER_DIMENSION = 2.5, 0.1
+_MAX_DEPTH = 12.0  # depth below the highest log-density beyond which an element is too rare to be missed
 _EVEN_EFFICIENCY = 0.9  # effective share of the draws above which the tail of their weights is small
 _ASSUMPTION = "a search met every well that matters"
 _ASSUMPTION_OF_COMPONENTS = "there is no mass in components of the group that it does not name"
@@ -232,13 +240,19 @@ class ImportanceSampling(Stage):
         first = weighted_draws(target, start, parts.draws, generator)
         particles = anneal(target, start, first, parts.particles, _NUM_MOVES, generator)
         proposal, numbers = mixture_of_particles(particles, start)
+        met = [(first.elements, first.log_densities), (particles.elements, particles.log_densities)]
         if parts.maxima and parts.ascents:
             ends = ascend(target, choose_starts(first, parts.ascents, generator), _ASCENT_STEPS)
             proposal = with_maxima(target, proposal, numbers, ends, parts.maxima)
+            met.append((ends.elements, ends.log_densities))
         left = self.budget - posterior.energy_evaluations - posterior.gradient_evaluations
-        rounds = [int(share * left) for share in _ADAPTING_SHARES]
-        draws = adaptive_importance_sampling(target, proposal, [*rounds, left - sum(rounds)], generator)
-        return self._sample(draws, target, generator)
+        rounds, far = [int(share * left) for share in _ADAPTING_SHARES], int(_FAR_SHARE * left)
+        sizes = [*rounds, left - sum(rounds) - far]
+        *others, draws = adaptive_importance_sampling(target, proposal, sizes, generator)
+        if far:
+            others.append(weighted_draws(target, replace(draws.proposal, scales=_FAR_SCALES), far, generator))
+        met += [(other.elements, other.log_densities) for other in others]
+        return self._sample(draws, _largest_log_excess(draws, met), target, generator)
 
     def _start(self, group: LieGroup, elements: Tensor) -> StudentMixture:
         """Return the first proposal: broad about the elements of the stage before, or about the mean of the prior, in
@@ -290,7 +304,13 @@ class ImportanceSampling(Stage):
 
         return log_prior
 
-    def _sample(self, draws: WeightedDraws, target: Posterior, generator: torch.Generator | None) -> WeightedPopulation:
+    def _sample(
+        self,
+        draws: WeightedDraws,
+        log_excess: Float[Tensor, " b"],
+        target: Posterior,
+        generator: torch.Generator | None,
+    ) -> WeightedPopulation:
         """Return the draws, thinned to the number of samples, and their verdicts."""
         size = effective_sample_size(normalized_weights(draws.log_weights))
         index, weights = thinned_indices(draws.log_weights, self.num_samples, generator, labels=draws.labels)
@@ -301,10 +321,10 @@ class ImportanceSampling(Stage):
             elements=take_rows(draws.elements, index),
             num_masked_steps=torch.zeros_like(index),
             energies=draws.energies.gather(1, index),
-            verdicts=_verdicts(draws, target, size, effective, self.num_samples),
+            verdicts=_verdicts(draws, log_excess, target, size, effective, self.num_samples),
             weights=weights,
             effective_sample_size=effective,
-            log_evidence=draws.log_weights.logsumexp(-1) - math.log(draws.log_weights.shape[1]),
+            log_evidence=draws.log_evidence,
         )
 
 
@@ -368,8 +388,24 @@ def _with_density(start: StudentMixture, known: StudentMixture) -> StudentMixtur
     return start.with_components(*(part.to(reference) for part in (known.centres, factors, shares)))
 
 
+def _largest_log_excess(
+    draws: WeightedDraws, met: Sequence[tuple[Tensor, Float[Tensor, "b m"]]]
+) -> Float[Tensor, " b"]:
+    """Return the logarithm of the largest ratio of the posterior to the proposal of its sample.
+
+    Args:
+        draws: the sample.
+        met: elements ``[b, m, *element_shape]`` that were met besides, with their log-densities.
+    """
+    elements, values = (torch.cat(parts, 1) for parts in zip(*met, strict=True))
+    highest = torch.maximum(values.amax(-1), draws.log_densities.amax(-1)).unsqueeze(-1)
+    excess = values - draws.log_evidence.unsqueeze(-1) - draws.proposal.log_density(elements)
+    return torch.where(values > highest - _MAX_DEPTH, excess, -torch.inf).nan_to_num(nan=torch.inf).amax(-1)
+
+
 def _verdicts(
     draws: WeightedDraws,
+    log_excess: Float[Tensor, " b"],
     target: Posterior,
     sizes: Float[Tensor, " b"],
     effective: Float[Tensor, " b"],
@@ -379,10 +415,11 @@ def _verdicts(
     log_weights, energies, temperature = draws.log_weights, draws.energies, target.temperature
     heaviest = energies.gather(1, log_weights.argmax(-1, keepdim=True)).squeeze(1).abs()
     rounding = heaviest.nan_to_num(0.0) * (torch.finfo(energies.dtype).eps / temperature)
-    rows = (target.unbounded, target.without_prior, sizes, effective, pareto_shape(log_weights), rounding)
+    rows = (target.unbounded, target.without_prior, sizes, effective, pareto_shape(log_weights), rounding, log_excess)
     number = log_weights.shape[1]
     data = zip(*(row.tolist() for row in rows), strict=True)
-    reasons = [_reason(*values, number=number, num_kept=num_kept, temperature=temperature) for values in data]
+    dim = target.group.dim
+    reasons = [_reason(*values, dim=dim, number=number, num_kept=num_kept, temperature=temperature) for values in data]
     named = len(target.group.components()) == target.group.num_components
     assumptions = (_ASSUMPTION,) if named else (_ASSUMPTION, _ASSUMPTION_OF_COMPONENTS)
     return tuple(Verdict((reason,) if reason else (), assumptions) for reason in reasons)
@@ -395,7 +432,9 @@ def _reason(
     effective: float,
     shape: float,
     error: float,
+    log_excess: float,
     *,
+    dim: int,
     number: int,
     num_kept: int,
     temperature: float,
@@ -427,5 +466,11 @@ def _reason(
             f"weights with a tail of Pareto shape {shape:.2f}, above {LARGEST_SHAPE}: draws that are rare and "
             "weigh much are missing, or the posterior has no finite mass; a prior, proposals or a larger budget "
             "may help"
+        )
+    if log_excess > _MAX_LOG_EXCESS + _LOG_EXCESS_PER_DIMENSION * dim:
+        return (
+            "elements were met at which the posterior is "
+            f"{math.exp(min(log_excess, 99.0)):.2g} times the density of the draws: they miss a part of it, or it has "
+            "no finite mass; a larger budget, proposals or a prior may help"
         )
     return ""
