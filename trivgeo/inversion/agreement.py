@@ -49,6 +49,7 @@ def verdicts_of_search(
     that is less than their own scatter.
 
     Args:
+        group: the group of the hypotheses.
         elements: hypotheses, ``[b, k, *element_shape]``.
         energies: their energies.
         usable: mask of the hypotheses that count.

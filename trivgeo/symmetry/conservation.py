@@ -25,9 +25,9 @@ from trivgeo.symmetry.determining.random_points import (
 )
 from trivgeo.symmetry.determining.reconstruction import ParameterValues, exact_rows, rational_functions
 from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
-from trivgeo.symmetry.equations.found import FoundSequence
 from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices, shifted
 from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
+from trivgeo.symmetry.equations.vector_fields import FoundSequence
 
 
 @dataclass(frozen=True)

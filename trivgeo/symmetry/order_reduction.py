@@ -23,10 +23,9 @@ from trivgeo.symmetry.algebra.brackets import bracket
 from trivgeo.symmetry.determining.finder import residual, search
 from trivgeo.symmetry.equations.equation import EvolutionSystem, check_one_branch, free_name, residuals_of
 from trivgeo.symmetry.equations.formulas import flow, landing
-from trivgeo.symmetry.equations.found import FoundSequence
 from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, Particular, Solution
-from trivgeo.symmetry.equations.vector_fields import Symmetry
+from trivgeo.symmetry.equations.vector_fields import FoundSequence, Symmetry
 from trivgeo.verdict import Verdict
 
 __all__ = ["OrderReduction", "Quadrature", "Solutions", "integrate_by_symmetries", "reduce_order"]

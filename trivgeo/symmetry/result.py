@@ -18,11 +18,16 @@ from trivgeo.symmetry.algebra.brackets import closed_part, keeping, moving_grids
 from trivgeo.symmetry.algebra.exact import SymmetryAlgebra, parameter_value
 from trivgeo.symmetry.determining.conditions import check, collect
 from trivgeo.symmetry.equations.formulas import moved_solution
-from trivgeo.symmetry.equations.found import FoundSequence
 from trivgeo.symmetry.equations.multi_index import derivative
 from trivgeo.symmetry.equations.numeric import Radicals
 from trivgeo.symmetry.equations.unnamed_functions import Particular, Solution
-from trivgeo.symmetry.equations.vector_fields import SuperpositionIdeal, Symmetry, TrivialSymmetries, group_parameter
+from trivgeo.symmetry.equations.vector_fields import (
+    FoundSequence,
+    SuperpositionIdeal,
+    Symmetry,
+    TrivialSymmetries,
+    group_parameter,
+)
 from trivgeo.symmetry.reduction import Reduction, reduced
 
 if TYPE_CHECKING:

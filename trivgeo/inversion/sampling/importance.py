@@ -111,7 +111,7 @@ _FAR_SHARE = 0.05  # share of the draws that look far around the proposal
 _FAR_SCALES = (4.0, 20.0, 100.0)  # their spreads, in units of those of the proposal
 # logarithm of the posterior over a proposal that has missed an element: a constant, and more for each dimension, in
 # which proposals fit less well
-_MAX_LOG_EXCESS, _LOG_EXCESS_PER_DIMENSION = 2.5, 0.1
+_MAX_LOG_EXCESS, _LOG_EXCESS_PER_DIMENSION = 2.2, 0.2
 _MAX_DEPTH = 12.0  # depth below the highest log-density beyond which an element is too rare to be missed
 _EVEN_EFFICIENCY = 0.9  # effective share of the draws above which the tail of their weights is small
 _ASSUMPTION = "a search met every well that matters"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from trivgeo.errors import AlgebraError
 from trivgeo.groups.ground_fields import RATIONALS, Array, RationalFunctions
 from trivgeo.groups.structure import rational_structure
-from trivgeo.symmetry.equations.found import FoundSequence
+from trivgeo.symmetry.equations.vector_fields import FoundSequence
 
 Floats = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Infinitesimal symmetries as vector fields with exact coefficients.
+"""Infinitesimal symmetries as vector fields with exact coefficients, and sequences of what a search found.
 
 This is the file to open second, after `equation`: searches return a `Symmetry`, which has ``components`` (one for each
 of the ``variables``), ``flow``, ``invariants``, and text.
@@ -7,9 +7,9 @@ of the ``variables``), ``flow``, ``invariants``, and text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import sympy as sp
 
@@ -17,6 +17,8 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import exact
 from trivgeo.symmetry.equations.equation import EvolutionSystem
 from trivgeo.symmetry.equations.formulas import flow, invariants
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -165,3 +167,22 @@ def group_parameter(parameter: Any, beside: Iterable[sp.Expr]) -> sp.Symbol:
 def _bracketed(expression: sp.Expr) -> str:
     text = sp.latex(expression)
     return f"\\left({text}\\right)" if expression.is_Add else str(text)
+
+
+class FoundSequence(Sequence[Item]):
+    """A sequence of the items that a search found; subclasses add statements about all of them."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._items = tuple(items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Item]: ...
+
+    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
+        return self._items[index]
