@@ -22,7 +22,7 @@ from trivgeo.inversion.stages.chains import Select
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
 from trivgeo.inversion.transformations import sample_elements
 from trivgeo.registration.blocks import BlockEstimate, BlockSums, block_estimate
-from trivgeo.registration.look_alikes import look_alikes
+from trivgeo.registration.look_alikes import look_alikes, shrunk
 from trivgeo.registration.record import (
     NORMAL_MEDIAN,
     Registration,
@@ -115,7 +115,7 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         """Return descents on images of a level, and the exposure; the loss is of squares without a width."""
         place, side = min(level, len(_NUM_KEPT) - 1), self.sides[min(level, len(self.sides) - 1)]
         h, action, group = before.elements, self.action, self.group
-        residuals, x = PairedImages(_shrunk(self.fixed, side)), with_coverage(_shrunk(before.moving, side))[None]
+        residuals, x = PairedImages(shrunk(self.fixed, side)), with_coverage(shrunk(before.moving, side))[None]
         energy = LeastSquares(residuals, None if before.width is None else GemanMcClure(before.width))
         stages: list[Stage] = [LevenbergMarquardt(_NUM_STEPS[place]), Select(min(_NUM_KEPT[place], len(h)))]
         if len(h) > _NUM_KEPT_FIRST:
@@ -196,7 +196,7 @@ class ImageRegistration(RegistrationMethod["_Level"]):
             return alike
         candidates = group.compose(h, alike)
         side = next((side for side in self.sides if side >= _LEAST_SIDE_OF_OTHERS), self.sides[-1])
-        small = PairedImages(_shrunk(full.reference, side)), with_coverage(_shrunk(x[0, :-1], side))[None]
+        small = PairedImages(shrunk(full.reference, side)), with_coverage(shrunk(x[0, :-1], side))[None]
         stages: list[Stage] = [LevenbergMarquardt(_NUM_STEPS_OF_OTHERS)]
         for residuals, data in (small, (full, x)):
             search = Inverter(action, LeastSquares(residuals, loss), stages, max_evaluations=4, progress=False)
@@ -319,16 +319,6 @@ def _sides(height: int, width: int) -> list[int]:
     while sides[-1] >= 2 * max(_COARSEST_SIDE, _MIN_SHORTER_SIDE * longer / min(height, width)):
         sides.append(sides[-1] // 2)
     return sides[::-1]
-
-
-def _shrunk(image: Tensor, side: int) -> Tensor:
-    """Return the image with another longer side, each pixel the mean of what it covers."""
-    height, width = image.shape[-2:]
-    longer = max(height, width)
-    if side == longer:
-        return image
-    size = max(1, round(height * side / longer)), max(1, round(width * side / longer))
-    return functional.interpolate(image[None], size, mode="area")[0]
 
 
 def _shared_contrast(residuals: PairedImages, loss: GemanMcClure, moved: Float[Tensor, "d h w"]) -> float:

@@ -41,8 +41,8 @@ def look_alikes(
     both = torch.stack([(grey[0] - middle) / spread, moved[-1], (grey[1] - middle) / spread]).float()
     angles = torch.arange(_NUM_ANGLES).to(both) * (2 * math.pi / _NUM_ANGLES)
     found = [
-        _peaks(action, _shrunk(both, _SIDE_OF_TURNED), angles, number),
-        _peaks(action, _shrunk(both, _SIDE_OF_SHIFTED), angles[:1], number),
+        _peaks(action, shrunk(both, _SIDE_OF_TURNED), angles, number),
+        _peaks(action, shrunk(both, _SIDE_OF_SHIFTED), angles[:1], number),
     ]
     heights, elements = (torch.cat(parts) for parts in zip(*found, strict=True))
     return elements[heights.argsort(descending=True)[:number]].to(fixed.dtype)
@@ -126,7 +126,8 @@ def _brightest(image: Float[Tensor, "c h w"]) -> Float[Tensor, " c"]:
     return torch.linalg.eigh(values @ values.mT)[1][:, -1]
 
 
-def _shrunk(image: Tensor, side: int) -> Tensor:
+def shrunk(image: Tensor, side: int) -> Tensor:
+    """Return the image with a longer side of at most ``side`` pixels, each the mean of what it covers."""
     height, width = image.shape[-2:]
     longer = max(height, width)
     if longer <= side:

@@ -23,7 +23,7 @@ from trivgeo._autocast import matmul
 from trivgeo.actions import PointCloud
 from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.energies.point_residuals import PairedPoints, SymmetricNearestPoints, nearest_indices
-from trivgeo.registration.record import MIN_STEP, UNKNOWN_STD
+from trivgeo.registration.record import MIN_STEP, UNKNOWN_STD, scaled_eigh
 
 _NUM_NEIGHBOURS = 10  # nearest points of a cloud that say whether it goes on in a direction
 _MIN_TANGENT_SHARE = 0.4  # share of a residual along the surface from which on it may point beyond an edge
@@ -31,7 +31,6 @@ _MIN_AHEAD = 0.5  # how far a cloud must go on beyond a nearest point, in residu
 _MIN_WEIGHT = 0.25  # weight of a residual that agrees
 _MIN_SLOPE_STDS = 8.0  # least slope at a distance that tells a curvature, in standard deviations of its noise
 _MAX_DISPLACEMENT = 0.5  # largest displacement of the points by which slopes are measured, in units of the size
-_CURVATURE_ROUNDING_UNITS = 1024.0  # curvature that is rounding, in last digits of the curvature along the basis
 _MIN_RESIDUAL = 1e-7  # least displacement of the points by which slopes are measured
 _MAX_PARTS, _MIN_PART_POINTS = 16, 6  # parts of the cloud whose slopes are compared, and points of each
 _JUMPING_SLOPES = 0.4  # what counts of a distance from the minimum where nearest points change
@@ -190,7 +189,8 @@ class Overlay:
         jacobian = self._jacobian(self.moved)[self.first]
         jacobian = self._weighed(jacobian.mT, self.second.unsqueeze(-1).expand(-1, dim)).mT
         fixed_curvature = torch.einsum("qni,q,qnj->ij", jacobian, weights, jacobian)
-        directions = _unit_directions(fixed_curvature)
+        values, vectors, seen = scaled_eigh(fixed_curvature)
+        directions = vectors[:, seen] / values[seen].sqrt()
         spread, freedom = self._spread(directions, variance, number)
         turns, curvature, known, at_edges = self._curvature(directions, spread, bend)
         basis, middle = directions @ turns, turns.mT @ spread @ turns
@@ -207,7 +207,7 @@ class Overlay:
         inverse = torch.linalg.pinv(curvature[known][:, known])
         covariance = basis[:, known] @ inverse @ middle[known][:, known] @ inverse.mT @ basis[:, known].mT
         covariance = covariance * max(ratio, 1.0) ** (probability < _MIN_PROBABILITY) * _student_factor(dim, freedom)
-        free = torch.cat([_free_directions(fixed_curvature), basis[:, ~known]], 1).mT
+        free = torch.cat([vectors[:, ~seen], basis[:, ~known]], 1).mT
         free = free / free.norm(dim=-1, keepdim=True)
         covariance = covariance + UNKNOWN_STD**2 * free.mT @ free
         if bool((at_edges & ~known).any()):
@@ -291,25 +291,6 @@ class Overlay:
         statistic = number / (number - 1) * float((sums * torch.linalg.solve(spread, sums.mT).mT).sum())
         ratio = statistic / p
         return ratio, float(chdtrc(freedom, ratio * freedom)) if math.isfinite(ratio) else 0.0
-
-
-def _unit_directions(curvature: Float[Tensor, "d d"]) -> Float[Tensor, "d p"]:
-    """Return directions along which the curvature is one, without those in which it is rounding."""
-    values, vectors, known = _scaled_eigh(curvature)
-    return vectors[:, known] / values[known].sqrt()
-
-
-def _free_directions(curvature: Float[Tensor, "d d"]) -> Float[Tensor, "d f"]:
-    _, vectors, known = _scaled_eigh(curvature)
-    return vectors[:, ~known]
-
-
-def _scaled_eigh(curvature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    digits = torch.finfo(curvature.dtype).eps
-    diagonal = curvature.diagonal()
-    root = (diagonal.clamp(min=0.0) + digits * diagonal.amax() + digits**2).sqrt()
-    values, vectors = torch.linalg.eigh(curvature / root / root.unsqueeze(-1))
-    return values, vectors / root.unsqueeze(-1), values > _CURVATURE_ROUNDING_UNITS * digits
 
 
 def _neighbours(cloud: Float[Tensor, "m n"]) -> Int[Tensor, "m c"]:

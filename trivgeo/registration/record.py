@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._text import Described
@@ -221,15 +221,23 @@ def modes_at(elements: Tensor, weights: Float[Tensor, " k"]) -> PosteriorModes:
     return PosteriorModes(elements[None], weight, labels, torch.full_like(weight, math.nan))
 
 
-def _inverse(curvature: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """Invert the curvature; directions whose eigenvalue is rounding get the variance of an unknown direction."""
+def scaled_eigh(
+    curvature: Float[Tensor, "n n"],
+) -> tuple[Float[Tensor, " n"], Float[Tensor, "n n"], Bool[Tensor, " n"]]:
+    """Return eigenvalues of a curvature whose diagonal is scaled to one, its directions as columns, in which it is
+    diagonal with these, and a mask of those that are not rounding.
+    """
     digits = torch.finfo(curvature.dtype).eps
     diagonal = curvature.diagonal()
     root = (diagonal.clamp(min=0.0) + digits * diagonal.amax() + digits**2).sqrt()
     values, vectors = torch.linalg.eigh(curvature / root / root.unsqueeze(-1))
-    vectors = vectors / root.unsqueeze(-1)
     # residuals without noise would make any direction certain
-    known = values > _CURVATURE_ROUNDING_UNITS * digits
+    return values, vectors / root.unsqueeze(-1), values > _CURVATURE_ROUNDING_UNITS * digits
+
+
+def _inverse(curvature: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """Invert the curvature; directions whose eigenvalue is rounding get the variance of an unknown direction."""
+    values, vectors, known = scaled_eigh(curvature)
     variances = torch.where(known, 1.0 / values, UNKNOWN_STD**2 / vectors.square().sum(0))
     return vectors @ torch.diag(variances) @ vectors.mT
 
