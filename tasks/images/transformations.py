@@ -71,7 +71,7 @@ class AffineRecipe(RandomTransformations):
     def _extent(linear: Tensor, ink: Tensor) -> tuple[Tensor, Tensor]:
         """Bounds of the image of the ink under the linear part, `[b, 2]` each; those of the frame without ink."""
         height, width = ink.shape[-2:]
-        centres = pixel_centres(height, width, linear)
+        centres = pixel_centres((height, width), linear)
         moved = centres @ linear.mT
         half = linear.abs() @ torch.tensor([1.0 / max(height, width)] * 2, dtype=torch.float64)
         outside = ~ink.flatten(1).unsqueeze(-1)

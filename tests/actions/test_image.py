@@ -380,8 +380,8 @@ class TestFramedEnergy:
 
 
 class TestRefusals:
-    def test_groups_that_do_not_act_on_the_plane(self) -> None:
-        for group in (SO(3), Affine(3)):
+    def test_groups_that_act_neither_on_the_plane_nor_on_space(self) -> None:
+        for group in (SO(4), Affine(5)):
             with pytest.raises(ConfigurationError, match="expected one that acts on points"):
                 ImageWarp(group)
 

@@ -6,6 +6,7 @@ from trivgeo.actions.field import Field, FieldAction, Grid, resample
 from trivgeo.actions.image import ImageWarp
 from trivgeo.actions.operator_input import OperatorAction, OperatorInput, interpolate
 from trivgeo.actions.reference import Referenced, WithReference
+from trivgeo.actions.volume import Volume
 
 __all__ = [
     "Field",
@@ -16,6 +17,7 @@ __all__ = [
     "OperatorInput",
     "PointCloud",
     "Referenced",
+    "Volume",
     "WithReference",
     "augment",
     "interpolate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -306,8 +307,8 @@ def _pixels(action: Action, left: Tensor, x: Any) -> float | None:
     """Return the median of the mean distances by which elements move the corners of images."""
     if not isinstance(action, ImageWarp):
         return None
-    half = left.new_tensor([x.shape[-1] / 2, x.shape[-2] / 2])
-    corners = left.new_tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
+    half = left.new_tensor([side / 2 for side in reversed(x.shape[-action.dims :])])
+    corners = left.new_tensor(list(itertools.product((-1.0, 1.0), repeat=action.dims)))
     off = ((action.point_action(left, corners) - corners) * half).norm(dim=-1).mean(-1)
     return float(off.nan_to_num(nan=math.inf).median())
 

@@ -273,8 +273,8 @@ def _frame_weight(action: Action, moved: Tensor, x: Any, depth: float) -> float 
     """Return the weight with which a typical transformation costs as much out of the frame as the well is deep."""
     if not isinstance(action, ImageWarp) or not depth > 0:
         return None
-    source = action.source_points(moved, *x.shape[-2:])
-    outside = torch.relu(source.abs() - 1).square().sum(-1).mean((-2, -1)).flatten()
+    source = action.source_points(moved, *x.shape[-action.dims :])
+    outside = torch.relu(source.abs() - 1).square().sum(-1).mean(tuple(range(-action.dims, 0))).flatten()
     outside = outside[torch.isfinite(outside)]
     typical = float(outside.quantile(0.9)) if len(outside) else 0.0
     return depth / typical if typical > 0 else None

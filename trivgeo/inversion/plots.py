@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_type
+from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 
 
@@ -23,9 +24,11 @@ def angle_and_scale(action: Action, g: Tensor) -> tuple[Float[Tensor, "*batch"],
     Of the linear part A there: the angle of its nearest rotation, and the root of its determinant.
 
     Raises:
-        ConfigurationError: the action is no `ImageWarp`.
+        ConfigurationError: the action is no `ImageWarp` of the plane.
     """
     warp = check_type("action", action, ImageWarp)
+    if warp.dims != 2:
+        raise ConfigurationError(f"action: expected one on images of the plane, got {action!r}")
     a = warp.point_action.jacobian(g, g.new_zeros(1, 2)).squeeze(-3)
     angle = torch.atan2(a[..., 1, 0] - a[..., 0, 1], a[..., 0, 0] + a[..., 1, 1])
     return angle, torch.linalg.det(a).abs().sqrt()

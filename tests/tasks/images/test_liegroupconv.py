@@ -63,7 +63,7 @@ def blobs(p: Tensor) -> Tensor:
 
 def rendered(side: int, source: Callable[[Tensor], Tensor] = lambda p: p) -> Tensor:
     """The image with pixels `blobs(source(p))`, `[1, 1, side, side]`."""
-    return blobs(source(pixel_centres(side, side, torch.zeros((), dtype=torch.float64)))).reshape(1, 1, side, side)
+    return blobs(source(pixel_centres((side, side), torch.zeros((), dtype=torch.float64)))).reshape(1, 1, side, side)
 
 
 def moved_by(group: LieGroup, g: Tensor, side: int) -> Tensor:

@@ -139,7 +139,7 @@ class PairedImages(nn.Module, CurvedResiduals):
         self._check(x)
         group, points = action.group, action.point_action
         height, width = x.shape[-2:]
-        pixels = pixel_centres(height, width, g)
+        pixels = pixel_centres((height, width), g)
         source, across, down = _with_derivatives(points, g, pixels)
         valid = action.is_valid(group.inverse(g), x.unsqueeze(1)) & torch.isfinite(source).all((-2, -1))
         source = torch.where(valid[..., None, None], source, 0.0)

@@ -60,14 +60,14 @@ class WrappedEnergy(nn.Module, DataEnergy):
 class FramedEnergy(WrappedEnergy):
     r"""An energy of images plus the squared amount by which the sampling grid leaves the frame.
 
-    .. math:: E(y) + \frac{w}{|P|} \sum_{p \in P} \sum_{i=1}^{2} \max(|q_i(p)| - s_i, 0)^2
+    .. math:: E(y) + \frac{w}{|P|} \sum_{p \in P} \sum_i \max(|q_i(p)| - s_i, 0)^2
 
     with P the pixels of the warped image y, q(p) where each is read in the given one, and s_i half the sides of its
     frame, one for the longer. It penalises transformations that shrink the image to nothing or push it out of its
     frame, which an energy that reads the warped image alone may prefer.
 
     Args:
-        energy: an energy of images ``[b, c, h, w]``, for an `ImageWarp`.
+        energy: an energy of images ``[b, c, h, w]``, or volumes, for an `ImageWarp`.
         weight: w.
 
     Raises:
@@ -77,7 +77,7 @@ class FramedEnergy(WrappedEnergy):
     def __init__(self, energy: DataEnergy | Callable[[Any], Tensor], weight: float = 1.0) -> None:
         super().__init__(energy, weight)
 
-    def added_energy(self, action: Action, g: Tensor, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*out"]:
+    def added_energy(self, action: Action, g: Tensor, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*out"]:
         """Return the squared amount by which the grid leaves the frame.
 
         Raises:
@@ -85,9 +85,10 @@ class FramedEnergy(WrappedEnergy):
         """
         if not isinstance(action, ImageWarp):
             raise ConfigurationError(f"action: expected an ImageWarp, got {type(action).__name__}")
-        source = action.source_points(g, *x.shape[-2:])
-        half = source.new_tensor(half_sides(*x.shape[-2:]))
-        return torch.relu(source.abs() - half).square().sum(-1).mean((-2, -1))
+        size = x.shape[-action.dims :]
+        source = action.source_points(g, *size)
+        half = source.new_tensor(half_sides(*size))
+        return torch.relu(source.abs() - half).square().sum(-1).mean(tuple(range(-action.dims, 0)))
 
 
 @checked

@@ -23,7 +23,7 @@ def is_list_of_images(action: Action, x: Any) -> bool:
 
 
 def places_by_size(name: str, images: Sequence[Tensor]) -> list[list[int]]:
-    """Return the places in the list ``name`` that hold images ``[c, h, w]`` of one size, for each size.
+    """Return the places in the list ``name`` that hold images ``[c, h, w]`` or volumes of one size, for each size.
 
     Raises:
         ShapeError: there is no image, or one of another number of dimensions.
@@ -33,8 +33,11 @@ def places_by_size(name: str, images: Sequence[Tensor]) -> list[list[int]]:
         raise ShapeError(f"{name}: expected at least one image in a list, got none")
     places: dict[tuple[int, ...], list[int]] = {}
     for place, image in enumerate(images):
-        if check_tensor(name, image).ndim != 3:
-            raise ShapeError(f"{name}: expected a list of images [c, h, w], got one of shape {list(image.shape)}")
+        if check_tensor(name, image).ndim not in (3, 4):
+            raise ShapeError(
+                f"{name}: expected a list of images [c, h, w] or volumes [c, d, h, w], got one of shape "
+                f"{list(image.shape)}"
+            )
         places.setdefault(tuple(image.shape), []).append(place)
     return list(places.values())
 

@@ -119,5 +119,7 @@ def _channels(shape: Sequence[int]) -> list[int]:
 @backbone_for.register
 def _(action: ImageWarp, x: Tensor) -> NoiseNetwork:
     action.check_data(x)
+    if action.dims != 2:
+        raise ConfigurationError(f"action: expected one on images of the plane, got {action!r}; give a network")
     flat = x.movedim(1, 0).flatten(1)
     return ImageBackbone(action.group.dim, x.shape[1:], mean=flat.mean(1).tolist(), std=_spread(flat).tolist())
