@@ -85,7 +85,7 @@ def with_tied(
     energy: Callable[[Tensor], Tensor],
 ) -> Classifier:
     """A search with the energy of an autoencoder."""
-    search = TIED.for_data(action, energy, clean, transformations, seconds=60)
+    search = TIED(action, energy, transformations, clean)
     return TestTimeEquivariant(classifier, search)
 
 

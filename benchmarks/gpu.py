@@ -47,7 +47,7 @@ from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
 from trivgeo.generative import GroupDiffusion
 from trivgeo.groups import SE, SL, SO, Affine, LieGroup, Projective, compiled
-from trivgeo.inversion import TIED
+from trivgeo.inversion import ReverseDiffusionSearch
 from trivgeo.sde import GeometricSchedule
 
 ROOT = Path(__file__).parents[1]
@@ -319,7 +319,9 @@ def fields(setting: Setting, seconds: float) -> Iterator[Row]:
     clean, moved = (_on(setting.device, field) for field in (clean, moved))
     schedule = GeometricSchedule(0.05, 1.0)
     steps, chains = setting.size(50, 2), setting.size(16, 2)
-    search = TIED(problem.action, problem.energy(clean), schedule, steps, num_hypotheses=chains, keep_best=True)
+    search = ReverseDiffusionSearch(
+        problem.action, problem.energy(clean), schedule, steps, num_hypotheses=chains, keep_best=True
+    )
     inverter = search.replace(progress=False).to(setting.device)
     if not setting.small:
         inverter(moved, generator=torch.Generator(setting.device).manual_seed(0))

@@ -27,7 +27,7 @@ from tasks.images.testsets import DrawnTest
 from tasks.images.transformations import AffineRecipe
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import Affine
-from trivgeo.inversion import TIED
+from trivgeo.inversion import ReverseDiffusionSearch
 from trivgeo.inversion.energies import FramedEnergy
 from trivgeo.sde import GeometricSchedule
 
@@ -67,7 +67,9 @@ def main() -> None:
 
     def ours(steps: int = M, **settings: Any) -> Callable[[Tensor, torch.Generator], tuple[Tensor, int]]:
         energy = FramedEnergy(ClassifierEnergy(source, precision))
-        inverter = TIED(action, energy, GeometricSchedule(LOW, HIGH), steps, N, K, 1.0, CLIP, **settings)
+        inverter = ReverseDiffusionSearch(
+            action, energy, GeometricSchedule(LOW, HIGH), steps, N, K, 1.0, CLIP, **settings
+        )
 
         def invert(images: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
             result = inverter(images, generator=generator)

@@ -35,7 +35,16 @@ from tasks.pde.problems import MixedProblems
 from trivgeo.actions import ImageWarp, OperatorInput, interpolate
 from trivgeo.actions.operator_input import OperatorAction
 from trivgeo.groups import SE, SO, Action, Affine, LieGroup, Projective, Similarity
-from trivgeo.inversion import ITS, TIED, InverseProblem, Inverter, LieLAC, Population, Posterior, Stage
+from trivgeo.inversion import (
+    ITS,
+    InverseProblem,
+    Inverter,
+    LieLAC,
+    Population,
+    Posterior,
+    ReverseDiffusionSearch,
+    Stage,
+)
 from trivgeo.inversion.stages import (
     Adam,
     Descend,
@@ -392,7 +401,7 @@ def its(action: Action, energy: Callable[[Any], Tensor], budget: int) -> Inverte
 def tied(action: Action, energy: Callable[[Any], Tensor], budget: int) -> Inverter:
     """TIED with its defaults, and as many chains and steps as the budget allows."""
     chains = 8 if budget < 600 else 16 if budget < 2000 else 32
-    return TIED(action, energy, steps=max(4, budget // (2 * chains)), num_hypotheses=chains)
+    return ReverseDiffusionSearch(action, energy, steps=max(4, budget // (2 * chains)), num_hypotheses=chains)
 
 
 def quasi_newton(action: Action, energy: Callable[[Any], Tensor], budget: int) -> Inverter:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from tasks.images.mnist import BundledSample
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import Affine, LieGroup, Projective
-from trivgeo.inversion import TIED
+from trivgeo.inversion import ReverseDiffusionSearch
 from trivgeo.inversion.stages.chains import Side
 from trivgeo.sde import GeometricSchedule, Schedule
 
@@ -55,7 +55,7 @@ def share_undone(
 
     shares = []
     for seed in seeds:
-        inverter = TIED(action, energy, schedule, side=side)
+        inverter = ReverseDiffusionSearch(action, energy, schedule, side=side)
         best = inverter(x, generator=torch.Generator().manual_seed(seed)).best()
         distance = (action(group.inverse(best), x) - digit).square().sum((1, 2, 3)) / digit.square().sum()
         shares.append(float((distance < UNDONE).double().mean()))

@@ -14,7 +14,7 @@ from torch import Tensor
 from docs.tables import FIELD_COLUMNS, FIELD_PROBLEMS, field_runs, kept
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import SO, Affine, HeatSymmetry, Projective
-from trivgeo.inversion import TIED, InverseProblem, calibrated_scale
+from trivgeo.inversion import InverseProblem, ReverseDiffusionSearch, calibrated_scale
 from trivgeo.inversion.transformations import homographies
 from trivgeo.registration import register
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, reverse_diffusion
@@ -92,7 +92,7 @@ def posterior() -> None:
     log_density = -InverseProblem(action, energy).given(given).energies(group.exp(angles[None, :, None]))[0]
     figure = Figure(figsize=(9, 2.4), layout="constrained")
     for axis, temperature in zip(figure.subplots(1, 3), (4.0, 1.0, 0.2), strict=True):
-        inverter = TIED(
+        inverter = ReverseDiffusionSearch(
             action, energy, GeometricSchedule(0.05, 8.0), num_mc=32, num_hypotheses=2000, temperature=temperature
         )
         found = group.log(inverter(given, generator=seeded()).elements)[0, :, 0]

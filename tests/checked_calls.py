@@ -62,6 +62,7 @@ with install_import_hook([*CHECKED, "tasks"], "beartype.beartype"):
         KineticLangevin,
         LearnedInverter,
         LieLAC,
+        ReverseDiffusionSearch,
         TestTimeEquivariant,
         calibrated_scale,
     )
@@ -121,7 +122,8 @@ def inverters() -> None:
 
     # every step calls the same signatures
     few = {
-        "TIED": lambda a, e: TIED(a, e, GeometricSchedule(0.05, 0.7), 3, 2, 4),
+        "TIED": lambda a, e: TIED(a, e, evaluations=20),
+        "ReverseDiffusionSearch": lambda a, e: ReverseDiffusionSearch(a, e, GeometricSchedule(0.05, 0.7), 3, 2, 4),
         "LieLAC": lambda a, e: LieLAC(a, e, 2, 0.05, 3),
         "KineticLangevin": lambda a, e: KineticLangevin(a, e, 3, 0.05, 3),
         "GradientDescent": lambda a, e: GradientDescent(a, e, 2, 0.05, 3),
@@ -133,8 +135,13 @@ def inverters() -> None:
     warp = ImageWarp(Affine(2))
     schedule = GeometricSchedule(0.1, 1.0)
     for side in ("restored", "given"):
-        run(TIED(action, energy, schedule, 4, 2, 6, pruning=[(0.5, 3)], side=side), x)
-    run(TIED(action, energy, schedule, 4, 2, 6).then(Descend(2)).replace(log_det=True, max_evaluations=5), x)
+        run(ReverseDiffusionSearch(action, energy, schedule, 4, 2, 6, pruning=[(0.5, 3)], side=side), x)
+    run(
+        ReverseDiffusionSearch(action, energy, schedule, 4, 2, 6)
+        .then(Descend(2))
+        .replace(log_det=True, max_evaluations=5),
+        x,
+    )
     run(LieLAC(action, energy, 2, 0.05, 3, parametrization=GroupElements()), x)
     levels = affine_levels()
     run(ITS(warp, energy, levels, 6, 2, classes=lambda y: y.sum((1, 2, 3)).long(), criterion=OrbitCurvature()), x)
@@ -168,7 +175,7 @@ def equivariance() -> None:
     waves = torch.sin(x + torch.rand(9, 1, generator=seeded(1), dtype=torch.float64))
     learned = GaussianInitialEnergy(DomainDistance((0.0, 6.28), (0.0, 6.28), fill=False), x, waves)
     for part in (energy, learned):
-        inverter = TIED(action, part, steps=3, num_hypotheses=4)
+        inverter = ReverseDiffusionSearch(action, part, steps=3, num_hypotheses=4)
         for ensemble in ("best", "mean"):
             model = TestTimeEquivariant(predict, inverter, action.point_action, ensemble=ensemble)
             model(data, generator=seeded(0))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from trivgeo.actions import Grid, ImageWarp
 from trivgeo.errors import TrivgeoError
 from trivgeo.groups import SE, SO, Action, Affine, LieGroup, Translation
-from trivgeo.inversion import TIED, InverseProblem, RandomSearch
+from trivgeo.inversion import InverseProblem, RandomSearch, ReverseDiffusionSearch
 from trivgeo.sde import GeometricSchedule, NoiseKernel, TrivializedSDE
 
 PACKAGES = (
@@ -91,7 +91,7 @@ BY_NAME: dict[str, list[Any]] = {
     "sde": [TrivializedSDE(GROUP, SCHEDULE)],
     "score": [score],
     "network": [nn.Linear(2, 2)],
-    "inverter": [TIED(ACTION, energy, steps=2, num_hypotheses=2), RandomSearch(ACTION, energy, 3, 1)],
+    "inverter": [ReverseDiffusionSearch(ACTION, energy, steps=2, num_hypotheses=2), RandomSearch(ACTION, energy, 3, 1)],
     "posterior": [InverseProblem(ACTION, energy).given(POINTS)],
     "stages": [[], [lambda posterior, population, generator: population]],
     "kernel": [NoiseKernel(GROUP, SCHEDULE, 2)],

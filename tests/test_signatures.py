@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.helpers import seeded
 from trivgeo.groups import SE, SO, Translation
-from trivgeo.inversion import TIED, LieLAC, RandomSearch, calibrated_scale
+from trivgeo.inversion import LieLAC, RandomSearch, ReverseDiffusionSearch, calibrated_scale
 from trivgeo.inversion.energies import FunctionEnergy
 from trivgeo.sde import GeometricSchedule, TrivializedSDE, probability_flow, reverse_diffusion, solve
 from trivgeo.sde.likelihood import HutchinsonDivergence, flow_likelihood
@@ -67,7 +67,7 @@ def likelihood(f: FailsOnce, generator: torch.Generator) -> None:
 
 
 def inversion(f: FailsOnce, generator: torch.Generator) -> None:
-    method = TIED(SE(2).action(), f, SCHEDULE, steps=2, num_hypotheses=2)
+    method = ReverseDiffusionSearch(SE(2).action(), f, SCHEDULE, steps=2, num_hypotheses=2)
     method(POINTS.tolist(), generator=generator)
 
 

@@ -13,7 +13,7 @@ from trivgeo import pde
 from trivgeo._text import text_of
 from trivgeo.actions import FieldAction, Grid, ImageWarp, OperatorInput, PointCloud
 from trivgeo.groups import SE, KdVSymmetry
-from trivgeo.inversion import TIED, InverseProblem, LieLAC, Population
+from trivgeo.inversion import InverseProblem, LieLAC, Population, ReverseDiffusionSearch
 from trivgeo.inversion.energies import Trimmed
 from trivgeo.inversion.stages import (
     Adam,
@@ -51,7 +51,7 @@ def spread(x: torch.Tensor) -> torch.Tensor:
     return x.square().mean((-2, -1))
 
 
-INVERTER = TIED(ACTION, spread, SCHEDULE, steps=3, num_hypotheses=2)
+INVERTER = ReverseDiffusionSearch(ACTION, spread, SCHEDULE, steps=3, num_hypotheses=2)
 RESULT = INVERTER(CLOUD, generator=SAMPLE)
 POPULATION = Population(RESULT.elements, RESULT.num_masked_steps)
 OBJECTS = [

@@ -28,7 +28,7 @@ def energy(z: torch.Tensor) -> torch.Tensor:  # the share of the ink that the au
 
 moved = action(transformations(len(x), torch.Generator().manual_seed(1)).to(x), x)
 print(check := check_energy(action, energy, clean, transformations, network=classifier, labels=labels))
-search = TIED.for_data(action, energy, clean, transformations, seconds=60)
+search = TIED(action, energy, transformations, clean)
 restored = search(moved, generator=torch.Generator().manual_seed(0)).restore(moved)
 model = TestTimeEquivariant(classifier, LearnedInverter(action, seed=0).fit(clean, transformations, steps=1000))
 logits = {"alone": classifier(moved), "TIED": classifier(restored), "learned": model(moved)}

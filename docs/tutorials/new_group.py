@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trivgeo.groups import from_generators
-from trivgeo.inversion import TIED, Inverter
+from trivgeo.inversion import Inverter, ReverseDiffusionSearch
 from trivgeo.inversion.energies import LeastSquares
 from trivgeo.inversion.stages import LevenbergMarquardt
 from trivgeo.sde import GeometricSchedule
@@ -116,8 +116,8 @@ moved = action(unknown, clean)
 # %% [markdown]
 # ## 4. Inversion
 #
-# `TIED` searches for the transformation by reversing a diffusion on the group. It leaves a little noise. The energy
-# is a sum of squares, so a few steps of `LevenbergMarquardt` remove this noise.
+# `ReverseDiffusionSearch` searches for the transformation by reversing a diffusion on the group. It leaves a little
+# noise. The energy is a sum of squares, so a few steps of `LevenbergMarquardt` remove this noise.
 
 
 # %%
@@ -126,12 +126,12 @@ def error(jets: Tensor) -> float:
     return float((jets - clean).square().mean().sqrt())
 
 
-inverter = TIED(action, energy, GeometricSchedule(0.1, 1.0), steps=20, num_mc=2, num_hypotheses=12)
+inverter = ReverseDiffusionSearch(action, energy, GeometricSchedule(0.1, 1.0), steps=20, num_mc=2, num_hypotheses=12)
 polish = Inverter(action, energy, [LevenbergMarquardt(10)])
 result = inverter(moved, generator=generator)
 restored = action(group.inverse(result.best()), moved)
 polished = action(group.inverse(polish(moved, initial=result.elements).best()), moved)
-errors = {"transformed": error(moved), "TIED": error(restored), "polished": error(polished)}
+errors = {"transformed": error(moved), "searched": error(restored), "polished": error(polished)}
 for name, value in errors.items():
     print(f"error of {name} jets: {value:.2g}")
 

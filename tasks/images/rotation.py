@@ -13,7 +13,7 @@ from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO
-from trivgeo.inversion import TIED, InverseProblem
+from trivgeo.inversion import InverseProblem, ReverseDiffusionSearch
 from trivgeo.sde import NoiseStreams, Schedule
 
 from ..files import write_picture
@@ -79,7 +79,7 @@ class RotationPosterior(ShardedTest):
         self.energy = energy
         self.action = ImageWarp(SO(2))
         self.schedule = schedule
-        sampler = TIED(self.action, energy, schedule, steps, num_mc, num_samples, temperature, None)
+        sampler = ReverseDiffusionSearch(self.action, energy, schedule, steps, num_mc, num_samples, temperature, None)
         self.inverter = sampler.replace(max_evaluations=_MAX_EVALUATIONS)
         self.temperature = check_positive("temperature", temperature)
         self.angles = check_count("angles", angles)

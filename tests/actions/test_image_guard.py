@@ -14,7 +14,7 @@ from tasks.images.mnist import BundledSample
 from tests.helpers import assert_relative, rand, random_elements, seeded
 from trivgeo.actions import ImageWarp, Referenced, WithReference
 from trivgeo.groups import SE, Affine, LieGroup, Projective
-from trivgeo.inversion import TIED, InverseProblem, InversionResult, TestTimeEquivariant
+from trivgeo.inversion import InverseProblem, InversionResult, ReverseDiffusionSearch, TestTimeEquivariant
 from trivgeo.sde import GeometricSchedule
 
 SIZE = 16
@@ -139,7 +139,7 @@ def test_no_black_images(group: LieGroup) -> None:
 
     def black(action: ImageWarp, **options: Any) -> int:
         energy = lambda y: 10 * (y - template).square().sum((1, 2, 3))  # noqa: E731
-        result = TIED(action, energy, **options)(x, generator=seeded(1))
+        result = ReverseDiffusionSearch(action, energy, **options)(x, generator=seeded(1))
         restored = result.restore(x)[result.has_usable]
         shown = x[result.has_usable]
         return int((restored.square().sum((1, 2, 3)) < 0.02 * shown.square().sum((1, 2, 3))).sum())
@@ -160,7 +160,7 @@ def test_a_lost_image_is_not_found() -> None:
     assert result.lost.tolist() == [True, False]
     assert "1 would lose most" in repr(result)
     assert result.best().isnan().flatten(1).all(1).tolist() == [True, False]
-    model = TestTimeEquivariant(lambda y: y.sum((1, 2, 3)), TIED(action, flat))
+    model = TestTimeEquivariant(lambda y: y.sum((1, 2, 3)), ReverseDiffusionSearch(action, flat))
     assert model.predict(x, result).isnan().tolist() == [True, False]
 
 

@@ -19,7 +19,7 @@ from trivgeo._torch import pytree
 from trivgeo.actions import FieldAction, ImageWarp, PointCloud
 from trivgeo.groups import SE, SO, Affine, LieGroup, Projective
 from trivgeo.groups.rotations import rotation_from_euler
-from trivgeo.inversion import TIED, Inverter
+from trivgeo.inversion import Inverter, ReverseDiffusionSearch
 from trivgeo.inversion.energies import LeastSquares
 from trivgeo.inversion.stages import Laplace, LevenbergMarquardt
 from trivgeo.sde import GeometricSchedule, TrivializedSDE, solve, trivialized_grad, uniform_grid
@@ -121,7 +121,7 @@ def test_networks_of_energies_are_rounded(place: str) -> None:
         dtypes.extend([x.dtype, found.dtype])
         return found.squeeze(1).square()
 
-    inverter = TIED(Affine(2).action(), energy, steps=2, num_hypotheses=2)
+    inverter = ReverseDiffusionSearch(Affine(2).action(), energy, steps=2, num_hypotheses=2)
     x = torch.rand(3, 3, 2, generator=seeded(0)).to(place)
     with torch.autocast(place, torch.bfloat16):
         found = inverter(x, generator=seeded(0))

@@ -22,11 +22,11 @@ from trivgeo.actions import FieldAction, ImageWarp
 from trivgeo.features import FeatureEnergy, LearnedEnergy
 from trivgeo.groups import SE, Action, Affine
 from trivgeo.inversion import (
-    TIED,
     InversionResult,
     Inverter,
     LearnedInverter,
     PosteriorSampler,
+    ReverseDiffusionSearch,
     TestTimeEquivariant,
     calibrated_scale,
     check_energy,
@@ -178,7 +178,7 @@ class TestInverters:
     def test_without_networks(self, device: torch.device) -> None:
         """It is where its data are, until it is moved."""
         action, _, x = shapes()
-        inverter = TIED(action, lambda z: z.square().sum((-2, -1)), steps=2, num_hypotheses=2)
+        inverter = ReverseDiffusionSearch(action, lambda z: z.square().sum((-2, -1)), steps=2, num_hypotheses=2)
         assert inverter(x.to(device)).elements.device == device
         assert inverter(x).elements.device.type == "cpu"
         for stays in (inverter.to(device), inverter.then(Descend(1)), inverter.replace(max_evaluations=3)):
@@ -207,7 +207,7 @@ class TestMeasures:
         torch.testing.assert_close(there.profile.scale, here.profile.scale)
         assert there.profile.temperature == pytest.approx(here.profile.temperature)
         torch.testing.assert_close(calibrated_scale(action, energy, clean, num_samples=40, generator=seeded(0)), scale)
-        search = TIED.for_data(action, energy, clean, transformations, seconds=1e-3)
+        search = TIED(action, energy, transformations, clean, seconds=1e-3)
         assert search(clean[:2], generator=seeded(0)).elements.device == device
 
 

@@ -19,7 +19,7 @@ from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, Sha
 from trivgeo.features import FeatureEnergy, LearnedEnergy
 from trivgeo.features.feature_scores import MahalanobisDistance
 from trivgeo.groups import SE, SO, Similarity
-from trivgeo.inversion import TIED, Inverter, TestTimeEquivariant, check_energy
+from trivgeo.inversion import Inverter, ReverseDiffusionSearch, TestTimeEquivariant, check_energy
 from trivgeo.inversion.stages import Descend, GaussianSearch
 from trivgeo.inversion.transformations import composed, rotations, shifts
 
@@ -272,7 +272,7 @@ class TestLearnedEnergy:
         assert float(off.max()) < 0.35
         shown = TestTimeEquivariant(moments, inverter)(moved, generator=seeded(0))
         assert float((shown - moments(fresh)).abs().max()) < 0.5 * float((moments(moved) - moments(fresh)).abs().max())
-        assert bool(TIED(action, learned, steps=5, num_hypotheses=4)(moved[:2]).has_usable.all())
+        assert bool(ReverseDiffusionSearch(action, learned, steps=5, num_hypotheses=4)(moved[:2]).has_usable.all())
 
     def test_is_a_function_of_the_seed(self, network: Classifier, images: Tensor, tmp_path: Path) -> None:
         base = FeatureEnergy(network)

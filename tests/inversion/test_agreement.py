@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.helpers import seeded
 from trivgeo.groups import SO, Translation
-from trivgeo.inversion import TIED, GradientDescent, InversionResult, Inverter
+from trivgeo.inversion import TIED, GradientDescent, InversionResult, Inverter, ReverseDiffusionSearch
 from trivgeo.inversion.agreement import DEEPEST, FEW, FLAT, RANDOM, UNRANKED, UNUSABLE
 from trivgeo.inversion.agreement import TIED as EQUAL
 from trivgeo.inversion.stages import Descend, Replicate
@@ -37,11 +37,18 @@ def turned(points: Tensor, count: int = 40) -> tuple[Tensor, Tensor]:
     return g, ACTION(g, points.expand(count, -1, -1))
 
 
+SEARCHES: dict[str, Callable[[Callable[[Tensor], Tensor]], Inverter]] = {
+    "TIED": lambda energy: TIED(ACTION, energy),
+    "ReverseDiffusionSearch": lambda energy: ReverseDiffusionSearch(ACTION, energy, num_hypotheses=24),
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 class TestOfSearches:
-    def test_one_well(self) -> None:
+    def test_one_well(self, search: Callable[[Callable[[Tensor], Tensor]], Inverter]) -> None:
         """Trusted, and right."""
         g, x = turned(POINTS)
-        result = TIED(ACTION, lambda y: 200 * (y - POINTS).square().sum((1, 2)))(x, generator=seeded(0))
+        result = search(lambda y: 200 * (y - POINTS).square().sum((1, 2)))(x, generator=seeded(0))
         assert result.trusted.all()
         assert DEEPEST in result.verdicts[0].assumptions
         off = ACTION.group.log(ACTION.group.compose(ACTION.group.inverse(result.best()), g))
@@ -54,18 +61,26 @@ class TestOfSearches:
         [
             (lambda y: 0.0 * y.sum((1, 2)), POINTS, {FLAT}),
             (lambda y: 1e6 + 0.0 * y.sum((1, 2)), POINTS.float(), {FLAT}),
-            (rough, POINTS, {RANDOM, EQUAL}),
+            (rough, POINTS, {RANDOM, EQUAL, FLAT}),
             (nearest(SQUARE), SQUARE, {EQUAL}),
             (lambda y: torch.inf + y.sum((1, 2)), POINTS, {UNUSABLE}),
         ],
         ids=["flat", "flat and high", "random", "square", "undefined"],
     )
-    def test_no_single_well(self, energy: Callable[[Tensor], Tensor], points: Tensor, reasons: set[str]) -> None:
+    def test_no_single_well(
+        self,
+        search: Callable[[Callable[[Tensor], Tensor]], Inverter],
+        energy: Callable[[Tensor], Tensor],
+        points: Tensor,
+        reasons: set[str],
+    ) -> None:
         _, x = turned(points.double())
-        result = TIED(ACTION, energy, num_hypotheses=24)(x.to(points.dtype), generator=seeded(0))
+        result = search(energy)(x.to(points.dtype), generator=seeded(0))
         assert float(result.trusted.double().mean()) < 0.1
         assert {text for text in result.reasons if text} <= reasons
 
+
+class TestOfHypotheses:
     def test_hypotheses_that_tell_nothing(self) -> None:
         """One hypothesis, few, or no energy: assumptions."""
         _, x = turned(POINTS, 2)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trivgeo.groups import SE
-from trivgeo.inversion import TIED, Inverter
+from trivgeo.inversion import Inverter, ReverseDiffusionSearch
 from trivgeo.inversion.posterior import CompiledGradient
 
 ACTION = SE(2).action()
@@ -80,7 +80,9 @@ def check_results() -> None:
 
 @pytest.mark.usefixtures("traced")
 def test_a_search_finds_the_same() -> None:
-    search = TIED(ACTION, Distance(), steps=3, num_hypotheses=8, keep_best=True).replace(progress=False)
+    search = ReverseDiffusionSearch(ACTION, Distance(), steps=3, num_hypotheses=8, keep_best=True).replace(
+        progress=False
+    )
     fast = search.replace(compiled=True)
     assert fast.compiled
     assert fast.then().compiled

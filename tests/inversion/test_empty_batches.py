@@ -11,13 +11,13 @@ from trivgeo.actions import ImageWarp
 from trivgeo.groups import SE
 from trivgeo.inversion import (
     ITS,
-    TIED,
     GradientDescent,
     Inverter,
     KineticLangevin,
     LearnedInverter,
     LieLAC,
     PosteriorSampler,
+    ReverseDiffusionSearch,
     TestTimeEquivariant,
 )
 from trivgeo.inversion.energies import LeastSquares, NearestPoints, PairedPoints
@@ -39,7 +39,7 @@ def learned(chains: int) -> Inverter:
 
 
 INVERTERS = [
-    (TIED(ACTION, energy, steps=3, num_hypotheses=4), 4),
+    (ReverseDiffusionSearch(ACTION, energy, steps=3, num_hypotheses=4), 4),
     (GradientDescent(ACTION, energy, steps=2), 64),
     (LieLAC(ACTION, energy), 64),
     (ITS(ACTION, energy), 3),
@@ -100,6 +100,6 @@ def test_calibrated_inverters(chains: int, ranked: bool, monkeypatch: pytest.Mon
 def test_images() -> None:
     """With a guard, whose weight is an energy of empty images."""
     none = torch.zeros(0, 1, 8, 8)
-    result = TIED(ImageWarp(SE(2)), energy, steps=2, num_hypotheses=3)(none)
+    result = ReverseDiffusionSearch(ImageWarp(SE(2)), energy, steps=2, num_hypotheses=3)(none)
     assert result.elements.shape == (0, 3, 2, 3)
     assert result.restore(none).shape == none.shape

@@ -1,4 +1,4 @@
-"""What `check_energy` measures against closed forms, energies that are refused, modes, and `TIED.for_data`."""
+"""What `check_energy` measures against closed forms, energies that are refused, modes, and `TIED` with clean data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SO, Translation, from_generators
 from trivgeo.inversion import TIED, InversionResult, Inverter, calibrated_scale, check_energy, energy_check
 from trivgeo.inversion.energies import FunctionEnergy, PriorEnergy, WrappedEnergy
-from trivgeo.inversion.methods.data_search import ALIKE, TOO_HIGH
+from trivgeo.inversion.methods.known_search import ALIKE, TOO_HIGH
 from trivgeo.inversion.stages import Descend, Select
 
 ACTION = Translation(2).action()
@@ -181,7 +181,7 @@ class TestCheck:
         wide = lambda n, g: torch.randn(n, 2, generator=g, dtype=torch.float64)  # noqa: E731
         check = check_energy(ACTION, energy, CLEAN.repeat(4, 1, 1), wide)
         g = wide(32, seeded(7))
-        search = TIED.for_data(ACTION, energy, CLEAN, wide, seconds=10.0)
+        search = TIED(ACTION, energy, wide, CLEAN)
         found = search(ACTION(g, CLEAN.repeat(4, 1, 1)), generator=seeded(1)).best()
         share = float(((found - g).norm(dim=-1) < 0.25 * 2**0.5).double().mean())
         assert abs(share - check.search.share_found) < 0.25
@@ -243,7 +243,7 @@ def test_energies_without_gradient_are_refused(energy: object) -> None:
     """They would be followed along zeros, and noise would come out."""
     x = randn(2, 3, 2)
     for inverter in (
-        TIED(ACTION, energy, steps=2, num_hypotheses=2),  # type: ignore[arg-type]
+        TIED(ACTION, energy),  # type: ignore[arg-type]
         Inverter(ACTION, energy, [Descend(2)]),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigurationError, match="gradient"):
@@ -256,22 +256,22 @@ def test_search_for_data() -> None:
     """Finds the lowest of the energy and the prior together: a quadratic's, in closed form, whatever the time."""
     g = torch.stack([transformations(1, seeded(i))[0] for i in range(6)])
     x = ACTION(g, torch.zeros(6, 1, 2).double())
-    inverter = TIED.for_data(ACTION, lambda y: 100 * square(y), CLEAN, transformations, seconds=2.0)
+    inverter = TIED(ACTION, lambda y: 100 * square(y), transformations, CLEAN, evaluations=300)
     result = inverter(x, generator=seeded(0))
     assert isinstance(inverter.energy, PriorEnergy)
     assert float((result.best() - g).abs().max()) < 0.1
-    assert result.elements.shape == (6, 1, 2)
+    assert result.elements.shape[:1] == (6,)
     assert result.trusted.all()
     assert ALIKE in result.verdicts[0].assumptions
     off = ACTION(torch.tensor([[3.0, 0.3]]).double(), torch.tensor([[[3.0, 3.0], [-3.0, -3.0]]]).double())
     assert inverter.then(Select(1))(off, generator=seeded(0)).reasons == (TOO_HIGH,)
     with pytest.raises(ConfigurationError, match="seconds"):
-        TIED.for_data(ACTION, square, CLEAN, transformations, seconds=0.0)
+        TIED(ACTION, square, transformations, CLEAN, seconds=0.0)
 
 
 def test_search_that_the_check_refuses() -> None:
     """It says so at every result, also after further stages."""
-    wrong = TIED.for_data(ACTION, lambda y: -square(y).sqrt(), CLEAN, transformations, seconds=0.1)
+    wrong = TIED(ACTION, lambda y: -square(y).sqrt(), transformations, CLEAN, evaluations=50)
     for inverter in (wrong, wrong.then(Descend(1)), wrong.replace(progress=False)):
         result = inverter(CLEAN[:3], generator=seeded(0))
         assert "3 data" in repr(result)
@@ -318,7 +318,7 @@ class TestResult:
         assert "3 data" in repr(result)
         assert "SO(2)" in repr(result)
         inverter = TIED(ACTION, square).then(Descend(3))
-        assert repr(inverter).endswith("square, [Replicate, AddNoise, ReverseDiffusion, Descend])")
+        assert repr(inverter).endswith("square, [AdaptiveSearch, Descend])")
 
 
 def test_prior() -> None:

@@ -32,6 +32,7 @@ from trivgeo.inversion import (
     Posterior,
     PosteriorSampler,
     RandomSearch,
+    ReverseDiffusionSearch,
 )
 from trivgeo.inversion.energies import DataEnergy, FramedEnergy, FunctionEnergy, PriorEnergy
 from trivgeo.inversion.evaluation import evaluation_mode
@@ -41,7 +42,10 @@ from trivgeo.sde import GeometricSchedule, NoiseStreams
 Make = Callable[[Action, DataEnergy], Inverter]
 
 METHODS: dict[str, Make] = {
-    "TIED": lambda a, e: TIED(a, e, GeometricSchedule(0.05, 0.7), 15, 2, 6, temperature=0.05),
+    "TIED": lambda a, e: TIED(a, e, evaluations=100, scales=[0.3]),
+    "ReverseDiffusionSearch": lambda a, e: ReverseDiffusionSearch(
+        a, e, GeometricSchedule(0.05, 0.7), 15, 2, 6, temperature=0.05
+    ),
     "LieLAC": lambda a, e: LieLAC(a, e, 20, 0.05, 6),
     "KineticLangevin": lambda a, e: KineticLangevin(a, e, 40, 0.05, 3, temperature=0.01),
     "ITS": lambda a, e: ITS(a, e, 6, 8, 2),
@@ -121,14 +125,17 @@ def shapes() -> tuple[Action, DataEnergy, Tensor]:
 
 
 SMALL: dict[str, Make] = {
-    "search": lambda a, e: TIED(a, e, None, 3, 2, 4, keep_best=True, pruning=[(0.5, 2)]).then(Descend(2)),
+    "TIED": lambda a, e: TIED(a, e, evaluations=40),
+    "search": lambda a, e: ReverseDiffusionSearch(a, e, None, 3, 2, 4, keep_best=True, pruning=[(0.5, 2)]).then(
+        Descend(2)
+    ),
     "LieLAC": lambda a, e: LieLAC(a, e, 3, 0.05, 3),
     "RandomSearch": lambda a, e: RandomSearch(a, e, 70, 4, 0.5),
     "resample": lambda a, e: RandomSearch(a, e, 9, 8, 0.5).then(Select(5, "resample", 0.1)),
     "proposals": lambda a, e: Inverter(a, e, [WarmStart(RandomSearch(a, e, 9, 2, 0.5)), AddNoise(time=0.5)]),
 }
 MORE: dict[str, Make] = {
-    "published": lambda a, e: TIED(a, e, None, 2, 2, 3, published=True),
+    "published": lambda a, e: ReverseDiffusionSearch(a, e, None, 2, 2, 3, published=True),
     "KineticLangevin": lambda a, e: KineticLangevin(a, e, 3, 0.05, 3, temperature=0.01),
     "ITS": lambda a, e: ITS(a, e, 6, 3, 2),
     "GradientDescent": lambda a, e: GradientDescent(a, e, 4, 0.05, 3),

@@ -12,7 +12,7 @@ from tests.pde.equations import KDV
 from trivgeo.actions import Field, FieldAction
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import KdVSymmetry
-from trivgeo.inversion import TIED, EquivariantOperator, GradientDescent, Inverter, LearnedInverter
+from trivgeo.inversion import EquivariantOperator, GradientDescent, Inverter, LearnedInverter, ReverseDiffusionSearch
 from trivgeo.inversion.energies import FieldBox, FieldComponents, FieldSpectrum
 from trivgeo.inversion.learned import FieldBackbone
 from trivgeo.inversion.stages import Descend
@@ -221,7 +221,9 @@ class TestOperator:
     def test_tied_restores_fields(self) -> None:
         g = random_elements(GROUP, 4, std=1.0, seed=3)
         initial = ACTION(g, clean(4, 7))
-        tied = TIED(ACTION, energy(), GeometricSchedule(0.05, 1.0), steps=30, num_hypotheses=8, keep_best=True)
+        tied = ReverseDiffusionSearch(
+            ACTION, energy(), GeometricSchedule(0.05, 1.0), steps=30, num_hypotheses=8, keep_best=True
+        )
         found = tied.then(Descend(60))(initial, generator=seeded(0)).best()
         lengths = POINTS * ACTION(GROUP.inverse(found), initial).grid.steps
         assert float((lengths / LENGTH - 1).abs().max()) < 0.02

@@ -42,7 +42,7 @@ class FeatureEnergy(nn.Module, DataEnergy):
     ```python
     energy = FeatureEnergy(classifier)  # f is what the last linear layer reads, w_c are its weights
     energy = FeatureEnergy.from_data(backbone, clean, "layer4")
-    inverter = TIED.for_data(action, energy, clean, transformations)
+    inverter = TIED(action, energy, transformations, clean)
     ```
 
     The network is in evaluation mode while it is evaluated, whatever its mode. The energy is computed in the precision

@@ -50,7 +50,7 @@ class LearnedEnergy(FeatureEnergy):
     ```python
     energy = LearnedEnergy.fit(FeatureEnergy(classifier), clean, transformations)
     print(energy.validation)
-    inverter = TIED.for_data(action, energy, clean, transformations)
+    inverter = TIED(action, energy, transformations, clean)
     ```
 
     Args:

@@ -16,6 +16,7 @@ from trivgeo.inversion.learned.amortized import AmortizedInverter
 from trivgeo.inversion.learned.learned_inverter import LearnedInverter
 from trivgeo.inversion.methods.baselines import ITS, GradientDescent, KineticLangevin, LieLAC, RandomSearch
 from trivgeo.inversion.methods.posterior_sampler import PosteriorSampler
+from trivgeo.inversion.methods.reverse_diffusion_search import ReverseDiffusionSearch
 from trivgeo.inversion.methods.tied import TIED
 from trivgeo.inversion.posterior import InverseProblem, Posterior
 from trivgeo.inversion.result import InversionResult, PosteriorModes, PosteriorSample
@@ -40,6 +41,7 @@ __all__ = [
     "PosteriorSample",
     "PosteriorSampler",
     "RandomSearch",
+    "ReverseDiffusionSearch",
     "Stage",
     "TestTimeEquivariant",
     "calibrated_scale",

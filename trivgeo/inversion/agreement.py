@@ -21,9 +21,15 @@ _MIN_GAP = 1.0  # fall to a hypothesis alone in its place, in units of that from
 _MAX_NORMAL = 1.645  # quantile .95 of the normal distribution
 
 UNUSABLE = "no hypothesis has a finite energy, or restores half of the datum"
-FLAT = "the energy of all hypotheses is the same"
-TIED = "hypotheses that are far from the best are as good"
-RANDOM = "the energy does not tell the place of the best hypothesis from others"
+FLAT = "the energy of all hypotheses is the same: take one that sees the transformation, such as a LearnedEnergy"
+TIED = (
+    "hypotheses that are far from the best are as good: a symmetry of the datum, which a prior of the transformations "
+    "may decide, or an energy that tells too little, in place of which a LearnedEnergy or LearnedInverter may serve"
+)
+RANDOM = (
+    "the energy does not tell the place of the best hypothesis from others: more evaluations, or a LearnedEnergy or "
+    "LearnedInverter in its place"
+)
 """Reasons against the best of the hypotheses of a datum."""
 
 DEEPEST = "the energy is lowest at the right transformation"
@@ -68,8 +74,10 @@ def verdicts_of_search(
     rounding = 1e3 * torch.finfo(energies.dtype).eps * lowest[:, 0].abs().clamp(min=torch.finfo(energies.dtype).tiny)
 
     highest = torch.where(usable, energy, -torch.inf).amax(-1)
-    spread_out = (usable & ~(distance < _SAME_PLACE)).any(-1)
-    flat = spread_out & (highest - lowest[:, 0] <= rounding)
+    same_place = usable & (distance < _SAME_PLACE)
+    level = (usable & ~same_place).any(-1) & (highest - lowest[:, 0] <= rounding)
+    meet = same_place.sum(-1) > 2  # descents arrive at one place of several equal wells, nowhere on a flat energy
+    flat = level & ~meet
 
     others, second = torch.where(far, energy, torch.inf).min(-1, keepdim=True)
     gap, others = (others - lowest)[:, 0], others[:, 0]
@@ -78,6 +86,7 @@ def verdicts_of_search(
     scatter = torch.where(beside.sum(-1) >= _MIN_SCATTERED, _median(energy, beside) - others, 0.0)
     scatter = torch.where(joined + 1 >= _MIN_SCATTERED, _median(energy, near) - lowest[:, 0], scatter)
     tied = (gap <= torch.maximum(_TIED_SCATTERS * scatter, _TIED_SHARE * height) + rounding) & (apart > 0)
+    tied = tied | (level & meet)
 
     companions = near & (torch.arange(energies.shape[1], device=best.device) != best)
     below = (energy.unsqueeze(2) < energy.unsqueeze(1)).double() + 0.5 * (energy.unsqueeze(2) == energy.unsqueeze(1))

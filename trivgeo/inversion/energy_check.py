@@ -21,15 +21,19 @@ from trivgeo.checks import check_count, check_type, checked, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy
+from trivgeo.inversion.energies.wrapped import PriorEnergy
 from trivgeo.inversion.energy_measurement import MAX_MEASURED, EnergyProfile, measure_energy, some_data
 from trivgeo.inversion.evaluation import evaluation_mode
-from trivgeo.inversion.methods.data_search import DataSearch, KnownSearch
+from trivgeo.inversion.inverter import Inverter
+from trivgeo.inversion.methods.known_search import KnownSearch
 from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.rows import where_rows
+from trivgeo.inversion.stages.adaptive_search import AdaptiveSearch
 from trivgeo.inversion.transformations import Transformations, sample_elements, spread_of
 from trivgeo.verdict import Verdict
 
 _NUM_TRIALS = 32  # data that are inverted
+_TRIAL_EVALUATIONS = 300  # energies of each of them, whatever the machine
 _MIN_TRIALS = 8  # number below which they say neither yes nor no
 _LARGEST_SEED = 2**32
 _MAX_ERROR_IN_SPREADS = 0.25  # error of a transformation that counts as found, in spreads in each direction
@@ -155,9 +159,9 @@ class NetworkBenchmark(NamedTuple):
 
 
 class SearchBenchmark(NamedTuple):
-    r"""Figures of the search of `TIED.for_data` on clean data that were moved by the transformations.
+    r"""Figures of the search of `TIED` on clean data that were moved by the transformations.
 
-    Each datum has two chains, whatever the machine. Few clean data are moved several times.
+    Each datum has 300 evaluations, whatever the machine. Few clean data are moved several times.
 
     Attributes:
         rows: numbers of the clean data that were moved and inverted, one for each trial, ``[n]``.
@@ -249,7 +253,9 @@ def try_search(
     g, turns = g[chosen], turns[chosen]
     x, index = _rows_of(x, turns), index[turns]
     moved = action(g, x)
-    inverter = DataSearch(profile, None).inverter(action, energy, spread)
+    expected = PriorEnergy(energy, spread, profile.temperature)
+    search = AdaptiveSearch(_TRIAL_EVALUATIONS, transformations)
+    inverter = Inverter(action.with_scale(profile.scale), expected, [search], progress=False)
     result = inverter(moved, generator=keyed(seed, 9, device=reference.device))
     restored, best = result.restore(moved), result.best()
     left = group.compose(group.inverse(best), g)
@@ -320,7 +326,7 @@ class EnergyReport:
 
     Attributes:
         profile: rise of the energy of clean data when they are moved, and the settings suggested.
-        search: results of `TIED.for_data` on some moved clean data.
+        search: results of `TIED` on some moved clean data.
     """
 
     profile: EnergyProfile
@@ -328,7 +334,7 @@ class EnergyReport:
 
     @property
     def finds_transformations(self) -> bool | None:
-        """True if `TIED.for_data` has found the transformations of the trial; ``None`` for fewer than eight data."""
+        """True if `TIED` has found the transformations of the trial; ``None`` for fewer than eight data."""
         return self.search.finds
 
     @property
@@ -397,7 +403,7 @@ def check_energy(
 ) -> EnergyReport:
     """Measure how the energy of clean data rises when the data are moved, and try a search.
 
-    The check moves 32 clean data and inverts them by the search of `TIED.for_data`, with about 300 gradients for each.
+    The check moves 32 clean data and inverts them by the search of `TIED`, with 300 evaluations for each.
     It answers two questions. Does the search find the transformations? Is the network right on the restored data? The
     second answer may be yes while the first is no. The answers are a function of the arguments alone, also on a busy
     machine. Where fewer than eight data could be tried, they are ``None``, "unknown" in print.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from tqdm import tqdm
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import streams_for
 from trivgeo._torch import pytree
-from trivgeo.checks import checked
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
@@ -53,6 +54,8 @@ class Inverter(nn.Module):
         max_evaluations: the largest number of energies, or of data seen by a network, at once: bounds memory, and
             changes no result but by rounding. ``"auto"`` chooses it from the size of a datum and the device, see
             `trivgeo.inversion.posterior.automatic_bound`; ``None`` is no bound.
+        seconds: time of a call, at whose end stages that draw or descend (`GaussianSearch`, `QuasiNewton`, all of
+            `TIED`) return what they have found. ``None`` for no bound.
         progress: a progress bar; ``None`` for one on a terminal in runs of more than two seconds; or a function of
             the numbers of steps done and in all.
         compiled: evaluate energies with their gradients by one graph of `torch.compile`, action, networks and all; of
@@ -60,8 +63,8 @@ class Inverter(nn.Module):
             result is compared with the eager one; a warning says where evaluation stays eager, and why.
 
     Attributes:
-        known: function from a result to a verdict for each datum, by what is known of the search, as of
-            `TIED.for_data`; ``None`` if nothing is, see `InversionResult.verdicts`. `then` and `replace` keep it.
+        known: function from a result to a verdict for each datum, by what is known of the search, as of `TIED` with
+            clean data; ``None`` if nothing is, see `InversionResult.verdicts`. `then` and `replace` keep it.
 
     Raises:
         ConfigurationError: an argument is not an action, an energy or a stage, or a bound is below one.
@@ -75,6 +78,7 @@ class Inverter(nn.Module):
         *,
         log_det: bool = False,
         max_evaluations: Bound = "auto",
+        seconds: float | None = None,
         progress: Progress = None,
         compiled: bool = False,
     ) -> None:
@@ -88,6 +92,7 @@ class Inverter(nn.Module):
         self.register_buffer("_reference", torch.empty(0), persistent=False)
         self._reference: Tensor
         self.max_evaluations = check_bound(max_evaluations)
+        self.seconds = None if seconds is None else check_positive("seconds", seconds)
         self.progress = progress
         self.known: Callable[[InversionResult], tuple[Verdict, ...]] | None = None
 
@@ -124,7 +129,7 @@ class Inverter(nn.Module):
         """Return an inverter of the same stages with other settings.
 
         Args:
-            **settings: ``log_det``, ``max_evaluations``, ``progress``, ``compiled``; see `Inverter`.
+            **settings: ``log_det``, ``max_evaluations``, ``seconds``, ``progress``, ``compiled``; see `Inverter`.
 
         Raises:
             ConfigurationError: a setting is unknown, or none of its values.
@@ -137,7 +142,7 @@ class Inverter(nn.Module):
     def _settings(self) -> dict[str, Any]:
         """Return the settings that `replace` changes."""
         own: dict[str, Any] = {"log_det": self.problem.log_det, "max_evaluations": self.max_evaluations}
-        return own | {"progress": self.progress, "compiled": self.compiled}
+        return own | {"seconds": self.seconds, "progress": self.progress, "compiled": self.compiled}
 
     def _made_of(self, stages: Sequence[StageLike], settings: dict[str, Any]) -> Inverter:
         """Return an inverter of other stages and settings, at the place of this one."""
@@ -163,6 +168,7 @@ class Inverter(nn.Module):
             NonFiniteError: the data hold NaN or infinity.
             ConfigurationError: the data are in a dtype that a network does not take.
         """
+        began = time.perf_counter()
         if is_list_of_images(self.action, x_tilde):
             return invert_by_size(self, x_tilde, generator, initial)
         # gradients by torch.func need no graph of what happens outside of them
@@ -172,6 +178,7 @@ class Inverter(nn.Module):
             initial = on_device(initial, device)
             with explained_dtypes("x_tilde", self, x):
                 given = self.problem.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
+            given.deadline = None if self.seconds is None else began + self.seconds
             population = _beginning(given, initial)
             noise = streams_for(given.batch, given.reference, generator)
             with explained_dtypes("x_tilde", self, x):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -398,6 +399,8 @@ class Posterior(Described):
         log_prior: elements ``[b, m, *element_shape]`` to :math:`\log p_0`; ``None`` for zero.
         unbounded: whether log-densities have met an energy of minus infinity, which counts as undefined, ``[b]``.
         without_prior: whether log-densities of the prior were NaN or plus infinity, which count as undefined, ``[b]``.
+        deadline: time of `time.perf_counter` at which stages are to end, see `is_late`; ``None`` for never.
+        notes: sentences of stages about what they chose, which become those of the result.
 
     Raises:
         ShapeError: the data do not have exactly one batch dimension, or do not fit the action.
@@ -438,6 +441,8 @@ class Posterior(Described):
         self.log_prior: Callable[[Tensor], Tensor] | None = None
         self.unbounded = torch.zeros(self.batch, dtype=torch.bool, device=self.reference.device)
         self.without_prior = torch.zeros_like(self.unbounded)
+        self.deadline: float | None = None
+        self.notes: list[str] = []
 
     def _empty_energy(self, guard: ContentGuard, energy: DataEnergy) -> Float[Tensor, " b"]:
         """Return the energy of one unit of what the guard measures, from the energy of an empty datum."""
@@ -474,7 +479,11 @@ class Posterior(Described):
     def under(self, energy: DataEnergy) -> Posterior:
         """Return the posteriors of another energy for the same data, with counts of their own."""
         problem = InverseProblem(self.action, energy, log_det=self.problem.log_det)
-        return Posterior(problem, self.x, self.max_evaluations, self._on_step)
+        return self._in_the_same_call(Posterior(problem, self.x, self.max_evaluations, self._on_step))
+
+    def _in_the_same_call(self, other: Posterior) -> Posterior:
+        other.deadline, other.notes = self.deadline, self.notes
+        return other
 
     def in_double(self) -> Posterior:
         """Return the posteriors of the same data and energy in double precision, with own counts."""
@@ -483,7 +492,7 @@ class Posterior(Described):
             problem = copy.deepcopy(problem).double()
         x = pytree.tree_map(lambda leaf: leaf.double(), self.x)
         weight = None if self._loss_weight is None else self._loss_weight.double()
-        return Posterior(problem, x, self.max_evaluations, self._on_step, weight)
+        return self._in_the_same_call(Posterior(problem, x, self.max_evaluations, self._on_step, weight))
 
     def tempered(self, temperature: float, log_prior: Callable[[Tensor], Tensor] | None = None) -> Posterior:
         r"""Return the posteriors :math:`p_0 e^{-E / T}` of the same data, whose evaluations are counted here, too.
@@ -656,6 +665,10 @@ class Posterior(Described):
     def normal(self, *shape: int, generator: torch.Generator | None) -> Tensor:
         """Draw standard normal numbers of this ``shape`` by ``generator``, with dtype and device of the data."""
         return normal(shape, self.reference, generator)
+
+    def is_late(self) -> bool:
+        """Return whether the time of the call is up: stages return what they have found, see `Inverter`."""
+        return self.deadline is not None and time.perf_counter() >= self.deadline
 
     def step(self) -> None:
         """Report that one of the `Stage.steps` of a stage is done."""

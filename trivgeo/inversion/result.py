@@ -151,6 +151,8 @@ class InversionResult:
             `trivgeo.actions.ImageWarp`; else ``None``.
         stage_verdicts: verdicts of stages that checked the data, or of what is known of the search; ``None`` if there
             are none, see `verdicts`.
+        report: what the search chose for these data, and why, a sentence on each line; empty for methods that choose
+            nothing.
     """
 
     action: Action
@@ -162,6 +164,7 @@ class InversionResult:
     network_evaluations: int = 0
     kept: Float[Tensor, "b k"] | None = None
     stage_verdicts: tuple[Verdict, ...] | None = None
+    report: str = ""
 
     def __repr__(self) -> str:
         data, chains = self.energies.shape
@@ -202,7 +205,7 @@ class InversionResult:
         """The verdict on the best element of each datum.
 
         Verdicts are those of stages that checked the data, as of a `LearnedInverter` that was calibrated, and of
-        `TIED.for_data`, which tries its search on clean data. For other searches the hypotheses are compared by their
+        `TIED` with clean data, on which it tries its search. For other searches the hypotheses are compared by their
         energies, see `trivgeo.inversion.agreement.verdicts_of_search`; what this cannot tell is among the assumptions:
         that the energy is lowest at the right transformation, which `check_energy` tests, and that a chain came there.
         """
@@ -231,7 +234,7 @@ class InversionResult:
     def is_sample(self) -> bool:
         """True if averages with the `weights` estimate averages over the posterior, as for a `PosteriorSample`.
 
-        False after every search, `TIED` with its usual settings included.
+        False after every search, `TIED` included.
         """
         return False
 

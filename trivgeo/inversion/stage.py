@@ -104,6 +104,7 @@ class EvaluatedPopulation(Population):
             posterior.gradient_evaluations,
             posterior.network_evaluations,
             posterior.kept(self.elements),
+            report="\n".join(posterior.notes),
         )
 
 

@@ -28,7 +28,7 @@ from trivgeo.groups import (
     Similarity,
     Translation,
 )
-from trivgeo.inversion import TIED, InverseProblem, InversionResult, Inverter, Stage
+from trivgeo.inversion import InverseProblem, InversionResult, Inverter, ReverseDiffusionSearch, Stage
 from trivgeo.inversion.energies import GemanMcClure, LeastSquares, NearestPoints, PairedPoints, Trimmed, with_normals
 from trivgeo.inversion.stages import Laplace, LevenbergMarquardt, Replicate, Select, WithEnergy
 
@@ -459,7 +459,9 @@ class TestLaplace:
         assert_relative(
             torch.cov(v.T), torch.linalg.inv(curvature), 0.1 * float(torch.linalg.inv(curvature).max()), floor=1.0
         )
-        diffused = TIED(action, energy, steps=100, num_mc=16, num_hypotheses=400)(x, generator=seeded(1))
+        diffused = ReverseDiffusionSearch(action, energy, steps=100, num_mc=16, num_hypotheses=400)(
+            x, generator=seeded(1)
+        )
         w = SO(3).log(SO(3).compose(SO(3).inverse(g), diffused.elements[0]))
         assert_relative(w.std(0), v.std(0), 0.25, floor=0.0)
 

@@ -14,7 +14,7 @@ from tests.inversion.problems import DOMAIN, clean_problems, heat_group, operato
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups import SE, SO, Action, BurgersSymmetry, HeatSymmetry, LieGroup, Translation
-from trivgeo.inversion import TIED, InversionResult, Inverter, TestTimeEquivariant
+from trivgeo.inversion import InversionResult, Inverter, ReverseDiffusionSearch, TestTimeEquivariant
 from trivgeo.inversion.stages import Descend, InDoublePrecision, Newton, Select
 
 
@@ -139,7 +139,7 @@ class TestPrediction:
         assert network.weight.grad is not None
 
     def test_with_tied(self) -> None:
-        inverter = TIED(operator_action(), DOMAIN, steps=3, num_mc=1, num_hypotheses=2)
+        inverter = ReverseDiffusionSearch(operator_action(), DOMAIN, steps=3, num_mc=1, num_hypotheses=2)
         model = TestTimeEquivariant(lambda x: x.query[..., 0], inverter, ensemble="mean")
         assert model(clean_problems(2), generator=torch.Generator().manual_seed(0)).shape == (2, 49)
 
@@ -163,13 +163,13 @@ class TestPrediction:
 class TestBadInput:
     @pytest.mark.parametrize("group", [HeatSymmetry(0.2), BurgersSymmetry(), Translation(2)], ids=repr)
     def test_output_action_of_another_group(self, group: LieGroup) -> None:
-        inverter = TIED(operator_action(), DOMAIN)
+        inverter = ReverseDiffusionSearch(operator_action(), DOMAIN)
         with pytest.raises(ConfigurationError, match="output_action"):
             TestTimeEquivariant(lambda x: x, inverter, group.action())
 
     def test_output_action_of_an_equal_group(self) -> None:
         """Another instance of the same group is the same group, every time."""
-        inverter = TIED(operator_action(), DOMAIN)
+        inverter = ReverseDiffusionSearch(operator_action(), DOMAIN)
         for _ in range(60):
             action = heat_group().action()
             assert TestTimeEquivariant(lambda x: x, inverter, action).output_action is action
@@ -198,7 +198,7 @@ class TestEquivarianceError:
         return (SE(2).action()(random_elements(SE(2), 2, std=1.0), self.TEMPLATE) + 0.05 * randn(2, 14, 2)).to(dtype)
 
     def model(self, network: Any, output: Action | None, *finish: Any, **options: Any) -> TestTimeEquivariant:
-        search = TIED(SE(2).action(), self.energy, steps=20, num_hypotheses=8, temperature=0.01)
+        search = ReverseDiffusionSearch(SE(2).action(), self.energy, steps=20, num_hypotheses=8, temperature=0.01)
         return TestTimeEquivariant(network, search.then(Select(1), *finish), output, **options)
 
     @pytest.mark.parametrize(

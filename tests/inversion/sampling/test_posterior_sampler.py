@@ -17,7 +17,14 @@ from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.distributions import HaarDistribution, MixtureDistribution, NormalDistribution
 from trivgeo.groups import SE, SO, Affine, LieGroup, O, Similarity, Translation
 from trivgeo.groups.harmonic import log_haar_volume
-from trivgeo.inversion import TIED, InversionResult, Inverter, Population, PosteriorSample, PosteriorSampler
+from trivgeo.inversion import (
+    InversionResult,
+    Inverter,
+    Population,
+    PosteriorSample,
+    PosteriorSampler,
+    ReverseDiffusionSearch,
+)
 from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.sampling.exploration import anneal, weighted_draws
 from trivgeo.inversion.sampling.importance import pareto_shape
@@ -515,7 +522,7 @@ class TestSampler:
 
     def test_proposals_that_take_all(self) -> None:
         action = SE(2).action()
-        proposals = TIED(action, lambda y: y.square().sum((-1, -2)), steps=40, num_hypotheses=16)
+        proposals = ReverseDiffusionSearch(action, lambda y: y.square().sum((-1, -2)), steps=40, num_hypotheses=16)
         sampler = PosteriorSampler(action, lambda y: y.square().sum((-1, -2)), proposals=proposals, budget=600)
         with pytest.raises(ConfigurationError, match="budget"):
             sampler(torch.ones(1, 3, 2))

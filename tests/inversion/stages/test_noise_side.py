@@ -12,7 +12,7 @@ from tasks.images.mnist import BundledSample
 from tests.helpers import seeded
 from trivgeo.actions import ImageWarp, WithReference
 from trivgeo.groups import Affine, LieGroup, Projective, Similarity
-from trivgeo.inversion import TIED
+from trivgeo.inversion import ReverseDiffusionSearch
 from trivgeo.inversion.stages.chains import Side
 from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, score_bound
 from trivgeo.sde import GeometricSchedule
@@ -24,7 +24,7 @@ RECOVERED = 0.4
 
 
 def recovered(number: int, pixels: int, group: LieGroup = AFFINE, seed: int = 1, **options: Any) -> float:
-    """The share of warps by exp(0.25 z) of one digit that TIED undoes."""
+    """The share of warps by exp(0.25 z) of one digit that the search undoes."""
     digit = F.pad(BundledSample().test().images[:1].float() / 255, (6,) * 4)
     template = F.interpolate(digit, (pixels, pixels), mode="area")
     weight = 10 * (40 / pixels) ** 2
@@ -35,7 +35,7 @@ def recovered(number: int, pixels: int, group: LieGroup = AFFINE, seed: int = 1,
     def energy(y: Tensor) -> Tensor:
         return weight * (y - template).square().sum((1, 2, 3))
 
-    inverter = TIED(action, energy, **options)
+    inverter = ReverseDiffusionSearch(action, energy, **options)
     best = inverter(x, generator=seeded(seed)).best()
     error = (action(action.group.inverse(best), x) - template).square().sum((1, 2, 3)) / template.square().sum()
     return float((error < RECOVERED).double().mean())
@@ -105,7 +105,9 @@ def test_chains_stay_finite() -> None:
     x = action(group.exp(torch.randn(8, 4, generator=seeded(1))), cloud)
 
     def lost(**options: Any) -> float:
-        inverter = TIED(action, lambda y: 100 * (y - cloud).square().mean((1, 2)), num_hypotheses=32, **options)
+        inverter = ReverseDiffusionSearch(
+            action, lambda y: 100 * (y - cloud).square().mean((1, 2)), num_hypotheses=32, **options
+        )
         elements = inverter(x, generator=seeded(2)).elements
         away = elements.flatten(2).abs().amax(-1)
         return float((~(away < 1e3)).double().mean())
@@ -118,7 +120,7 @@ def test_the_default_noise_is_that_of_the_action() -> None:
     """Of the data where there are references beside them."""
     schedules = []
     for action in (ImageWarp(AFFINE), WithReference(ImageWarp(AFFINE)), AFFINE.action()):
-        stage = TIED(action, lambda y: y).stages[-1]
+        stage = ReverseDiffusionSearch(action, lambda y: y).stages[-1]
         assert isinstance(stage, ReverseDiffusion)
         schedules.append(repr(stage.schedule))
     assert schedules == [*["GeometricSchedule(0.01, 0.35)"] * 2, "GeometricSchedule(0.1, 1)"]

@@ -13,11 +13,11 @@ from tests.helpers import assert_relative, noise, randn, seeded
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, Action, Affine, Translation
 from trivgeo.inversion import (
-    TIED,
     InverseProblem,
     Inverter,
     Population,
     Posterior,
+    ReverseDiffusionSearch,
     Stage,
     TestTimeEquivariant,
 )
@@ -112,7 +112,7 @@ class TestMoving:
         schedule, number = GeometricSchedule(0.1, 1.5), 100
         reverse = ReverseDiffusion(schedule, 30, 20, max_score_norm=None)
         by_hand = Inverter(ACTION, well, [Replicate(number), AddNoise(schedule, 30), reverse])
-        tied = TIED(ACTION, well, schedule, 30, 20, number, max_score_norm=None)
+        tied = ReverseDiffusionSearch(ACTION, well, schedule, 30, 20, number, max_score_norm=None)
         first, second = (i(X, generator=seeded(2)).elements for i in (by_hand, tied))
         assert torch.equal(first, second)
 
@@ -187,12 +187,12 @@ class TestOwnStage:
         assert torch.equal(model(X), X)
 
     def test_settings(self) -> None:
-        tied = TIED(ACTION, well, num_hypotheses=3)
+        tied = ReverseDiffusionSearch(ACTION, well, num_hypotheses=3)
         other = tied.replace(log_det=True, max_evaluations=9)
         assert (other.problem.log_det, other.max_evaluations, other.stages) == (True, 9, tied.stages)
         assert other.then(Descend(2)).max_evaluations == 9
         with pytest.raises(
-            ConfigurationError, match="settings: expected some of log_det, max_evaluations, progress, compiled"
+            ConfigurationError, match="settings: expected some of log_det, max_evaluations, seconds, progress, compiled"
         ):
             tied.replace(steps=3)
 
@@ -200,11 +200,13 @@ class TestOwnStage:
         """Of a network whose parameters require gradients, as they do by default."""
         network = nn.Linear(1, 1).double()
         energy = lambda y: network(y).square().sum((-2, -1))  # noqa: E731
-        r = TIED(ACTION, energy, steps=3, num_hypotheses=2).then(Descend(2))(X, generator=seeded(0))
+        r = ReverseDiffusionSearch(ACTION, energy, steps=3, num_hypotheses=2).then(Descend(2))(X, generator=seeded(0))
         assert not r.elements.requires_grad
         assert not r.energies.requires_grad
         with torch.inference_mode():
-            again = TIED(ACTION, energy, steps=3, num_hypotheses=2).then(Descend(2))(X, generator=seeded(0))
+            again = ReverseDiffusionSearch(ACTION, energy, steps=3, num_hypotheses=2).then(Descend(2))(
+                X, generator=seeded(0)
+            )
         assert torch.equal(r.elements, again.elements)
 
 
@@ -213,7 +215,9 @@ class TestSides:
     def test_energies_are_the_posteriors(self, side: str) -> None:
         action, x = Affine(2).action(), randn(2, 5, 2)
         energy = lambda y: (y**2).sum((-2, -1)) + y.var(-2).log().square().sum(-1)  # noqa: E731
-        tied = TIED(action, energy, steps=10, num_hypotheses=6, side=side, keep_best=True, pruning=[(0.5, 3)])  # type: ignore[arg-type]
+        tied = ReverseDiffusionSearch(
+            action, energy, steps=10, num_hypotheses=6, side=side, keep_best=True, pruning=[(0.5, 3)]
+        )  # type: ignore[arg-type]
         r = tied(x, generator=seeded(0))
         assert_relative(r.energies, InverseProblem(action, energy).given(x).energies(r.elements), 1e-9)
 
@@ -261,7 +265,7 @@ class TestRefused:
             (lambda: Inverter(ACTION, well, [Select]), ConfigurationError, "stages"),
             (lambda: Inverter(ACTION, 3, []), ConfigurationError, "energy"),
             (lambda: Inverter(Translation(1), well, []), ConfigurationError, "action"),
-            (lambda: TIED(ACTION, None), ConfigurationError, "energy"),
+            (lambda: ReverseDiffusionSearch(ACTION, None), ConfigurationError, "energy"),
             (lambda: Inverter(ACTION, None, [Descend(1)])(X), ConfigurationError, "energy"),
             (lambda: Inverter(ACTION, None, [WarmStart(normal(2, SE(2).action()))])(X), ConfigurationError, "SE"),
             (lambda: Inverter(ACTION, None, [])(X, initial=torch.zeros(3, 1, 1)), ShapeError, "initial"),

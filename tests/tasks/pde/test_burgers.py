@@ -28,7 +28,7 @@ from tasks.pde.training import PhysicsInformedTraining, SolvedData, SupervisedTr
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import BurgersSymmetry
-from trivgeo.inversion import TIED, InverseProblem, calibrated_scale
+from trivgeo.inversion import InverseProblem, ReverseDiffusionSearch, calibrated_scale
 from trivgeo.inversion.energies import DomainDistance, GaussianInitialEnergy
 
 CONFIGS = Path("tasks/configs")
@@ -139,7 +139,7 @@ def test_errors_of_several_runs_are_drawn_against_their_size(run: Any, tmp_path:
 def test_misfits_are_refused_before_work_starts(run: Any) -> None:
     options: dict[str, Any] = {
         "checkpoint": str(CHECKPOINTS / "burgers_deeponet.safetensors"),
-        "inverter": TIED,
+        "inverter": ReverseDiffusionSearch,
     }
     with pytest.raises(ConfigurationError, match=r"expected a network for .*'nu': 0.02"):
         OperatorInversion(equation=BurgersEquation(nu=0.02), **options)

@@ -17,7 +17,7 @@ from tasks.pde.inversion import OperatorInversion
 from tasks.results import ResultsWriter
 from tasks.summary import format_summary, summarise
 from trivgeo.errors import CheckpointError, ConfigurationError
-from trivgeo.inversion import TIED
+from trivgeo.inversion import ReverseDiffusionSearch
 
 CONFIGS = Path("tasks/configs/heat")
 
@@ -112,7 +112,7 @@ def _module(**changes: Any) -> OperatorInversion:
     options: dict[str, Any] = {
         "checkpoint": "heat_deeponet",
         "equation": HeatEquation(),
-        "inverter": TIED,
+        "inverter": ReverseDiffusionSearch,
     }
     return OperatorInversion(**{**options, **changes})
 

@@ -117,6 +117,8 @@ def _merge(parts: list[Any], order: Tensor) -> Any:
         return first
     if isinstance(first, int):
         return max(parts)
+    if isinstance(first, str):
+        return "\n".join(dict.fromkeys(parts))
     if isinstance(first, tuple) and sum(map(len, parts)) == len(order):
         rows = [row for part in parts for row in part]
         return tuple(rows[place] for place in order.tolist())

@@ -1,129 +1,98 @@
-"""Transformation-inverting energy diffusion (TIED)."""
+"""TIED: the search of this library, for any action and any energy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from trivgeo.checks import check_positive, checked
+from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
+from trivgeo.inversion.energies.wrapped import PriorEnergy
 from trivgeo.inversion.energy_check import try_search
 from trivgeo.inversion.energy_measurement import measure_energy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.methods.data_search import DataSearch
-from trivgeo.inversion.posterior import check_action
-from trivgeo.inversion.stages.chains import AddNoise, Replicate
-from trivgeo.inversion.stages.reverse_diffusion import ReverseDiffusion, ReverseDiffusionOptions, ScoreBound
+from trivgeo.inversion.posterior import Bound, check_action
+from trivgeo.inversion.stages.adaptive_search import AdaptiveSearch
 from trivgeo.inversion.transformations import Transformations, spread_of
-from trivgeo.sde import GeometricSchedule, Schedule, Stepper
-
-_SETTINGS = ("schedule", "steps", "num_mc", "num_hypotheses", "temperature", "max_score_norm")
 
 
 @checked
 class TIED(Inverter):
-    r"""Searches the transformation posterior by reversing a trivialized diffusion (Kim et al. 2026, algorithm 1).
+    r"""Searches for the transformation of lowest energy, with a given number of evaluations.
 
-    For each datum K independent chains start from noise, and follow the score of :math:`p(g \mid \tilde x) \propto
-    e^{-E(g) / T}`. The result has the ends of all chains; `InversionResult.best` is the element of lowest energy. The
-    method is a search: the share of chains in a well is not the posterior weight of the well, since few noise samples
-    estimate the score (see `ReverseDiffusion`). For weights use `PosteriorSampler`. ``keep_best``, ``pruning``, and a
-    `Descend` after the method make the search more precise. Stages: `Replicate`, `AddNoise`, `ReverseDiffusion`.
+    It solves the problem of transformation-inverting energy diffusion (Kim et al. 2026) without settings that depend on
+    the energy. Elements are drawn at random, quasi-Newton descents go on from the best of them, and fewer and fewer of
+    these go on: the stage `AdaptiveSearch`. ``result.report`` says what was chosen. The published algorithm is
+    `ReverseDiffusionSearch`. The number of descents that end in a well is not its posterior weight: for weights use
+    `PosteriorSampler`.
+
+    With ``transformations`` elements are drawn from this distribution, and lengths are in units of its spread. With
+    ``clean`` data as well the search is tried on them before, as by `check_energy`: where it does not find their
+    transformations no result is ``trusted``, and ``reasons`` say so. A datum whose energy stays nearer to those of
+    moved data than to those of clean ones is not trusted either. The energy then has a `PriorEnergy` added, as wide as
+    the transformations, which penalises transformations that erase a datum.
 
     ```python
-    TIED(action, energy, GeometricSchedule(0.05, 0.7), keep_best=True, pruning=[(0.5, 8)]).then(Descend(50))
+    TIED(action, energy)
+    TIED(action, energy, transformations, clean, evaluations=2000)
     ```
 
     Args:
         action: the action on data.
         energy: function or module from a batch of data to energies ``[batch]``, low for clean data; see `Inverter`.
-        schedule: the noise; by default geometric over `Action.noise_range`, from 0.1 to 1 for points and from 0.01 to
-            0.35 for images. Its largest coefficient should reach the transformations that are expected.
-        steps: number M of reverse steps.
-        num_mc: number N of noise samples of one score, see `ReverseDiffusion`.
-        num_hypotheses: number K of chains.
-        temperature: T of the density :math:`e^{-E(g) / T}`, see `ReverseDiffusion`.
-        max_score_norm: longer scores are shortened to this length, see `ReverseDiffusion`.
-        reverse: see `ReverseDiffusion`: ``side``, ``keep_best``, ``pruning``, ``published``. Settings of
-            every inverter, such as ``max_evaluations``, come by `Inverter.replace`.
+        transformations: function (count, generator) to elements ``[count, *element_shape]``, such as those of
+            `trivgeo.inversion.transformations`; ``None`` if nothing is known of them.
+        clean: clean data, one batch dimension.
+        evaluations: number of energies, with or without gradient, of each datum.
+        seconds: time of a call; where it is short fewer energies are evaluated.
+        max_evaluations: the largest number of energies at once, see `Inverter`.
+        scales: standard deviations of the draws without ``transformations``, in units of the group's basis; by default
+            0.1, 0.3 and 1.
+        num_hypotheses: number of descents that begin; by default as many as the evaluations allow.
+        temperature: weight of the prior, see `PriorEnergy`; 0 for none; by default one measured on ``clean`` data,
+            none without them.
+        seed: seed of the trial on clean data.
 
     Raises:
-        ConfigurationError: a setting is unknown or out of its range, or an argument is not an action or an energy.
+        ConfigurationError: a setting is out of its range, or an argument is not an action or an energy; clean data or a
+            prior without transformations; or as `check_energy`, also for other errors.
     """
 
     def __init__(
         self,
         action: Action,
         energy: DataEnergy | Callable[[Any], Tensor],
-        schedule: Schedule | None = None,
-        steps: int = 50,
-        num_mc: int = 2,
-        num_hypotheses: int = 16,
-        temperature: float = 1.0,
-        max_score_norm: ScoreBound = "adaptive",
-        **reverse: Unpack[ReverseDiffusionOptions],
-    ) -> None:
-        known = ReverseDiffusionOptions.__annotations__
-        if unknown := reverse.keys() - known.keys():
-            if any(isinstance(value, Stepper) for value in reverse.values()):
-                raise ConfigurationError(
-                    f"{', '.join(sorted(unknown))}: expected no stepper: TIED is a search, also with resampled chains; "
-                    "samples with weights come from PosteriorSampler, other steppers are for `trivgeo.sde.solve`"
-                )
-            raise ConfigurationError(
-                f"settings: expected some of {', '.join((*_SETTINGS, *known))}, got {', '.join(sorted(unknown))}; "
-                "TIED(...).replace(...) sets what all inverters share, such as max_evaluations"
-            )
-        schedule = GeometricSchedule(*check_action(action).noise_range) if schedule is None else schedule
-        stage = ReverseDiffusion(schedule, steps, num_mc, temperature, max_score_norm, **reverse)
-        start = Replicate(num_hypotheses)
-        stage.check_size(num_hypotheses)
-        super().__init__(action, as_energy(energy), [start, AddNoise(schedule, steps, side=stage.side), stage])
-
-    @staticmethod
-    def for_data(
-        action: Action,
-        energy: DataEnergy | Callable[[Any], Tensor],
-        clean: Any,
-        transformations: Transformations,
+        transformations: Transformations | None = None,
+        clean: Any = None,
         *,
-        seconds: float = 60.0,
+        evaluations: int = 1000,
+        seconds: float | None = None,
+        max_evaluations: Bound = "auto",
+        scales: Sequence[float] | None = None,
+        num_hypotheses: int | None = None,
+        temperature: float | None = None,
         seed: int = 0,
-    ) -> Inverter:
-        """Return a search with the settings that `check_energy` suggests; a call takes about ``seconds``.
-
-        The search is tried on clean data first, as by `check_energy`: where it does not find their transformations, no
-        result is ``trusted``, and ``reasons`` say so. A datum whose energy stays nearer to those of moved data is not
-        trusted either. `check_energy` tells whether a network is right after the search.
-
-        The energy has a `PriorEnergy` added, as wide as the transformations, at the temperature suggested. Stages:
-        `GaussianSearch` many elements, `Descend` from fewer and fewer of the best, go on from there by `AddNoise` and
-        `ReverseDiffusion` (``keep_best``, ``pruning``), `Select` the lowest, and `Descend`; as many of them as the time
-        allows for the data at hand.
-
-        The prior penalises transformations that erase a datum, for every action. The frame weight suggested for images
-        is left to searches without a distribution: beside the prior, or in its place, it also penalises the right
-        transformation where transformations move much out of the frame; a tenth fewer of the digits of the examples
-        are then recognised.
-
-        Args:
-            action: the action on data.
-            energy: function or module from a batch of data to energies ``[batch]``, see `Inverter`.
-            clean: clean data, one batch dimension.
-            transformations: function (count, generator) to elements ``[count, *element_shape]``, see
-                `LearnedInverter.fit`.
-            seconds: time of one call, on this machine as busy as it is now; small batches take less.
-            seed: seed of all random numbers.
-
-        Raises:
-            ConfigurationError: the time is not positive, or as `check_energy`, also for other errors.
-        """
-        check_positive("seconds", seconds)
-        profile = measure_energy(action, energy, clean, transformations, seed=seed)
-        known = try_search(action, energy, clean, transformations, profile, None, seed).known(profile.depth)
-        spread = spread_of(action.group, transformations, seed)
-        return DataSearch(profile, seconds).inverter(action, energy, spread, known)
+    ) -> None:
+        stage = AdaptiveSearch(evaluations, transformations, scales, num_hypotheses)
+        given, expected, known = check_action(action), as_energy(energy), None
+        if transformations is None:
+            for name, value in (("clean", clean), ("temperature", temperature or None)):
+                if value is not None:
+                    raise ConfigurationError(f"transformations: expected a distribution beside {name}, got None")
+        else:
+            spread = spread_of(action.group, transformations, seed)
+            given = action.with_scale(spread)
+            if clean is not None:
+                profile = measure_energy(action, energy, clean, transformations, seed=seed)
+                trial = try_search(action, energy, clean, transformations, profile, None, seed)
+                known = trial.known(profile.depth)
+                given = action.with_scale(profile.scale)
+                temperature = profile.temperature if temperature is None else temperature
+            if temperature:
+                expected = PriorEnergy(expected, spread, temperature)
+        super().__init__(given, expected, [stage], max_evaluations=max_evaluations, seconds=seconds)
+        self.known = known

@@ -6,6 +6,7 @@ chains or other stages is a verb (`Replicate`, `Select`, `KeepLower`).
 
 from trivgeo.inversion.learned.learned_stages import CalibratedDraws, CleanGate, LearnedReverseDiffusion, OutlierCheck
 from trivgeo.inversion.sampling.importance import ImportanceSampling
+from trivgeo.inversion.stages.adaptive_search import AdaptiveSearch
 from trivgeo.inversion.stages.chains import AddNoise, Replicate, Select, WarmStart
 from trivgeo.inversion.stages.descend import (
     Adam,
@@ -17,7 +18,7 @@ from trivgeo.inversion.stages.descend import (
     UpdateRule,
 )
 from trivgeo.inversion.stages.energy_gate import EnergyGate
-from trivgeo.inversion.stages.gaussian_search import GaussianSearch
+from trivgeo.inversion.stages.gaussian_search import DistributionSearch, GaussianSearch
 from trivgeo.inversion.stages.langevin_dynamics import Langevin
 from trivgeo.inversion.stages.laplace import Laplace
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
@@ -37,11 +38,13 @@ from trivgeo.inversion.stages.search_orbits import (
 
 __all__ = [
     "Adam",
+    "AdaptiveSearch",
     "AddNoise",
     "AlgebraCoordinates",
     "CalibratedDraws",
     "CleanGate",
     "Descend",
+    "DistributionSearch",
     "EnergyGate",
     "GaussianSearch",
     "GroupElements",

@@ -25,7 +25,7 @@ class EnergyGate(Stage):
     few clean data reach:
 
     ```python
-    inverter = TIED.for_data(action, energy, clean, transformations)
+    inverter = TIED(action, energy, transformations, clean)
     gated = inverter.then(EnergyGate.for_data(inverter, others))
     ```
 

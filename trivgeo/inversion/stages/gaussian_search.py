@@ -1,52 +1,179 @@
-"""Search among random elements around a hypothesis."""
+"""Search among random elements: normal steps around a hypothesis, or draws of a distribution."""
 
 from __future__ import annotations
 
-import torch
+from abc import abstractmethod
+from collections.abc import Sequence
 
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from trivgeo._random import common
 from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.posterior import Posterior
-from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.stage import Population, Stage
+from trivgeo.inversion.transformations import Transformations, sample_elements
+from trivgeo.sde.resampling import take_rows
 
 DRAWN_TOGETHER = 64  # elements of one datum that are drawn at once
 
 
 @checked
-class GaussianSearch(Stage):
-    r"""Draws elements :math:`g \exp(\sigma z)` around the first hypothesis of each datum, and keeps the best.
+class RandomElements(Stage):
+    """Base class of stages that draw elements for each datum, and keep some of those of lowest energy.
 
     Args:
         num_samples: number of elements drawn for each datum.
         num_hypotheses: number K of elements kept, in order of their energies.
-        std: sigma, in units of the group's basis.
+        candidates: number of the elements of lowest energy among which K are chosen that lie far apart: the lowest,
+            then again and again the one farthest from those chosen (Gonzalez 1985). By default K, which are all kept.
 
     Raises:
-        ConfigurationError: a setting out of its range, or more hypotheses than samples.
+        ConfigurationError: a count below one, or not K <= candidates <= samples.
     """
 
-    def __init__(self, num_samples: int, num_hypotheses: int, std: float) -> None:
+    def __init__(self, num_samples: int, num_hypotheses: int, candidates: int | None = None) -> None:
         self.num_samples = check_count("num_samples", num_samples)
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
         if num_hypotheses > num_samples:
             raise ConfigurationError(
                 f"num_hypotheses: expected at most num_samples = {num_samples}, got {num_hypotheses}"
             )
-        self.std = check_positive("std", std)
+        self.candidates = num_hypotheses if candidates is None else check_count("candidates", candidates)
+        if not num_hypotheses <= self.candidates <= num_samples:
+            raise ConfigurationError(
+                f"candidates: expected {num_hypotheses} to {num_samples}, the numbers of hypotheses and of samples, "
+                f"got {candidates}"
+            )
         self.steps = -(-num_samples // DRAWN_TOGETHER)
 
+    @abstractmethod
+    def draw(
+        self,
+        posterior: Posterior,
+        population: Population,
+        numbers: range,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Float[Tensor, "b m n"]]:
+        """Return the samples with some ``numbers``: elements, and coordinates that measure their distances."""
+
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
-        group, center = posterior.group, population.elements[:, :1]
-        elements = population.elements[:, :0]
-        energies = elements.new_empty(posterior.batch, 0)
+        """Return the elements kept: fewer than K where the time is up before as many were drawn."""
+        elements, energies = population.elements[:, :0], population.elements.new_empty(posterior.batch, 0)
+        places = energies.new_empty(posterior.batch, 0, posterior.group.dim)
         for done in range(0, self.num_samples, DRAWN_TOGETHER):
-            number = min(DRAWN_TOGETHER, self.num_samples - done)
-            v = self.std * posterior.normal(posterior.batch, number, group.dim, generator=generator)
-            drawn = group.retract(center, v)
-            elements = torch.cat([elements, drawn], 1)
+            numbers = range(done, min(done + DRAWN_TOGETHER, self.num_samples))
+            drawn, v = self.draw(posterior, population, numbers, generator)
             energies, index = torch.cat([energies, posterior.energies(drawn)], 1).sort(dim=1, stable=True)
-            energies, index = energies[:, : self.num_hypotheses], index[:, : self.num_hypotheses]
-            elements = torch.take_along_dim(elements, rows_like(index, elements), 1)
+            energies, index = energies[:, : self.candidates], index[:, : self.candidates]
+            elements = take_rows(torch.cat([elements, drawn], 1), index)
+            places = take_rows(torch.cat([places, v], 1), index)
             posterior.step()
-        return Population(elements, torch.zeros_like(index), energies)
+            if posterior.is_late():
+                break
+        if energies.shape[1] > self.num_hypotheses:
+            index = farthest_first(places, torch.isfinite(energies), self.num_hypotheses)
+            elements, energies = take_rows(elements, index), energies.gather(1, index)
+        return Population(elements, torch.zeros_like(energies, dtype=torch.long), energies)
+
+
+@checked
+class GaussianSearch(RandomElements):
+    r"""Draws elements :math:`g \exp(\sigma z)` around the first hypothesis of each datum, and keeps the best.
+
+    Args:
+        num_samples: number of elements drawn for each datum.
+        num_hypotheses: number K of elements kept, in order of their energies.
+        std: sigma, in units of the group's basis; or several, which take turns.
+        candidates: number of the best elements among which K that lie far apart are chosen, see `RandomElements`.
+
+    Raises:
+        ConfigurationError: a setting out of its range, or more hypotheses than samples.
+    """
+
+    def __init__(
+        self, num_samples: int, num_hypotheses: int, std: float | Sequence[float], candidates: int | None = None
+    ) -> None:
+        super().__init__(num_samples, num_hypotheses, candidates)
+        self.std = check_stds("std", std)
+
+    def draw(
+        self,
+        posterior: Posterior,
+        population: Population,
+        numbers: range,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Float[Tensor, "b m n"]]:
+        group = posterior.group
+        z = posterior.normal(posterior.batch, len(numbers), group.dim, generator=generator)
+        v = z.new_tensor([self.std[i % len(self.std)] for i in numbers]).unsqueeze(-1) * z
+        return group.retract(population.elements[:, :1], v), v
+
+
+@checked
+class DistributionSearch(RandomElements):
+    """Draws elements of a distribution of transformations, the same ones for all data, and keeps the best.
+
+    Args:
+        transformations: function (count, generator) to elements ``[count, *element_shape]``, see `LearnedInverter.fit`.
+        num_samples: number of elements drawn.
+        num_hypotheses: number K of elements kept for each datum, in order of their energies.
+        candidates: number of the best elements among which K that lie far apart are chosen, see `RandomElements`.
+
+    Raises:
+        ConfigurationError: a setting out of its range, or more hypotheses than samples; or (when run) the draws are no
+            elements, see `LearnedInverter.fit`.
+    """
+
+    def __init__(
+        self,
+        transformations: Transformations,
+        num_samples: int,
+        num_hypotheses: int,
+        candidates: int | None = None,
+    ) -> None:
+        super().__init__(num_samples, num_hypotheses, candidates)
+        self.transformations = transformations
+
+    def draw(
+        self,
+        posterior: Posterior,
+        population: Population,
+        numbers: range,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Float[Tensor, "b m n"]]:
+        group, batch = posterior.group, posterior.batch
+        drawn = sample_elements(group, self.transformations, len(numbers), common(generator)).to(posterior.reference)
+        places = group.log(drawn).nan_to_num(nan=0.0)  # far elements without a logarithm count as one place
+        drawn = drawn.expand(batch, *drawn.shape)
+        return drawn, places.expand(batch, *places.shape)
+
+
+def farthest_first(places: Float[Tensor, "b m n"], counted: Bool[Tensor, "b m"], number: int) -> Int[Tensor, "b k"]:
+    """Return sorted indices of the first place and others, each the farthest from those before (Gonzalez 1985).
+
+    Args:
+        counted: mask of the places that may be chosen; where they are too few some are chosen again.
+    """
+    index = torch.zeros_like(places[:, :1, 0], dtype=torch.long)
+    nearest = torch.where(counted, torch.inf, -1.0).to(places)
+    chosen = [index]
+    for _ in range(number - 1):
+        nearest = torch.minimum(nearest, (places - take_rows(places, index)).square().sum(-1))
+        index = nearest.argmax(1, keepdim=True)
+        chosen.append(index)
+    return torch.cat(chosen, 1).sort(dim=1).values
+
+
+def check_stds(name: str, stds: float | Sequence[float]) -> tuple[float, ...]:
+    """Return standard deviations, one or several, that are positive and finite.
+
+    Raises:
+        ConfigurationError: there is none, or another number.
+    """
+    several = tuple(stds) if isinstance(stds, Sequence) else (stds,)
+    if not several:
+        raise ConfigurationError(f"{name}: expected at least one standard deviation, got none")
+    return tuple(check_positive(name, each) for each in several)

@@ -19,6 +19,8 @@ from trivgeo.sde.resampling import take_rows
 
 _SHORTER = 0.35  # length of the next step over that of one that went up
 _LONGER = 2.0  # longest next step over the longest one so far, after a step that went down
+_CHECKED_EVERY = 8  # steps between looks at whether anything moves
+_STILL = 1e-7  # length of a next step, in units of the largest, of a chain that has arrived
 _MIN_CURVATURE_COSINE = 1e-10  # cosine of a step and its change of slope below which it tells no curvature
 
 
@@ -30,6 +32,8 @@ class QuasiNewton(Stage):
     Hessian by the steps so far; left translation carries both along (Huang, Gallivan and Absil 2015). Chains are
     independent. A step that goes up is taken back, and the next one is shorter, so that each step costs one gradient.
     A smooth well takes some twenty steps in six dimensions, where `Descend` needs a hundred.
+
+    It ends early where all chains that go on have arrived, or the time of the call is up.
 
     With ``pruning`` it is a search by successive halving (Jamieson and Talwalkar 2016): many chains begin, only those
     of lowest energy go on, and the others stay where they have come to.
@@ -80,6 +84,8 @@ class QuasiNewton(Stage):
                 ended.insert(0, others.population)
             chains = chains.moved(posterior, self.max_length)
             posterior.step()
+            if posterior.is_late() or (step % _CHECKED_EVERY == 0 and chains.are_still(_STILL * self.max_length)):
+                break
         parts = [chains.population, *ended]
         everyone = EvaluatedPopulation(
             torch.cat([part.elements for part in parts], 1),
@@ -129,6 +135,13 @@ class _Chains(NamedTuple):
     def population(self) -> EvaluatedPopulation:
         """The chains without what is known of their slopes."""
         return EvaluatedPopulation(self.elements, self.num_masked_steps, self.energies)
+
+    def are_still(self, length: float) -> bool:
+        """Return whether the next step of every chain is shorter than ``length``."""
+        ahead = torch.minimum(
+            matmul(self.inverse_hessians, self.slopes.unsqueeze(-1)).squeeze(-1).norm(dim=-1), self.max_lengths
+        )
+        return bool((ahead < length).all())
 
     def split(self, number: int) -> tuple[_Chains, _Chains]:
         """Return the ``number`` chains of lowest energy, and the others."""

@@ -281,7 +281,7 @@ class _Visited(Accumulator):
 
 
 class ReverseDiffusionOptions(TypedDict, total=False):
-    """Options that `TIED` hands on to `ReverseDiffusion`, where each is described."""
+    """Options that `ReverseDiffusionSearch` hands on to `ReverseDiffusion`, where each is described."""
 
     side: Side
     keep_best: bool

@@ -1,4 +1,4 @@
-"""What TIED gets beyond a sample from its evaluations: the best seen, pruning, bounded memory."""
+"""What reverse diffusion gets beyond a sample from its evaluations: the best seen, pruning, bounded memory."""
 
 import math
 
@@ -10,7 +10,7 @@ from tests.helpers import affine_line, assert_relative, randn, seeded
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, Action, PointAction, Translation
-from trivgeo.inversion import TIED, InverseProblem, Inverter
+from trivgeo.inversion import InverseProblem, Inverter, ReverseDiffusionSearch
 from trivgeo.inversion.energies import DataEnergy
 from trivgeo.inversion.posterior import automatic_bound
 from trivgeo.inversion.stages import Descend, GaussianSearch, HeavyBall
@@ -51,7 +51,7 @@ def _is_wrapped(x: Tensor) -> bool:
 
 def inverter(energy: Recorder, descent: Descend | None = None, **options: object) -> Inverter:
     settings: dict = {"steps": 20, "num_mc": 3, "num_hypotheses": 8, "max_score_norm": 50.0, **options}
-    tied = TIED(Translation(2).action(), energy, SCHEDULE, **settings)
+    tied = ReverseDiffusionSearch(Translation(2).action(), energy, SCHEDULE, **settings)
     return tied if descent is None else tied.then(descent)
 
 
@@ -88,9 +88,9 @@ class TestKeepSeen:
             value = points.square().sum((-1, -2))
             return torch.where(points[..., 0, 0] > 0.2, -math.inf, torch.where(value > 9, math.nan, value))
 
-        result = TIED(Translation(2).action(), energy, SCHEDULE, steps=10, num_hypotheses=40, keep_best=True)(
-            0.5 * randn(3, 2, 2), generator=seeded(0)
-        )
+        result = ReverseDiffusionSearch(
+            Translation(2).action(), energy, SCHEDULE, steps=10, num_hypotheses=40, keep_best=True
+        )(0.5 * randn(3, 2, 2), generator=seeded(0))
         finite = torch.isfinite(result.energies)
         assert bool(finite.any(1).all())
         assert bool((result.energies[finite] >= 0).all())
@@ -199,7 +199,7 @@ class TestMemory:
 
     def test_parts_are_inverted_for_their_own_data(self) -> None:
         x = torch.tensor([[[5.0, 5.0]], [[-5.0, 0.0]], [[0.0, 9.0]]], dtype=torch.float64)
-        quadratic = TIED(
+        quadratic = ReverseDiffusionSearch(
             Translation(2).action(),
             lambda p: 20 * p.square().sum((-1, -2)),
             GeometricSchedule(0.05, 8.0),
@@ -254,7 +254,7 @@ def test_pruning_on_a_non_unimodular_group() -> None:
     action = OnTheLine(group, (1,))
     clean = torch.tensor([[[-1.0], [1.0]]], dtype=torch.float64)
     g = torch.tensor([[0.4, -0.7]], dtype=torch.float64)
-    search = TIED(
+    search = ReverseDiffusionSearch(
         action,
         lambda p: 50 * (p - clean).square().sum((-1, -2)),
         GeometricSchedule(0.1, 2.0),
