@@ -14,7 +14,8 @@ from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
 from trivgeo.inversion.transformations import rotations
 from trivgeo.registration import Registration, register
 from trivgeo.registration.blocks import BlockSums, block_estimate
-from trivgeo.registration.images import _LOSS_WIDTH_IN_STDS, ImageRegistration, _Level
+from trivgeo.registration.images import _LOSS_WIDTH_IN_STDS, ImageRegistration, _Found
+from trivgeo.registration.inverse_compositional import Exposure
 from trivgeo.registration.record import UNKNOWN_STD
 
 SIDE = 48
@@ -67,8 +68,8 @@ def test_size_of_the_covariance() -> None:
             for k, p in enumerate((positions(), positions(matrix)))
         )
         method = ImageRegistration(moving, fixed, group, None, 1, seeded(0))
-        found = _Level(group.inverse(g)[None], method.moving, _LOSS_WIDTH_IN_STDS * math.sqrt(2) * noise)
-        r = method.judged(found)
+        width = _LOSS_WIDTH_IN_STDS * math.sqrt(2) * noise
+        r = method.judged(_Found(group.inverse(g)[None], Exposure.none(1, moving), width))
         assert r.trusted, r.reasons
         squares.append(squared_distance(r, g) / group.dim)
     # nearer to one than to a half or to two: about two standard deviations of the mean

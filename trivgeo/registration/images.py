@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,203 +14,346 @@ from torch.nn import functional
 
 from trivgeo._random import normal
 from trivgeo.actions import ImageWarp
-from trivgeo.inversion.energies.least_squares import GemanMcClure, LeastSquares
-from trivgeo.inversion.energies.paired_images import PairedImages, with_coverage
-from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import InverseProblem
-from trivgeo.inversion.stage import Stage
-from trivgeo.inversion.stages.chains import Select
-from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
+from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.transformations import sample_elements
-from trivgeo.registration.blocks import BlockEstimate, BlockSums, block_estimate
-from trivgeo.registration.look_alikes import look_alikes, shrunk
+from trivgeo.registration.blocks import block_estimate
+from trivgeo.registration.inverse_compositional import CloseComparison, Comparison, Exposure, Grid, Picture
+from trivgeo.registration.look_alikes import look_alikes
 from trivgeo.registration.record import (
     NORMAL_MEDIAN,
     Registration,
     RegistrationMethod,
-    assess,
+    doubts,
     modes_at,
+    nothing,
     rivals,
     robust_std,
     rounding_std,
-    undetermined,
 )
 from trivgeo.verdict import Verdict
 
 _COARSEST_SIDE = 24  # longer side of the coarsest images, in pixels
 _MIN_SHORTER_SIDE = 5  # shorter side of the coarsest images, in pixels
-_NUM_KEPT = (12, 4, 2, 1, 1)  # hypotheses that go on from each level
-_FIRST_STEPS, _NUM_KEPT_FIRST = 5, 64  # steps of all hypotheses at the coarsest level, and how many of them go on
-_NUM_STEPS = (15, 8, 6, 5, 4)  # steps at each level
-_REFINING_STEPS = 6  # steps of a round of refinement, in double precision
-_MAX_LAST_STEP = 1e-6  # length of all steps of a round at which refinement ends
-_MAX_NUMBERS_IN_MEMORY = 2**23  # numbers of restored images at once
+_FIRST_STEPS, _NUM_KEPT_FIRST = 4, 32  # steps of all hypotheses at the coarsest level, and how many of them go on
+_NUM_STEPS = (12, 8, 6, 5, 4)  # steps at each level
+_NUM_KEPT = (12, 8, 6, 4, 4)  # distinct hypotheses that go on from each level
+_LEAST_STEP_IN_PIXELS = 0.02  # length of steps at which descents end at a level
+_MIN_SHARED_NEAR = 0.8  # shared contrast at the end of the nearest hypotheses from which on others are not looked for
 _LOSS_WIDTH_IN_STDS = 5.0  # width of the robust loss, in standard deviations of the residuals
 _NUM_EXPOSURES = 6  # estimates of gain and offset, each with outliers by the one before
-_MAX_ROUNDS = 30  # rounds of descents and exposures in turn, and of refinement
-_MAX_EXPOSURE_CHANGE = 1e-4  # change of the exposure at which descents and exposures end
 _MIN_STD = 1e-3  # standard deviation of residuals for the robust loss, in units of the contrast
 _NOISY_STD = 0.02  # standard deviation of residuals from which on images are blurred, in units of the contrast
 _BLUR_REACH = 2  # pixels on each side that a blur reads
-_CORRELATION_REACH = 4  # pixels on each side in which blurred noise is correlated
 _MIN_SHARED_CONTRAST = 0.5  # share of the contrast that both images must have in common
 _BEGAN_NEAR = "the search began near the identity: give transformations if the transformation may be larger"
-_NUM_REWEIGHTINGS = 2  # fits of the exposure, each with the outliers of the one before
-_TONE_KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # shares of darker pixels at which a tone curve bends
 _MEAN_SIDE = 4  # pixels along squares whose means show an uneven exposure
 _MAX_LEFT_BY_EXPOSURE = 0.5  # share of squares of residuals of means that an uneven exposure may leave
-_RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
 _MIN_REFINED_STD = 1e-5  # standard deviation of residuals from which on the last steps fit the loss to them
-_BLOCKS_PER_SIDE = 16  # blocks along the longer side, of whose sums checks are made
-_MIN_BLOCK_SIDE = 8  # pixels along a block
-_MAX_POLISHING_STEPS = 40  # last steps, beside an exposure that varies
-_MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_OF_POLISHING = 0.03, 1e-8  # length of a last step, in either unit
+_RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
+_MAX_LAST_STEPS = 40  # last steps
+_MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_IN_DIGITS = 0.03, 4.0  # length of a last step, in either unit
+_MIN_SHARE_OF_STEP = 0.25  # share of the way to the solution that a step takes at least
+_NUM_SAMPLES = 2**14  # pixels by which exposures and the spread of residuals are estimated
+_BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = (
+    16,
+    8,
+)  # blocks along the longer side, and pixels along one, whose losses are compared
+_HIDDEN_REACH, _MIN_HIDDEN_SHARE = 2, 0.5  # pixels on each side of which so many disagree where an image is hidden
 _NUM_LOOK_ALIKES = 10  # other places that are tried, where pictures look alike
 _NUM_STEPS_OF_OTHERS, _LEAST_SIDE_OF_OTHERS = 10, 80  # steps from each, at a size of at least so much, and at the full
+_MAX_SIDE_OF_OTHERS = 512  # longer side of the images on which others are compared with what was found, in pixels
 _MAX_ENERGY_RATIO = 10.0  # energy of another element, in units of that of the best one, at which it is compared closely
 _SAME_IN_STDS = 6.0  # distance of ends of descents that are one element
 _MAX_EVIDENCE_IN_STDS = 6.0  # evidence against another element, in standard deviations, that does not yet count
 _INTERPOLATED_SHARE = 0.15  # share of the squares of residuals by which interpolation may differ
+_OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from which on that one is shrunk
 # what two photographs alone do not show
 _ASSUMPTIONS = ("most of what both photographs show moves as one", "noise and dirt of one are not those of the other")
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
 
 @dataclass(eq=False)
-class ImageRegistration(RegistrationMethod["_Level"]):
-    """Registration of two images: descents from coarse sizes to fine ones."""
+class ImageRegistration(RegistrationMethod["_Found"]):
+    """Registration of two images: descents from coarse sizes to fine ones, the last steps, and checks."""
 
     def __post_init__(self) -> None:
         self.action = ImageWarp(self.group, guarded=False)
         self.contrast = float(self.fixed.std(correction=0)) or 1.0
-        self.moving, self.fixed = self.moving / self.contrast, self.fixed / self.contrast
-        self.sides = _sides(*self.fixed.shape[-2:])
+        middle = self.fixed.mean()
+        size, own = self.fixed.shape[-2:], self.moving.shape[-2:]
+        self.longer = max(size)
+        self.pictures = tuple(
+            Picture((image - middle) / self.contrast, Grid(tuple(shape), _frame(shape, self.longer, image)))
+            for image, shape in ((self.moving, own), (self.fixed, size))
+        )
+        self.factors = _factors(*size)
+        self._comparisons: dict[float, Comparison] = {}
 
-    def _starts(self) -> Tensor:
-        """Return the identity, and elements that were given or near it; for the inverter, so their inverses."""
+    def _comparison(self, factor: float) -> Comparison:
+        """Return the comparison of both images at so many times their sizes."""
+        if factor not in self._comparisons:
+            larger = next((f for f in self.factors if f > factor), None)
+            if larger is None:
+                moving, fixed = (picture.to(torch.float32) for picture in self.pictures)
+            else:
+                finer = self._comparison(larger)
+                moving, fixed = (picture.resized(factor / larger) for picture in (finer.moving, finer.fixed))
+            self._comparisons[factor] = Comparison(self.group, self.action.point_action, moving, fixed)
+        return self._comparisons[factor]
+
+    def _near(self) -> Tensor:
+        """Return the first hypotheses, for the inverse; the identity."""
+        return self.group.identity(1, dtype=torch.float64, device=self.moving.device)
+
+    def _drawn(self) -> Tensor:
+        """Return elements that were given or are near the identity, inverted."""
         group, number = self.group, self.num_starts - 1
         if self.transformations is None:
             v = _START_STD * normal((number, group.dim), self.moving.double(), self.generator)
             drawn = group.with_scale(None).exp(v)
         else:
             drawn = sample_elements(group, self.transformations, number, self.generator)
-        first = group.identity(1, dtype=self.moving.dtype, device=self.moving.device)
-        return group.inverse(torch.cat([first, drawn.to(first)]))
+        return group.inverse(group.project(drawn.to(self.moving.device, torch.float64)))
 
-    def searched(self) -> _Level:
-        """Descend at all sizes, then at the full one until the exposure no longer changes."""
-        starts = self._starts()
-        found = self._descended(0, _Level(starts, self.moving))
+    def registered(self) -> Registration:
+        near = self._near()
+        if self.transformations is None:
+            found = self._descended(near)
+            if found.shared >= _MIN_SHARED_NEAR and (judged := self.judged(found)).trusted:
+                return judged
+        return self.judged(self._descended(torch.cat([near, self._drawn()])))
+
+    def searched(self) -> _Found:
+        return self._descended(torch.cat([self._near(), self._drawn()]))
+
+    def _descended(self, starts: Tensor) -> _Found:
+        """Return the ends of descents at all sizes but the full one."""
+        reference = self.pictures[1].image.float()
+        exposure = Exposure.none(len(reference), reference)
+        found = self._level(0, _Found(starts, exposure))
         if not found.shared >= _MIN_SHARED_CONTRAST:  # the exposures may be very different
-            alike = self._descended(0, _Level(starts, _standardised(self.moving, self.fixed)))
+            alike = self._level(0, _Found(starts, self._standardised()))
             found = alike if alike.shared > found.shared else found
-        for level in range(1, len(self.sides)):
-            found = self._descended(level, found)
-        for _ in range(_MAX_ROUNDS):  # exposure and scale depend on each other
-            if found.change < _MAX_EXPOSURE_CHANGE or not found.shared > 0.0:  # what shares nothing has no exposure
-                break
-            found = self._descended(len(self.sides), found)
+        for level in range(1, len(self.factors)):
+            if level == len(self.factors) - 1 and len(found.elements) == 1 and found.shared >= _MIN_SHARED_CONTRAST:
+                break  # the last steps are at the full size
+            found = self._level(level, found)
         return found
 
-    def _descended(self, level: int, before: _Level) -> _Level:
-        """Return descents on images of a level, and the exposure; the loss is of squares without a width."""
-        place, side = min(level, len(_NUM_KEPT) - 1), self.sides[min(level, len(self.sides) - 1)]
-        h, action, group = before.elements, self.action, self.group
-        residuals, x = PairedImages(shrunk(self.fixed, side)), with_coverage(shrunk(before.moving, side))[None]
-        energy = LeastSquares(residuals, None if before.width is None else GemanMcClure(before.width))
-        stages: list[Stage] = [LevenbergMarquardt(_NUM_STEPS[place]), Select(min(_NUM_KEPT[place], len(h)))]
-        if len(h) > _NUM_KEPT_FIRST:
-            stages = [LevenbergMarquardt(_FIRST_STEPS), Select(_NUM_KEPT_FIRST), *stages]
-        together = max(1, _MAX_NUMBERS_IN_MEMORY // (x.numel() * (group.dim + 1)))
-        result = Inverter(action, energy, stages, max_evaluations=together, progress=False)(x, initial=h[None])
-        moved = action(group.inverse(result.best()), x)
-        gain, offset, width = _exposure(residuals, moved[0])
-        moved[:, :-1] = gain * moved[:, :-1] + offset * moved[:, -1:]
-        shared = _shared_contrast(residuals, GemanMcClure(width), moved[0])
-        change = float(torch.maximum((gain - 1).abs(), offset.abs()).max())
-        return _Level(result.elements[0], gain * before.moving + offset, width, shared, change)
-
-    def judged(self, found: _Level) -> Registration:
-        assert found.width is not None
-        group, action, dtype = self.group, self.action, self.moving.dtype
-        # energies that differ in the last digits order steps
-        fixed, moving = self.fixed.double(), found.moving.double()
-        full, x = PairedImages(fixed), with_coverage(moving)[None]
-        if found.width > _LOSS_WIDTH_IN_STDS * math.sqrt(len(fixed)) * _NOISY_STD:
-            full, x = PairedImages(_blurred(fixed)), _inner(with_coverage(_blurred(moving)))[None]
-        loss = GemanMcClure(found.width)
-        stages = [LevenbergMarquardt(_REFINING_STEPS)]
-        refine = Inverter(action, LeastSquares(full, loss), stages, max_evaluations=1, progress=False)
-        # the element is off the group in single precision, where differences have no logarithm
-        h = group.project(found.elements.double())
-        for _ in range(_MAX_ROUNDS):
-            before, h = h, refine(x, initial=h[None]).elements[0]
-            if not float(group.distance(before[0], h[0])) > _MAX_LAST_STEP:
-                break
-        fit = assess(
-            action,
-            lambda std: LeastSquares(full, loss, std=std),
-            x,
-            h,
-            smooth=lambda r, _: _around(r, fixed.shape[-2:]),
-            part=lambda y: (y[0, -1] > 1.0 - 1e-3).flatten(),
-            dtype=dtype,
+    def _standardised(self) -> Exposure:
+        """Return the exposure that gives each channel the mean and the standard deviation of the fixed image."""
+        (std, mean), (wanted, middle) = (
+            torch.std_mean(picture.image.flatten(1).float(), 1, correction=0) for picture in self.pictures
         )
-        if not fit.found:
-            return replace(
-                fit, action=ImageWarp(group), element=fit.element.to(dtype), covariance=fit.covariance.to(dtype)
-            )
-        h, estimate, ended = self._polished(full, x[0], group.inverse(fit.element), found.width)
+        known = torch.minimum(std, wanted) > _MIN_STD * torch.maximum(std, wanted)
+        gain = torch.where(known, wanted / torch.where(known, std, 1.0), 1.0)
+        return Exposure(torch.stack([middle - gain * mean, gain], -1))
+
+    def _level(self, level: int, before: _Found) -> _Found:
+        """Return the ends of descents at a size, and the exposure there."""
+        place, comparison = min(level, len(_NUM_STEPS) - 1), self._comparison(self.factors[level])
+        least = _LEAST_STEP_IN_PIXELS * 2.0 / max(comparison.fixed.grid.size)
+        h, exposure, width = before.elements, before.exposure, before.width
+        if len(h) > _NUM_KEPT_FIRST:
+            h, sums = comparison.descended(h, exposure, width, _FIRST_STEPS, least)
+            h = h[sums.energy.argsort()[:_NUM_KEPT_FIRST]]
+        h, sums = comparison.descended(h, exposure, width, _NUM_STEPS[place], least)
+        order = sums.energy.argsort()
+        h, energy = h[order], sums.energy[order]
+        if not bool(torch.isfinite(energy[0])):
+            return before._replace(elements=h[:1], shared=0.0, found=False)
+        h = self._distinct(h[:_NUM_KEPT_FIRST], 2.0 / max(comparison.fixed.grid.size))[: _NUM_KEPT[place]]
+        sample = comparison.sample(h[0], _NUM_SAMPLES)
+        exposure, width = _exposure(*sample)
+        shared = _shared_contrast(*comparison.sample(h[0], _NUM_SAMPLES, exposure), width)
+        return _Found(h, exposure, width, shared)
+
+    def _distinct(self, elements: Tensor, distance: float) -> Tensor:
+        """Return elements that are no nearer than a distance to one before."""
+        group = self.group
+        v = group.log(group.compose(group.inverse(elements).unsqueeze(1), elements.unsqueeze(0)))
+        near = (v.norm(dim=-1) < distance).tolist()
+        kept: list[int] = []
+        for i in range(len(elements)):
+            if not any(near[j][i] for j in kept):
+                kept.append(i)
+        return elements[kept]
+
+    def judged(self, found: _Found) -> Registration:
+        """Return the registration after the last steps from what was ``found``, with checks, in units of the data."""
+        group, dtype = self.group, self.moving.dtype
+        if not found.found or found.width is None:
+            elements = group.inverse(found.elements).to(dtype)
+            return replace(nothing(self.action, elements), action=ImageWarp(group))
+        hidden, share = self._hidden(found)
+        comparison = self._full(found.elements[0], hidden)
+        noisy = found.width > _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD
+        if noisy:
+            comparison = _blurred(comparison)
+        uneven = self._is_uneven(found)
+        solution = self._solved(comparison, found, uneven)
+        close, estimate = solution.close, block_estimate(solution.close.sums, rounding_std(dtype))
+        ended = solution.ended
+        if uneven and not len(estimate.free):
+            # a tone curve of blurred images is not that of sharp ones: edges move towards the side that it makes darker
+            softer = self._solved(_blurred(comparison), found._replace(elements=solution.element[None]), uneven)
+            second = block_estimate(softer.close.sums, rounding_std(dtype))
+            ended = ended and softer.ended and not len(second.free)
+            v = group.log(group.compose(group.inverse(solution.element), softer.element))
+            square = v @ torch.linalg.solve(estimate.covariance, v)
+            estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
+        h = solution.element
         element, adjoint = group.inverse(h), group.Ad(h)
         covariance = adjoint @ estimate.covariance @ adjoint.mT
-        reasons = [*fit.reasons, *undetermined(covariance, estimate.free @ adjoint.mT)]
+        reasons = list(doubts(covariance, 0.0, (1.0 - share) * close.agreement, estimate.free @ adjoint.mT))
         if not ended:
             reasons.append("the last steps have not ended")
-        shared = _shared_contrast(full, loss, action(element, x)[0])
+        shared = _shared_contrast(*comparison.sample(h, _NUM_SAMPLES, solution.exposure), solution.width)
         if not shared >= _MIN_SHARED_CONTRAST:
             reasons.append(f"{shared:.0%} of the contrast is shared: less than {_MIN_SHARED_CONTRAST:.0%}")
         modes = modes_at(element[None], element.new_ones(1))
+        least_width = _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _MIN_STD
         if not reasons:
-            others = self._others(full, x, h, loss, covariance=estimate.covariance)
+            others = self._others(solution, found.elements[1:], least_width, estimate.covariance, noisy, hidden)
             modes = modes_at(torch.cat([element[None], group.inverse(others)]), element.new_ones(1 + len(others)))
             reasons += rivals(modes)
         if reasons and self.transformations is None:
             reasons.append(_BEGAN_NEAR)
-        return replace(
-            fit,
-            action=ImageWarp(group),
-            modes=modes,
-            verdict=Verdict(tuple(dict.fromkeys(reasons)), _ASSUMPTIONS),
-            element=element.to(dtype),
-            covariance=(0.5 * (covariance + covariance.mT)).to(dtype),
-            residual=fit.residual * self.contrast,
+        return Registration(
+            ImageWarp(group),
+            element.to(dtype),
+            (0.5 * (covariance + covariance.mT)).to(dtype),
+            modes,
+            close.rms * self.contrast,
+            True,
+            Verdict(tuple(dict.fromkeys(reasons)), _ASSUMPTIONS),
         )
 
+    def _hidden(self, found: _Found) -> tuple[Float[Tensor, "h w"], float]:
+        """Return ones where something hides one of the images, at a reduced size, and their share of what both show.
+
+        These are regions in most of which residuals do not agree, and what a slope or a blur mixes with them.
+        """
+        assert found.width is not None
+        comparison = self._comparison(self.factors[-1 if len(self.factors) == 1 else -2])
+        image, seen = comparison.image(found.elements[0], found.exposure)
+        square = (image - comparison.fixed.image).square().sum(0)
+        width = max(found.width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * _NOISY_STD)
+        off = seen * (square > width**2)
+        reach = _HIDDEN_REACH
+        side = 2 * reach + 1
+        share = functional.avg_pool2d(torch.stack([off, seen])[:, None], side, 1, reach, count_include_pad=False)[:, 0]
+        core = (off > 0) & (share[0] > _MIN_HIDDEN_SHARE * share[1])
+        hidden = functional.max_pool2d(core.to(off.dtype)[None], side, 1, reach)[0]
+        return hidden, float((seen * hidden).sum() / seen.sum().clamp(min=1.0))
+
+    def _full(self, h: Tensor, hidden: Float[Tensor, "h w"]) -> Comparison:
+        """Return the comparison at the full size; the image with the smaller pixels is shrunk."""
+        moving, fixed = self.pictures
+        comparison = Comparison(self.group, self.action.point_action, moving, fixed)
+        scale = comparison.scale(h)
+        if math.isfinite(scale) and not 1.0 / _OTHER_SCALE < scale < _OTHER_SCALE:
+            moving, fixed = moving.resized(min(1.0, 1.0 / scale)), fixed.resized(min(1.0, scale))
+        margin = min(_BLUR_REACH, (min(fixed.grid.size) - 1) // 8)
+        fixed = fixed._replace(margin=margin)
+        if bool(hidden.any()):
+            seen = 1.0 - functional.interpolate(hidden[None, None], fixed.grid.size, mode="nearest")[0, 0].to(
+                fixed.image
+            )
+            fixed = fixed._replace(mask=seen if fixed.mask is None else seen * fixed.mask)
+        return Comparison(self.group, self.action.point_action, moving, fixed)
+
+    def _solved(self, comparison: Comparison, found: _Found, uneven: bool) -> _Solution:
+        """Return the solution of the equations of the inverse compositional steps, gain and offset among them."""
+        group, h = self.group, found.elements[:1]
+        exposure, width, ended = found.exposure, found.width, False
+        assert width is not None
+        dtype = comparison.fixed.image.dtype
+        exposure = exposure.to(dtype)
+        if uneven:
+            values, _, seen = comparison.sample(h[0], _NUM_SAMPLES)
+            exposure = exposure.bent(values[:, seen > 0])
+        least = max(_MAX_LAST_STEP_IN_DIGITS * torch.finfo(dtype).eps, 1e-9)
+        longer, before = 1.0, None
+        for _ in range(_MAX_LAST_STEPS):
+            values, fixed, seen = comparison.sample(h[0], _NUM_SAMPLES, exposure)
+            std = robust_std((values - fixed).mT, seen)
+            if std > _MIN_REFINED_STD:
+                width = min(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * std)
+            sums = comparison.sums(h, exposure, width)
+            slope, curvature, parts = sums.reduced()
+            step = -torch.linalg.lstsq(curvature, slope.unsqueeze(-1)).solution.squeeze(-1)[0]
+            square = float(step @ curvature[0] @ step)
+            if square < (_MAX_LAST_STEP_IN_STDS * max(std, _MIN_REFINED_STD)) ** 2 or float(step.norm()) < least:
+                ended = True
+                break
+            if not bool(torch.isfinite(step).all()):
+                break
+            # noise of the fixed image has curvature, too, which makes steps too short
+            if before is not None:
+                left = float(before @ curvature[0] @ step) / float(before @ curvature[0] @ before)
+                longer = min(max(longer / max(1.0 - left, _MIN_SHARE_OF_STEP), 1.0), 1.0 / _MIN_SHARE_OF_STEP)
+            change = -(parts[0, ..., -1] + longer * torch.einsum("cqn,n->cq", parts[0, ..., :-1], step))
+            h, before = group.project(group.perturb(h, longer * step[None])), step
+            exposure = exposure._replace(theta=exposure.theta + change.to(dtype))
+        close = comparison.closely(h[0], exposure, width, parts[0, ..., :-1])
+        return _Solution(h[0], exposure, width, close, ended)
+
+    def _is_uneven(self, found: _Found) -> bool:
+        """Return whether an exposure that varies over the frame and with brightness leaves half of what a gain leaves.
+
+        Of means over squares of pixels: there is little noise in them, for which such an exposure would fit less.
+        """
+        assert found.width is not None
+        factor = next((f for f in self.factors if f >= 1.0 / _MEAN_SIDE), 1.0)
+        comparison = self._comparison(factor)
+        values, fixed, seen = comparison.sample(found.elements[0], _NUM_SAMPLES)
+        place = comparison.sampled_places(_NUM_SAMPLES)
+        plain = found.exposure.to(values.dtype)
+        bent = plain.bent(values[:, seen > 0])
+        weight = seen
+        left = []
+        for exposure in (plain, bent):
+            functions, _ = exposure.functions(values, place)
+            r = functions.new_zeros(())
+            for _ in range(2):
+                theta = _fitted(functions, fixed, weight)
+                r = torch.einsum("cq,cqp->cp", theta, functions) - fixed
+                if exposure is plain:
+                    weight = seen / (1.0 + r.square().sum(0) / found.width**2) ** 2
+            left.append(float((weight * r.square().sum(0)).sum()))
+        return left[1] < _MAX_LEFT_BY_EXPOSURE * left[0] and left[0] > _MIN_STD**2 * float(seen.sum())
+
     def _others(
-        self, full: PairedImages, x: Float[Tensor, "1 d h w"], h: Tensor, loss: GemanMcClure, covariance: Tensor
+        self, solution: _Solution, met: Tensor, least_width: float, covariance: Tensor, noisy: bool, hidden: Tensor
     ) -> Float[Tensor, "k *e"]:
-        """Return elements beside h that fit as well, found from where the restored image looks like the fixed one."""
-        group, action = self.group, self.action
-        moved = action(group.inverse(h), x[0])
-        alike = look_alikes(action, moved, full.reference, _NUM_LOOK_ALIKES)
-        if not len(alike):
-            return alike
-        candidates = group.compose(h, alike)
-        side = next((side for side in self.sides if side >= _LEAST_SIDE_OF_OTHERS), self.sides[-1])
-        small = PairedImages(shrunk(full.reference, side)), with_coverage(shrunk(x[0, :-1], side))[None]
-        stages: list[Stage] = [LevenbergMarquardt(_NUM_STEPS_OF_OTHERS)]
-        for residuals, data in (small, (full, x)):
-            search = Inverter(action, LeastSquares(residuals, loss), stages, max_evaluations=4, progress=False)
-            candidates = search(data, initial=candidates[None]).elements[0]
-            posterior = InverseProblem(action, LeastSquares(residuals, loss)).given(data, max_evaluations=1)
-            energies = posterior.energies(torch.cat([h[None], candidates])[None])[0]
-            low = energies[1:] < _MAX_ENERGY_RATIO * energies[0] + _MIN_STD**2 * data[0, 0].numel()
+        """Return elements that fit as well, from those that descents met, and where the restored image looks like the
+        fixed one.
+        """
+        group, h, exposure = self.group, solution.element, solution.exposure
+        width = max(solution.width, least_width)
+        largest = min(1.0, _MAX_SIDE_OF_OTHERS / self.longer)
+        sides = [factor for factor in self.factors if factor <= max(largest, self.factors[0])]
+        full = self._comparison(sides[-1])
+        full = Comparison(group, self.action.point_action, full.moving, _uncovered(full.fixed, hidden))
+        full = _blurred(full) if noisy else full
+        moved, seen = full.image(h, exposure)
+        alike = look_alikes(self.action, torch.cat([moved, seen[None]]), full.fixed.image, _NUM_LOOK_ALIKES)
+        candidates = torch.cat([met, group.compose(h, alike.double())])
+        if not len(candidates):
+            return candidates
+        small = next((f for f in sides if f * self.longer >= _LEAST_SIDE_OF_OTHERS), sides[-1])
+        for comparison in (self._comparison(small), full):
+            least = _LEAST_STEP_IN_PIXELS * 2.0 / max(comparison.fixed.grid.size)
+            candidates, sums = comparison.descended(candidates, exposure, width, _NUM_STEPS_OF_OTHERS, least)
+            own = comparison.sums(h[None], exposure, width).energy
+            low = sums.energy < _MAX_ENERGY_RATIO * own + 2.0 * _MIN_STD**2
             candidates = candidates[low & self._are_other(candidates, h, covariance)]
             if not len(candidates):
                 return candidates
         kept: list[Tensor] = []
         for one in candidates:
-            if _fits_as_well(full, action, x[0], h, one, loss) and (
+            if _fits_as_well(full, h, one, exposure, GemanMcClure(width)) and (
                 not kept or bool(self._are_other(one[None], torch.stack(kept), covariance).all())
             ):
                 kept.append(one)
@@ -220,77 +364,69 @@ class ImageRegistration(RegistrationMethod["_Level"]):
         group = self.group
         v = group.log(group.compose(group.inverse(h).reshape(-1, 1, *group.element_shape), candidates.unsqueeze(0)))
         stds = torch.einsum("kci,ij,kcj->kc", v, torch.linalg.inv(covariance), v).sqrt()
-        pixel = 2.0 / max(self.fixed.shape[-2:])
-        near = (stds < _SAME_IN_STDS) | (v.norm(dim=-1) < 0.5 * pixel)
+        near = (stds < _SAME_IN_STDS) | (v.norm(dim=-1) < 1.0 / self.longer)
         return torch.isfinite(candidates).flatten(1).all(-1) & ~near.any(0)
 
-    def _polished(
-        self, full: PairedImages, x: Float[Tensor, "d h w"], h: Tensor, width: float
-    ) -> tuple[Tensor, BlockEstimate, bool]:
-        """Return the solution of the equations of `_compared` near an element, what is known, and if steps ended."""
-        uneven = _is_uneven(full, self.action(self.group.inverse(h), x), width)
-        h, estimate, ended = self._solved(full, x, h, width, uneven)
-        if uneven and not len(estimate.free):
-            # a tone curve of blurred images is not that of sharp ones: edges move towards the side that it makes darker
-            softer = PairedImages(_blurred(full.reference)), _inner(torch.cat([_blurred(x[:-1]), x[-1:]]))
-            other, second, second_ended = self._solved(*softer, h, width, uneven)
-            ended = ended and second_ended and not len(second.free)
-            v = self.group.log(self.group.compose(self.group.inverse(h), other))
-            square = v @ torch.linalg.solve(estimate.covariance, v)
-            estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
-        return h, estimate, ended
 
-    def _solved(
-        self, full: PairedImages, x: Float[Tensor, "d h w"], h: Tensor, width: float, uneven: bool
-    ) -> tuple[Tensor, BlockEstimate, bool]:
-        """Return the end of steps of `_compared`, its estimate, and if steps ended."""
-        least_std = rounding_std(self.moving.dtype)
-        for _ in range(_MAX_POLISHING_STEPS):
-            estimate = block_estimate(_compared(full, self.action, h, x, width, uneven), least_std)
-            step = estimate.step
-            square = float(step @ torch.linalg.solve(estimate.covariance, step))
-            if square < _MAX_LAST_STEP_IN_STDS**2 or float(step.norm()) < _MAX_LAST_STEP_OF_POLISHING:
-                return h, estimate, True
-            h = self.group.perturb(h, step)
-        return h, estimate, False
-
-
-class _Level(NamedTuple):
-    """Ends of descents at one size of the images.
+class _Found(NamedTuple):
+    """Ends of descents.
 
     Attributes:
-        elements: elements of the inverter, the best one first, ``[k, *element_shape]``.
-        moving: the moving image, with the exposure of the fixed one.
+        elements: inverses of elements, the best one first, ``[k, *element_shape]``.
+        exposure: the exposure of the moving image that is that of the fixed one.
         width: width of the next robust loss; ``None`` before the first descent.
         shared: share of the contrast that both images have in common.
-        change: change of the exposure, in units of the contrast.
+        found: whether there is an element of finite energy.
     """
 
     elements: Tensor
-    moving: Tensor
+    exposure: Exposure
     width: float | None = None
     shared: float = 0.0
-    change: float = math.inf
+    found: bool = True
 
 
-def _exposure(residuals: PairedImages, moved: Float[Tensor, "d h w"]) -> tuple[Tensor, Tensor, float]:
-    """Return gain and offset of each channel that take an image to the fixed one where both agree, ``[c, 1, 1]``.
+class _Solution(NamedTuple):
+    """The end of the last steps: an inverse element, the exposure, the width of the loss, sums, and if steps ended."""
+
+    element: Tensor
+    exposure: Exposure
+    width: float
+    close: CloseComparison
+    ended: bool
+
+
+def _uncovered(picture: Picture, hidden: Float[Tensor, "h w"]) -> Picture:
+    """Return a picture of which a part, that is given at any size, does not count."""
+    if not bool(hidden.any()):
+        return picture
+    seen = 1.0 - functional.interpolate(hidden[None, None], picture.grid.size, mode="nearest")[0, 0].to(picture.image)
+    return picture._replace(mask=seen if picture.mask is None else seen * picture.mask)
+
+
+def _frame(size: Sequence[int], longer: int, reference: Tensor) -> Float[Tensor, "3 3"]:
+    """Return the map from pixels (x, y, 1) to coordinates whose unit is half of ``longer`` pixels, 0 in the middle."""
+    height, width = size
+    rows = [[2 / longer, 0.0, (1 - width) / longer], [0.0, 2 / longer, (1 - height) / longer], [0.0, 0.0, 1.0]]
+    return torch.tensor(rows, dtype=torch.float64, device=reference.device)
+
+
+def _exposure(image: Float[Tensor, "c p"], fixed: Float[Tensor, "c p"], seen: Tensor) -> tuple[Exposure, float]:
+    """Return gain and offset of each channel that take an image to the fixed one where both agree.
 
     Also returns the width of a loss that takes the remaining residuals for normal ones with outliers. The gain is the
     ratio of standard deviations: least squares would make it small where both have noise.
     """
-    image, fixed = moved[:-1].flatten(1), residuals.reference.flatten(1)
-    covered = (moved[-1] > 0.5).flatten()
     gain, offset, width = torch.ones_like(image[:, :1]), torch.zeros_like(image[:, :1]), 1e3
     for step in range(_NUM_EXPOSURES):
         difference = gain * image + offset - fixed
-        std = robust_std(difference.mT, covered)
+        std = robust_std(difference.mT, seen)
         if not math.isfinite(std):
             break
         width = _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * max(std, _MIN_STD)
         if step == _NUM_EXPOSURES - 1:
             break
-        weight = covered / (1.0 + difference.square().sum(0) / width**2) ** 2
+        weight = seen / (1.0 + difference.square().sum(0) / width**2) ** 2
         total = weight.sum()
         means = [(weight * part).sum(1, keepdim=True) / total for part in (image, fixed)]
         spread = [
@@ -300,37 +436,28 @@ def _exposure(residuals: PairedImages, moved: Float[Tensor, "d h w"]) -> tuple[T
         known = torch.minimum(*spread) > _MIN_STD**2
         gain = torch.where(known, (spread[1] / torch.where(known, spread[0], 1.0)).sqrt(), 1.0)
         offset = means[1] - gain * means[0]
-    return gain.unsqueeze(-1), offset.unsqueeze(-1), width
+    return Exposure(torch.cat([offset, gain], 1)), width
 
 
-def _standardised(moving: Tensor, fixed: Tensor) -> Tensor:
-    """Return the image with the mean and the standard deviation of the fixed one in each channel."""
-    (std, mean), (wanted, middle) = (
-        torch.std_mean(image, (-2, -1), correction=0, keepdim=True) for image in (moving, fixed)
-    )
-    known = torch.minimum(std, wanted) > _MIN_STD * torch.maximum(std, wanted)
-    return (moving - mean) * torch.where(known, wanted / torch.where(known, std, 1.0), 1.0) + middle
-
-
-def _sides(height: int, width: int) -> list[int]:
-    """Return longer sides of the images of a pyramid, from the coarsest to the full one."""
+def _factors(height: int, width: int) -> list[float]:
+    """Return sizes of the images of a pyramid in units of the full one, from the coarsest."""
     longer = max(height, width)
     sides = [longer]
     while sides[-1] >= 2 * max(_COARSEST_SIDE, _MIN_SHORTER_SIDE * longer / min(height, width)):
         sides.append(sides[-1] // 2)
-    return sides[::-1]
+    return [side / longer for side in sides[::-1]]
 
 
-def _shared_contrast(residuals: PairedImages, loss: GemanMcClure, moved: Float[Tensor, "d h w"]) -> float:
+def _shared_contrast(
+    image: Float[Tensor, "c p"], fixed: Float[Tensor, "c p"], seen: Float[Tensor, " p"], width: float
+) -> float:
     r"""Return one minus the ratio of :math:`|I - I_0|^2` to the sum of both variances, where the images agree.
 
     The result is one for equal images and zero on average for unrelated ones, which the spread of the residuals alone
-    would take for images with much noise. ``loss`` says where the images agree.
+    would take for images with much noise.
     """
-    image, fixed = moved[:-1].flatten(1), residuals.reference.flatten(1)
     square = (image - fixed).square().sum(0)
-    covered = (moved[-1] > 1.0 - 1e-3).flatten()
-    weight = torch.func.grad(lambda s: loss(s).sum())(square) * covered
+    weight = seen / (1.0 + square / width**2) ** 2
     total = weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
     means = [(weight * part).sum(1, keepdim=True) / total for part in (image, fixed)]
     spread = [(weight * (part - mean).square()).sum() for part, mean in zip((image, fixed), means, strict=True)]
@@ -340,209 +467,72 @@ def _shared_contrast(residuals: PairedImages, loss: GemanMcClure, moved: Float[T
     return max(1.0 - float((weight * square).sum()) / both, 0.0)
 
 
-def _blurred(image: Tensor) -> Tensor:
+def _blurred(comparison: Comparison) -> Comparison:
+    """Return a comparison of blurred pictures, without borders, into which the blur mixes what lay beside them."""
+    moving, fixed = comparison.moving, comparison.fixed
+    pictures = []
+    for picture, margin in ((moving, 2 * _BLUR_REACH), (fixed, _BLUR_REACH)):
+        fits = min(picture.grid.size) > 8 * _BLUR_REACH
+        pictures.append(
+            picture._replace(image=_soft(picture.image), margin=max(picture.margin, margin) if fits else picture.margin)
+        )
+    return Comparison(comparison.group, comparison.action, *pictures)
+
+
+def _soft(image: Float[Tensor, "c *size"]) -> Float[Tensor, "c *size"]:
     """Return the image under a kernel of standard deviation one pixel.
 
     Interpolation between pixels removes a part of white noise, most halfway between them, so that the sum of squares
     would draw images there. It removes little of noise that is alike in neighbours.
     """
-    if min(image.shape[-2:]) <= _BLUR_REACH:
+    if min(image.shape[1:]) <= _BLUR_REACH:
         return image
-    kernel = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0], dtype=image.dtype, device=image.device) / 16.0
-    channels = len(image)
-    padded = functional.pad(image[None], (_BLUR_REACH,) * 4, mode="reflect")
-    rows = functional.conv2d(padded, kernel.reshape(1, 1, 1, 5).expand(channels, -1, -1, -1), groups=channels)
-    return functional.conv2d(rows, kernel.reshape(1, 1, 5, 1).expand(channels, -1, -1, -1), groups=channels)[0]
+    for dim in range(1, image.ndim):
+        image = _soft_along(image, dim)
+    return image
 
 
-def _inner(x: Tensor) -> Tensor:
-    """Return the image without a margin, into which the blur has mixed what lay beside it."""
-    if min(x.shape[-2:]) <= 8 * _BLUR_REACH:
-        return x
-    inside = x[..., 2 * _BLUR_REACH : -2 * _BLUR_REACH, 2 * _BLUR_REACH : -2 * _BLUR_REACH]
-    return functional.pad(inside, (2 * _BLUR_REACH,) * 4)
+def _soft_along(image: Tensor, dim: int) -> Tensor:
+    length = image.shape[dim]
+    index = torch.arange(-_BLUR_REACH, length + _BLUR_REACH, device=image.device).abs()
+    index = (length - 1) - ((length - 1) - index).abs()  # mirrored at the outermost pixels
+    ends = image.index_select(dim, index)
+    at = [ends.narrow(dim, start, length) for start in range(5)]
+    return (at[0] + at[4] + 4.0 * (at[1] + at[3]) + 6.0 * at[2]) / 16.0
 
 
-def _inside(size: torch.Size, prototype: Tensor) -> Float[Tensor, " p"]:
-    """Return the mask of pixels that a blur and slopes read no border for."""
-    least = max(0, min(_BLUR_REACH, (min(size) - 1) // 8))
-    mask = prototype.new_zeros(tuple(size))
-    mask[least : size[0] - least, least : size[1] - least] = 1.0
-    return mask.flatten()
-
-
-def _around(r: Float[Tensor, "p c"], size: torch.Size) -> Float[Tensor, "p c"]:
-    """Return sums over squares of pixels as far as blurred noise is correlated."""
-    images = r.mT.unflatten(-1, tuple(size)).unsqueeze(0)
-    side = 2 * _CORRELATION_REACH + 1
-    return side**2 * functional.avg_pool2d(images, side, 1, _CORRELATION_REACH)[0].flatten(1).mT
-
-
-def _compared(
-    residuals: PairedImages, action: ImageWarp, h: Tensor, x: Float[Tensor, "d h w"], width: float, uneven: bool
-) -> BlockSums:
-    r"""Return sums over blocks that compare a restored image with the fixed one, beside an exposure.
-
-    The equations :math:`\sum_p w_p r_p \nabla I_0(p) \xi_i(p) = 0` have the slopes of the fixed image, as the inverse
-    compositional algorithm (Baker and Matthews 2004). They know nothing of the interpolation of the moving image, by
-    which the sum of squares is drawn to where noise and detail are lost. Residuals and slopes are what the exposure
-    leaves of them (variable projection).
-
-    Args:
-        uneven: whether the exposure varies over the frame and with brightness; else a gain and an offset.
-    """
-    size = x.shape[-2:]
-    side = max(_MIN_BLOCK_SIDE, -(-max(size) // _BLOCKS_PER_SIDE))
-    values, along, fields = residuals.slopes(action, h, x)
-    image, fixed = values[:-1], residuals.reference.flatten(1)
-    counted = _inside(size, x) * (values[-1] > 1.0 - 1e-3)
-    half = 0.5 * max(size)
-    plain = (image - fixed) * counted
-    r = plain
-    for _ in range(_NUM_REWEIGHTINGS):
-        weight = _loss_slopes(GemanMcClure(width), r)[0] * counted
-        exposures = [_Exposure.fitted(m, part, weight, size, uneven) for m, part in zip(image, plain, strict=True)]
-        r = torch.stack([exposure.residual for exposure in exposures]) * counted
-        std = robust_std(r.mT, counted)
-        if std > _MIN_REFINED_STD:
-            width = min(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * std)
-    weight, bend = (counted * part for part in _loss_slopes(GemanMcClure(width), r))
-    slopes = half * _differences(residuals.reference).flatten(2)
-    # outliers, which weigh nothing, have no slopes beside them
-    rough = half * _differences((weight * r).reshape(residuals.reference.shape)).flatten(2)
-    score, towards_ours, towards_theirs = (torch.zeros_like(fields[:, 0]) for _ in range(3))
-    descent = own = noise = torch.zeros((), dtype=x.dtype, device=x.device)
-    for c, exposure in enumerate(exposures):
-        ours = exposure.left(exposure.gain * (fields * along[:, c]).sum(1), weight)
-        theirs = exposure.left((fields * slopes[:, c]).sum(1), weight)
-        rough_part = (fields * rough[:, c]).sum(1)
-        score = score + weight * r[c] * theirs
-        towards_ours, towards_theirs = towards_ours + r[c] * ours, towards_theirs + r[c] * theirs
-        descent = descent + _block_products(weight * ours, theirs, size, side)
-        own = own + _block_products(weight * ours, ours, size, side)
-        noise = noise + _block_products(rough_part, rough_part, size, side)
-    # where residuals are large and along the slopes, the loss bends
-    shared = descent + _block_products(2.0 * bend * towards_ours, towards_theirs, size, side)
-    around = score @ _around(score.mT, size)
-    return BlockSums(
-        -_in_blocks(score, size, side).sum(-1).mT,
-        0.5 * (descent + descent.mT),
-        0.5 * (shared + shared.mT),
-        own,
-        noise,
-        score @ score.mT,
-        0.5 * (around + around.mT),
-        max(float(counted.sum()) / (2 * _CORRELATION_REACH + 1) ** 2, 1.0),
-    )
-
-
-def _is_uneven(residuals: PairedImages, moved: Float[Tensor, "d h w"], width: float) -> bool:
-    """Return whether an exposure that varies over the frame and with brightness leaves half of what one gain leaves.
-
-    Of means over squares of pixels: there is little noise in them, for which such an exposure would fit less.
-    """
-    small = functional.avg_pool2d(torch.cat([moved, residuals.reference])[None], min(_MEAN_SIDE, *moved.shape[-2:]))[0]
-    channels = len(residuals.reference)
-    image, cover, fixed = small[:channels].flatten(1), small[channels].flatten(), small[channels + 1 :].flatten(1)
-    counted = (cover > 1.0 - 1e-3).to(image.dtype)
-    plain = (image - fixed) * counted
-    weight = _loss_slopes(GemanMcClure(width), plain)[0] * counted
-    left = []
-    for uneven in (False, True):
-        r = [
-            _Exposure.fitted(m, part, weight, small.shape[-2:], uneven).residual
-            for m, part in zip(image, plain, strict=True)
-        ]
-        left.append(float((weight * torch.stack(r).square().sum(0)).sum()))
-    return left[1] < _MAX_LEFT_BY_EXPOSURE * left[0] and left[0] > _MIN_REFINED_STD**2 * float(counted.sum())
-
-
-def _fits_as_well(
-    residuals: PairedImages, action: ImageWarp, x: Float[Tensor, "d h w"], h: Tensor, other: Tensor, loss: GemanMcClure
-) -> bool:
+def _fits_as_well(full: Comparison, h: Tensor, other: Tensor, exposure: Exposure, loss: GemanMcClure) -> bool:
     """Return whether another element leaves residuals as small as h, where both show something (Vuong 1989).
 
     A part of the squares is left out of account, by which two places between pixels differ for one picture: noise and
     bends of the picture are interpolated differently. Evidence beyond it counts in units of its spread between blocks.
     """
-    size = x.shape[-2:]
+    size, fixed = full.fixed.grid.size, full.fixed.image
     side = max(_MIN_BLOCK_SIDE, -(-max(size) // _BLOCKS_PER_SIDE))
-    images = [residuals.slopes(action, g, x)[0] for g in (h, other)]
-    counted = _inside(size, x) * torch.stack([image[-1] > 1.0 - 1e-3 for image in images]).all(0)
-    fixed = residuals.reference.flatten(1)
-    plain = [image[:-1] - fixed for image in images]
-    std = max(robust_std(plain[0].mT, counted), _MIN_STD)
+    images = [full.image(g, exposure) for g in (h, other)]
+    counted = images[0][1] * images[1][1]
+    plain = [image - fixed for image, _ in images]
+    std = max(robust_std(plain[0].flatten(1).mT, counted.flatten()), _MIN_STD)
     first, second = (
-        0.5 * _in_blocks((counted * loss(r.square().sum(0)))[None], size, side).sum(-1)[0] / std**2 for r in plain
+        0.5 * _in_blocks(counted * loss(r.square().sum(0).flatten()).reshape(size), side).sum(-1) / std**2
+        for r in plain
     )
     difference = second - first
     spread = float((difference - difference.median()).abs().median()) / NORMAL_MEDIAN
     allowed = _MAX_EVIDENCE_IN_STDS * spread * math.sqrt(len(first)) + _INTERPOLATED_SHARE * float(first.sum())
     # linear interpolation halfway between pixels is off by an eighth of the second difference
-    bends = 0.125 * (_bends(residuals.reference, -1).square() + _bends(residuals.reference, -2).square()).sqrt()
-    allowed += float((counted * loss(bends.flatten(1).square().sum(0))).sum()) * 0.5 / std**2
+    bends = 0.125 * (_bends(fixed, -1).square() + _bends(fixed, -2).square()).sqrt()
+    allowed += float((counted.flatten() * loss(bends.flatten(1).square().sum(0))).sum()) * 0.5 / std**2
     return float(difference.sum()) < allowed
 
 
-def _loss_slopes(loss: GemanMcClure, r: Float[Tensor, "c p"]) -> tuple[Tensor, Tensor]:
-    """Return both derivatives of the loss by the squares of residuals, ``[p]``."""
-    square = r.square().sum(0)
-    slope = torch.func.grad(lambda s: loss(s).sum())
-    return slope(square), torch.func.grad(lambda s: slope(s).sum())(square)
-
-
-class _Exposure(NamedTuple):
-    """The exposure of a channel: gain and offset, or a tone curve, and a gain and an offset quadratic over the frame.
-
-    Attributes:
-        columns: values of the functions at the pixels, ``[q, p]``.
-        residual: what they leave of the residual, ``[p]``.
-        gain: derivative of the exposed image by the image, ``[p]``.
-    """
-
-    columns: Float[Tensor, "q p"]
-    residual: Float[Tensor, " p"]
-    gain: Float[Tensor, " p"]
-
-    @classmethod
-    def fitted(cls, image: Tensor, residual: Tensor, weight: Tensor, size: torch.Size, uneven: bool) -> _Exposure:
-        """Return the exposure of an image that leaves the least of a residual, with or without all but both first."""
-        total = weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
-        mean = (weight * image).sum() / total
-        std = ((weight * (image - mean).square()).sum() / total).sqrt().clamp(min=_MIN_STD)
-        tone = (image - mean) / std
-        field = torch.ones_like(tone)[None]
-        columns, slopes = torch.cat([field, tone[None]]), field
-        if uneven:
-            y, x = (torch.linspace(-1.0, 1.0, n, dtype=image.dtype, device=image.device) for n in size)
-            y, x = (part.flatten() for part in torch.meshgrid(y, x, indexing="ij"))
-            field = torch.stack([field[0], x, y, x * x, x * y, y * y])
-            knots = torch.quantile(torch.where(weight > 0, tone, 0.0), tone.new_tensor(_TONE_KNOTS)).unsqueeze(-1)
-            bends = (tone - knots).clamp(min=0.0)
-            columns = torch.cat([field, tone * field, bends])
-            slopes = torch.cat([field, (bends > 0).to(tone.dtype)])
-        parts = _fitted_parts(columns, residual, weight)
-        gain = 1.0 - parts[len(field) :] @ slopes / std
-        return cls(columns, residual - parts @ columns, gain)
-
-    def left(self, part: Float[Tensor, "*m p"], weight: Tensor) -> Tensor:
-        """Return what the functions leave."""
-        return part - _fitted_parts(self.columns, part, weight) @ self.columns
-
-
-def _fitted_parts(columns: Float[Tensor, "q p"], part: Float[Tensor, "*m p"], weight: Tensor) -> Float[Tensor, "*m q"]:
+def _fitted(columns: Float[Tensor, "c q p"], part: Float[Tensor, "c p"], weight: Tensor) -> Float[Tensor, "c q"]:
     """Return the coefficients of columns in weighted least squares."""
-    weighted = weight * columns
-    gram = weighted @ columns.mT
-    diagonal = gram.diagonal()
-    gram = gram + _RIDGE * torch.diag(diagonal + diagonal.amax().clamp(min=torch.finfo(gram.dtype).tiny))
-    return torch.linalg.solve(gram, weighted @ part.reshape(-1, part.shape[-1]).mT).mT.reshape(*part.shape[:-1], -1)
-
-
-def _block_products(a: Tensor, b: Tensor, size: torch.Size, side: int) -> Float[Tensor, "k n n"]:
-    """Return sums over blocks of products of values at the pixels, ``[n, p]``."""
-    first, second = (_in_blocks(part, size, side).transpose(0, 1) for part in (a, b))
-    return first @ second.mT
+    weighted = (weight * columns).double()
+    gram = weighted @ columns.double().mT
+    diagonal = gram.diagonal(dim1=-2, dim2=-1)
+    gram = gram + _RIDGE * torch.diag_embed(diagonal + diagonal.amax(-1, keepdim=True).clamp(min=1e-30))
+    return torch.linalg.solve(gram, weighted @ part.double().unsqueeze(-1)).squeeze(-1).to(part.dtype)
 
 
 def _bends(image: Float[Tensor, "c h w"], axis: int) -> Float[Tensor, "c h w"]:
@@ -554,17 +544,7 @@ def _bends(image: Float[Tensor, "c h w"], axis: int) -> Float[Tensor, "c h w"]:
     return bends
 
 
-def _in_blocks(part: Float[Tensor, "*m p"], size: torch.Size, side: int) -> Float[Tensor, "*m k q"]:
+def _in_blocks(image: Float[Tensor, "h w"], side: int) -> Float[Tensor, "k q"]:
     """Return values at pixels by square blocks."""
-    image = functional.pad(part.unflatten(-1, tuple(size)), (0, -size[1] % side, 0, -size[0] % side))
-    return image.unfold(-2, side, side).unfold(-2, side, side).flatten(-2).flatten(-3, -2)
-
-
-def _differences(image: Tensor) -> Tensor:
-    """Return central differences of fourth order by x and y, ``[2, c, h, w]``."""
-    kernel = torch.tensor([1.0, -8.0, 0.0, 8.0, -1.0], dtype=image.dtype) / 12.0
-    channels = image.unsqueeze(1)
-    padded = functional.pad(channels, (2, 2, 2, 2), mode="replicate")
-    by_x = functional.conv2d(padded[..., 2:-2, :], kernel.reshape(1, 1, 1, 5))[:, 0]
-    by_y = functional.conv2d(padded[..., 2:-2], kernel.reshape(1, 1, 5, 1))[:, 0]
-    return torch.stack([by_x, by_y])
+    image = functional.pad(image, (0, -image.shape[1] % side, 0, -image.shape[0] % side))
+    return image.unfold(-2, side, side).unfold(-2, side, side).flatten(-2).flatten(0, 1)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,16 +13,10 @@ from torch import Tensor
 
 from trivgeo._text import Described
 from trivgeo.groups import Action, LieGroup
-from trivgeo.inversion.energies.least_squares import LeastSquares
-from trivgeo.inversion.posterior import InverseProblem, Posterior
-from trivgeo.inversion.result import PosteriorModes, modes_of
-from trivgeo.inversion.stage import Population
-from trivgeo.inversion.stages.laplace import Laplace
+from trivgeo.inversion.result import PosteriorModes
 from trivgeo.inversion.transformations import Transformations
 from trivgeo.verdict import Verdict
 
-_NUM_MODE_SAMPLES = 256  # draws of Laplace's approximation, whose clusters are the modes
-_MODE_RADIUS = 0.1  # distance within which elements are one mode, in units of the basis on conditioned data
 _MIN_RIVAL_WEIGHT = 0.05  # weight of a second mode, in units of the first, from which on a registration is ambiguous
 _MIN_AGREEMENT = 0.5  # share of pixels or points that must agree
 _MAX_DECREMENT_IN_STDS = 0.25  # distance from the minimum of the energy at which a descent may end
@@ -149,69 +142,6 @@ def undetermined(covariance: Float[Tensor, "n n"], free: Float[Tensor, "m n"] | 
     return ()
 
 
-def assess(
-    action: Action,
-    energy: Callable[[float], LeastSquares],
-    x: Any,
-    elements: Tensor,
-    *,
-    smooth: Callable[[Tensor, Any], Tensor] | None = None,
-    part: Callable[[Any], Float[Tensor, " q"]] | None = None,
-    dtype: torch.dtype | None = None,
-) -> Registration:
-    """Return the registration of elements h at which descents have ended: h^-1 with covariance, modes and checks.
-
-    Args:
-        energy: function of a standard deviation to the energy with the robust loss of the descents.
-        elements: elements of the inverter, ``[k, *element_shape]``.
-        smooth: (residuals ``[q, n]``, restored data) to sums over the residuals that each is correlated with; ``None``
-            for uncorrelated ones.
-        part: restored data to the mask of the residuals that count; ``None`` for all.
-        dtype: dtype of the data as they were given; ``None`` for that of ``x``.
-    """
-    group, unit = action.group, energy(1.0)
-    energies = InverseProblem(action, unit).given(x, max_evaluations=1).energies(elements[None])[0]
-    if not bool(torch.isfinite(energies).any()):
-        return nothing(action, elements)
-    h = elements[energies.argmin()]
-    y = action(group.inverse(h[None]), x)
-    r = unit.residuals(y)[0]
-    around = None if smooth is None else lambda psi: smooth(psi, y)
-    variance, agreement, rms = _variance(unit, r, None if part is None else part(y), group.dim, around)
-    variance = max(variance, rounding_std(r.dtype if dtype is None else dtype) ** 2)
-    posterior = InverseProblem(action, energy(math.sqrt(variance))).given(x, max_evaluations=1)
-    inverse, decrement = _newton(posterior, h)
-    reasons = doubts(inverse, decrement, agreement)
-    if _is_determined(inverse):
-        modes = _modes(posterior, elements)
-        reasons += rivals(modes)
-    else:
-        modes = modes_at(group.inverse(h[None]), h.new_ones(1))
-    adjoint = group.Ad(h)
-    covariance = adjoint @ inverse @ adjoint.mT
-    covariance = 0.5 * (covariance + covariance.mT)
-    return Registration(action, group.inverse(h), covariance, modes, rms, True, Verdict(reasons))
-
-
-def _newton(posterior: Posterior, h: Tensor) -> tuple[Float[Tensor, "n n"], float]:
-    """Return the inverse of the curvature at an element, and the distance from the minimum in standard deviations."""
-    h = h[None, None]
-    slope = posterior.gradient(lambda v: posterior.group.perturb(h, v), h.new_zeros(1, 1, posterior.group.dim))[0][0, 0]
-    inverse = _inverse(posterior.curvature(h)[0, 0])
-    step = inverse @ slope
-    # `max` of NaN and zero returns the first
-    decrement = math.sqrt(max(float(slope @ step), 0.0)) if not float(step.norm()) < MIN_STEP else 0.0
-    return inverse, decrement
-
-
-def _modes(posterior: Posterior, elements: Tensor) -> PosteriorModes:
-    """Return clusters of draws of Laplace's approximation about the ends of descents."""
-    generator = torch.Generator(elements.device).manual_seed(0)
-    sample = Laplace(_NUM_MODE_SAMPLES)(posterior, Population.at(elements[None]), generator).elements
-    kept = torch.ones(sample.shape[:2], dtype=torch.bool, device=sample.device)
-    return modes_of(posterior.group, posterior.group.inverse(sample), kept, _MODE_RADIUS)
-
-
 def modes_at(elements: Tensor, weights: Float[Tensor, " k"]) -> PosteriorModes:
     """Return elements ``[k, *element_shape]`` as modes, the heaviest first; those that are NaN have no weight."""
     found = torch.isfinite(elements).flatten(1).all(-1)
@@ -233,44 +163,6 @@ def scaled_eigh(
     values, vectors = torch.linalg.eigh(curvature / root / root.unsqueeze(-1))
     # residuals without noise would make any direction certain
     return values, vectors / root.unsqueeze(-1), values > _CURVATURE_ROUNDING_UNITS * digits
-
-
-def _inverse(curvature: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """Invert the curvature; directions whose eigenvalue is rounding get the variance of an unknown direction."""
-    values, vectors, known = scaled_eigh(curvature)
-    variances = torch.where(known, 1.0 / values, UNKNOWN_STD**2 / vectors.square().sum(0))
-    return vectors @ torch.diag(variances) @ vectors.mT
-
-
-def _variance(
-    unit: LeastSquares, r: Tensor, mask: Tensor | None, dim: int, smooth: Callable[[Tensor], Tensor] | None
-) -> tuple[float, float, float]:
-    r"""Return the variance that makes the inverse of the curvature :math:`J^T W J` the covariance, the share of the
-    residuals that agree, and their root mean square.
-
-    :math:`\overline{\psi^2}\, \bar W / \overline{\psi'}^2` (Huber 1981, 7.6), with the sum of :math:`\psi` over
-    neighbours in place of one factor where they are correlated.
-    """
-    square = r.square().sum(-1)
-    slope = torch.func.grad(lambda s: unit.robust(s).sum())
-    weight = slope(square)
-    bend = torch.func.grad(lambda s: slope(s).sum())(square)
-    n = r.shape[-1]
-    psi = weight.unsqueeze(-1) * r
-    steep = weight + 2.0 / n * square * bend
-    around = psi if smooth is None else smooth(psi)
-    counted = torch.ones_like(weight) if mask is None else mask.to(weight.dtype)
-    number = float(counted.sum())
-    mean = lambda values: float((counted * values).sum()) / max(number, 1.0)  # noqa: E731
-    plain, correlated = mean(psi.square().sum(-1)) / n, mean((psi * around).sum(-1)) / n
-    freedom = n * number / max(n * number - dim, 1.0)
-    tiny = torch.finfo(r.dtype).tiny ** 0.5
-    # where nothing bends the loss, psi' is one
-    variance = freedom * max(plain, correlated) * mean(weight) / max(mean(steep), 0.1) ** 2
-    agrees = weight / weight.max().clamp(min=tiny) > 0.25
-    good = float((counted * agrees).sum())
-    rms = math.sqrt(float((counted * agrees * square).sum()) / max(good, 1.0))
-    return variance, good / max(number, 1.0), rms
 
 
 def _is_determined(covariance: Float[Tensor, "n n"]) -> bool:

@@ -34,15 +34,14 @@ def register(
 ) -> Registration:
     r"""Find the transformation that maps one photograph, or one cloud of points, to another.
 
-    Photographs ``[c, h, w]`` are of one size; g is found from coarse images to fine ones, by Levenberg and Marquardt's
-    descent of the differences of pixels under a loss that leaves outliers alone (Geman and McClure 1987), on the part
-    that both show. Exposures may differ: a gain and an offset of each channel are fitted beside g, or a tone curve and
-    a vignette where they are needed. The last steps solve equations in the slopes of the fixed photograph, which have a
-    sandwich covariance. Directions that noise alone determines are free; rotations and shifts that fit as well are
-    modes. The first elements are near the identity (shifts by some 15 % of the frame); for others, such as rotations by
-    any angle, give
-    ``transformations``. Images that share less than half of their contrast are not trusted. Data of half precision are
-    registered in single precision, and so are the elements.
+    Photographs ``[c, h, w]`` are of one size; g is found from coarse images to fine ones, by inverse compositional
+    steps (Baker and Matthews 2004) on the differences of pixels under a loss that leaves outliers alone (Geman and
+    McClure 1987), on the part that both show and nothing hides. Exposures may differ: a gain and an offset of each
+    channel are fitted beside g, or a tone curve and a vignette where they are needed. The covariance is that of the
+    equations which the last steps solve (a sandwich). Directions that noise alone determines are free; rotations and
+    shifts that fit as well are modes. The search begins at the identity, then near it (shifts by some 15 % of the
+    frame); for others, such as rotations by any angle, give ``transformations``. Images that share less than half of
+    their contrast are not trusted. Data of half precision are registered in single precision, and so are the elements.
 
     Clouds ``[m, n]`` and ``[k, n]`` are centred and scaled first, wherever the group has the translations and scalings
     for it, so that map coordinates are as good as others. In the same order they are fitted in closed form (Kabsch

@@ -111,29 +111,6 @@ class PairedImages(nn.Module, CurvedResiduals):
         matrix = self._normal_matrix(values, along, fields, weights)
         return torch.where(valid[..., None, None], matrix, torch.nan).unflatten(1, shape[1:])
 
-    def slopes(
-        self, action: ImageWarp, g: Tensor, x: Float[Tensor, "d h w"]
-    ) -> tuple[Float[Tensor, "d p"], Float[Tensor, "2 d p"], Float[Tensor, "n 2 p"]]:
-        r"""Return a restored image, its derivatives by x and y, and the vector fields of the basis, all at the pixels.
-
-        The derivative of the restored image along a vector v in :math:`g \exp(v)` is the sum over both coordinates of
-        the derivative times the field.
-
-        Args:
-            action: a bilinear `ImageWarp` with zeros outside.
-            g: the element to be undone.
-            x: an image of `with_coverage`.
-
-        Returns:
-            Values, NaN where g is not defined on the frame, derivatives, and fields.
-        """
-        values, along, fields, valid = self._restored(action, g[None, None], x.unsqueeze(0))
-        return (
-            torch.where(valid[0, 0], values[0, 0], torch.nan),
-            torch.stack([part[0, 0] for part in along]),
-            torch.stack(fields, 1),
-        )
-
     def _restored(self, action: ImageWarp, g: Tensor, x: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor], Tensor]:
         """Return values and derivatives of restored images, ``[b, k, channels, pixels]``, fields, and what is valid."""
         self._check(x)

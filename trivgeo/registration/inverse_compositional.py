@@ -1,0 +1,759 @@
+r"""Descent of the differences between two images on grids of any dimension, inverse compositional.
+
+The element h of the restored image :math:`p \mapsto I(h\,p)` is improved by steps :math:`h \leftarrow h \exp(v)`. At
+:math:`v = 0` the fixed image :math:`I_0` stands for the restored one, so that the derivative of pixel p along v is
+:math:`\nabla I_0(p) \cdot \xi_v(p)`, with the vector fields :math:`\xi` of the group: the same in every step (Baker and
+Matthews 2004). A step takes one interpolation of the moving image, and sums over pixels.
+
+The vector fields hardly change within a few pixels. Pixels are therefore summed in small square cells, and the fields
+are taken at the centres of cells; equations whose fields are off by a little have the same solution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional
+
+from trivgeo.errors import ConfigurationError
+from trivgeo.groups import LieGroup, PointAction
+from trivgeo.registration.blocks import BlockSums
+
+_MAX_CELLS = 4096  # cells of a grid, at whose centres the vector fields are taken
+_MAX_NUMBERS_IN_STRIP = 2**18  # numbers of the fixed image that are worked on at once
+_MAX_NUMBERS_AT_ONCE = 2**20  # numbers of restored images that are worked on at once
+_MAX_NUMBERS_KEPT = 2**24  # numbers of strips that are kept between steps; else they are made anew
+_HALO = 2  # pixels on each side that a slope reads
+_EDGE_IN_PIXELS = 1e-3  # distance beyond the outermost centres of pixels at which an image still shows something
+_LEAST_COVER = 0.999  # value of an interpolated mask from which on all pixels around are in the mask
+LEAST_OVERLAP = 0.1  # share of the fixed image that is compared, below which an element is not found
+_FIRST_DAMPING, _MAX_DAMPING = 1e-3, 1e8  # damping of Levenberg and Marquardt, in units of the diagonal
+_MIN_AGREEING_WEIGHT = 0.25  # weight of residuals that agree, in units of that of a residual of zero
+_RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
+_MIN_STD = 1e-3  # standard deviation of an image for its tone, in units of the contrast
+_TONE_KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # shares of darker pixels at which a tone curve bends
+_BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = 16, 8  # blocks along the longer side, and pixels along a block, for checks
+_CORRELATION_REACH = 4  # pixels on each side in which scores of blurred noise are correlated
+
+
+class Grid(NamedTuple):
+    """Pixels of an image of n dimensions, and where they are.
+
+    Attributes:
+        size: numbers of pixels, in the order of the array, ``[d, h, w]`` or ``[h, w]``.
+        matrix: the map from indices (x, y, ..., 1), x that of the last dimension, to coordinates, ``[n + 1, n + 1]``,
+            affine.
+    """
+
+    size: tuple[int, ...]
+    matrix: Float[Tensor, "k k"]
+
+    def resized(self, size: Sequence[int]) -> Grid:
+        """Return the grid of another number of pixels on the same frame."""
+        n = len(size)
+        to_ours = torch.eye(n + 1, dtype=torch.float64, device=self.matrix.device)
+        for axis, (ours, theirs) in enumerate(zip(self.size[::-1], tuple(size)[::-1], strict=True)):
+            factor = ours / theirs
+            to_ours[axis, axis], to_ours[axis, n] = factor, 0.5 * (factor - 1.0)
+        return Grid(tuple(size), self.matrix @ to_ours)
+
+
+class Picture(NamedTuple):
+    """An image on a grid, with the pixels that count.
+
+    Attributes:
+        image: values ``[c, *size]``.
+        grid: where the pixels are.
+        mask: pixels that count, ones and zeros ``[*size]``; ``None`` for all.
+        margin: pixels along each edge that do not count.
+    """
+
+    image: Float[Tensor, "c *size"]
+    grid: Grid
+    mask: Float[Tensor, " *size"] | None = None
+    margin: int = 0
+
+    def resized(self, factor: float) -> Picture:
+        """Return the picture with so many times the pixels along each side, each the mean of what it covers."""
+        old = self.grid.size
+        size = tuple(max(1, round(factor * n)) for n in old)
+        if size == old:
+            return self
+        image = functional.interpolate(self.image[None], size, mode="area")[0]
+        mask = None
+        if self.mask is not None:
+            mask = functional.interpolate(self.mask[None, None], size, mode="area")[0, 0]
+            mask = (mask > _LEAST_COVER).to(image.dtype)
+        return Picture(image, self.grid.resized(size), mask)
+
+    def to(self, dtype: torch.dtype) -> Picture:
+        """Return the picture in another dtype."""
+        return self._replace(image=self.image.to(dtype), mask=None if self.mask is None else self.mask.to(dtype))
+
+    def counted(self, axes: Sequence[Tensor]) -> Float[Tensor, " *part"]:
+        """Return ones at pixels that count, at indices along each dimension."""
+        ones = self.image.new_ones([len(axis) for axis in axes])
+        counted = ones if self.mask is None else _at(self.mask[None], axes)[0]
+        if self.margin:
+            for dim, (axis, length) in enumerate(zip(axes, self.grid.size, strict=True)):
+                inside = (axis >= self.margin) & (axis < length - self.margin)
+                counted = counted * inside.reshape(-1, *[1] * (len(axes) - dim - 1)).to(counted.dtype)
+        return counted
+
+
+class Exposure(NamedTuple):
+    r"""The exposure :math:`\sum_q \theta_{cq} f_q(m_c, p)` of values m of a channel c at places p.
+
+    The functions are one and the value, or more: a tone curve, and a gain and an offset quadratic over the frame.
+
+    Attributes:
+        theta: coefficients ``[c, q]``; a batch ``[k, c, q]`` for as many elements.
+        uneven: means, standard deviations and knots of tones ``[c, 2 + knots]``; ``None`` for a gain and an offset.
+    """
+
+    theta: Tensor
+    uneven: Float[Tensor, "c q"] | None = None
+
+    @classmethod
+    def none(cls, channels: int, reference: Tensor) -> Exposure:
+        """Return the exposure that changes nothing."""
+        return cls(reference.new_tensor([0.0, 1.0]).repeat(channels, 1))
+
+    def to(self, dtype: torch.dtype) -> Exposure:
+        """Return the exposure in another dtype."""
+        return Exposure(self.theta.to(dtype), None if self.uneven is None else self.uneven.to(dtype))
+
+    def bent(self, values: Float[Tensor, "c p"]) -> Exposure:
+        """Return the same exposure among functions for an uneven one.
+
+        Args:
+            values: values of pixels, for the places of the bends.
+        """
+        mean, std = values.mean(1, keepdim=True), values.std(1, correction=0, keepdim=True).clamp(min=_MIN_STD)
+        knots = torch.quantile((values - mean) / std, values.new_tensor(_TONE_KNOTS), dim=1).mT
+        space = 6  # functions of the place
+        theta = self.theta.new_zeros(len(values), 2 * space + len(_TONE_KNOTS))
+        offset, gain = self.theta.unbind(-1)
+        theta[:, 0], theta[:, space] = offset + gain * mean[:, 0], gain * std[:, 0]
+        return Exposure(theta, torch.cat([mean, std, knots], 1))
+
+    def functions(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "2 *p"]) -> tuple[Tensor, Tensor]:
+        """Return values of the functions ``[c, q, *p]``, and the gain, the derivative of the result, ``[c, *p]``.
+
+        Args:
+            m: values.
+            place: places on the frame, of about unit size.
+        """
+        shape = m.shape[1:]
+        if self.uneven is None:
+            gain = self.theta[:, 1].to(m.dtype).reshape(-1, *[1] * len(shape))
+            return torch.stack([torch.ones_like(m), m], 1), gain.expand(m.shape)
+        flat, (x, y), uneven = m.flatten(1), place.flatten(1), self.uneven.to(m.dtype)
+        mean, std, knots = uneven[:, :1], uneven[:, 1:2], uneven[:, 2:, None]
+        tone = ((flat - mean) / std).unsqueeze(1)
+        field = torch.stack([torch.ones_like(x), x, y, x * x, x * y, y * y]).expand(len(m), -1, -1)
+        bends = (tone - knots).clamp(min=0.0)
+        values = torch.cat([field, tone * field, bends], 1)
+        slopes = torch.cat([field, (bends > 0).to(flat.dtype)], 1)
+        gain = torch.einsum("cq,cqp->cp", self.theta[:, field.shape[1] :].to(m.dtype), slopes) / std
+        return values.unflatten(2, shape), gain.unflatten(1, shape)
+
+
+class _Strip(NamedTuple):
+    """Some rows of cells of the fixed picture: m cells of q pixels.
+
+    Attributes:
+        cells: first and last cell.
+        image: values ``[c, m, q]``.
+        slopes: derivatives by the indices x, y, ..., ``[n, c, m, q]``.
+        products: sums over channels of products of slopes, ``[a, m, q]``, a pair of dimensions each.
+        counted: ones where pixels count, ``[m, q]``.
+        lifted: indices (x, y, ..., 1) of pixels, ``[m * q, n + 1]``.
+    """
+
+    cells: slice
+    image: Tensor
+    slopes: Tensor
+    products: Tensor
+    counted: Tensor
+    lifted: Tensor
+
+
+class Sums(NamedTuple):
+    """Sums over pixels for k elements.
+
+    Attributes:
+        energy: mean loss where both show something, infinite below the least overlap, ``[k]``.
+        overlap: share of the fixed picture that is compared, ``[k]``.
+        slope: derivative of half the sum of losses along the basis, ``[k, n]``.
+        curvature: Gauss and Newton's, ``[k, n, n]``.
+        gram: of the functions of the exposure of each channel, ``[k, c, q, q]``.
+        mixed: of these functions and the basis, ``[k, c, q, n]``.
+        ahead: derivative along these functions, ``[k, c, q]``.
+        moments: weights, and weighted sums of values, squares of values and of both images, ``[k, c, 5]``.
+    """
+
+    energy: Tensor
+    overlap: Tensor
+    slope: Tensor
+    curvature: Tensor
+    gram: Tensor
+    mixed: Tensor
+    ahead: Tensor
+    moments: Tensor
+
+    def reduced(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return slope and curvature that the exposure leaves (variable projection), and its parts ``[k, c, q, n]``."""
+        parts = torch.linalg.solve(_ridged(self.gram), torch.cat([self.mixed, self.ahead.unsqueeze(-1)], -1))
+        slope = self.slope - torch.einsum("kcqn,kcq->kn", self.mixed, parts[..., -1])
+        curvature = self.curvature - torch.einsum("kcqn,kcqm->knm", self.mixed, parts[..., :-1])
+        return slope, 0.5 * (curvature + curvature.mT), parts
+
+
+class Comparison:
+    """The comparison of a moving picture with a fixed one, at their sizes, for elements h of a group.
+
+    Args:
+        group: the group.
+        action: its action on points of n coordinates.
+        moving: the picture that is read at h p.
+        fixed: the picture with pixels p.
+    """
+
+    def __init__(self, group: LieGroup, action: PointAction, moving: Picture, fixed: Picture) -> None:
+        self.group, self.action, self.moving, self.fixed = group, action, moving, fixed
+        size = fixed.grid.size
+        self.n, self.channels, self.num_pixels = len(size), len(fixed.image), math.prod(size)
+        self.side = next(s for s in range(1, max(size) + 1) if math.prod(-(-n // s) for n in size) <= _MAX_CELLS)
+        self.cells = tuple(-(-n // self.side) for n in size)
+        self._kept: list[_Strip] = []
+
+    # -- the grid ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def fields(self) -> Float[Tensor, "m n d"]:
+        """The vector fields of the basis at the centres of cells, in pixels of the fixed picture."""
+        image, size = self.fixed.image, self.fixed.grid.size
+        centres = []
+        for cells, pixels in zip(self.cells, size, strict=True):
+            first = torch.arange(cells, dtype=torch.float64, device=image.device) * self.side
+            centres.append(0.5 * (first + (first + self.side).clamp(max=pixels) - 1.0))
+        index = torch.stack(torch.meshgrid(*centres, indexing="ij")[::-1], -1).flatten(0, -2)
+        matrix = self.fixed.grid.matrix
+        points = index @ matrix[:-1, :-1].mT + matrix[:-1, -1]
+        fields = _vector_fields(self.group, self.action, points)
+        return (fields @ torch.linalg.inv(matrix[:-1, :-1]).mT).to(image.dtype)
+
+    @cached_property
+    def _field_products(self) -> Float[Tensor, "m a i"]:
+        """Products of the fields for a pair of dimensions and a pair of directions, ``[cells, pairs, pairs]``."""
+        first, second = torch.triu_indices(self.group.dim, self.group.dim)
+        f = self.fields
+        products = [
+            (f[:, first, a] * f[:, second, b] + (f[:, first, b] * f[:, second, a] if a != b else 0.0))
+            for a, b in _pairs(self.n)
+        ]
+        return torch.stack(products, 1)
+
+    def _strips(self) -> Iterator[_Strip]:
+        """Yield the strips of the fixed picture."""
+        if self._kept:
+            yield from self._kept
+            return
+        kept = self.fixed.image.numel() * (2 * self.n + 3) <= _MAX_NUMBERS_KEPT
+        for first, last in self._ranges():
+            strip = self._strip(first, last)
+            if kept:
+                self._kept.append(strip)
+            yield strip
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """Return first and last row of cells of strips."""
+        in_row = self.fixed.image.numel() * self.side // self.fixed.grid.size[0]
+        rows = max(1, _MAX_NUMBERS_IN_STRIP // max(in_row, 1))
+        return [(first, min(first + rows, self.cells[0])) for first in range(0, self.cells[0], rows)]
+
+    def _strip(self, first: int, last: int) -> _Strip:
+        image = self.fixed.image
+        axes = self._axes(first, last, 0)
+        slopes = _slopes(_at(image, self._axes(first, last, _HALO)))
+        counted = self.fixed.counted(axes)
+        slopes, values = self._in_cells(slopes), self._in_cells(_at(image, axes))
+        products = torch.stack([(slopes[a] * slopes[b]).sum(0) for a, b in _pairs(self.n)])
+        index = self._in_cells(torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1]).to(image.dtype))
+        lifted = torch.cat([index, torch.ones_like(index[:1])]).flatten(1).mT
+        return _Strip(self._numbers(first, last), values, slopes, products, self._in_cells(counted), lifted)
+
+    def _axes(self, first: int, last: int, halo: int) -> list[Tensor]:
+        """Return the indices along each dimension of rows of cells and pixels around; those outside are the nearest."""
+        size, device = self.fixed.grid.size, self.fixed.image.device
+        bounds = [(first * self.side, min(last * self.side, size[0])), *((0, n) for n in size[1:])]
+        return [
+            torch.arange(low - halo, high + halo, device=device).clamp(0, n - 1)
+            for (low, high), n in zip(bounds, size, strict=True)
+        ]
+
+    def _in_cells(self, values: Float[Tensor, "*b *size"]) -> Float[Tensor, "*b m q"]:
+        """Return values at pixels by cells; pixels beyond the image are zero."""
+        n, s = self.n, self.side
+        if s == 1:
+            return values.flatten(-n).unsqueeze(-1)
+        pads = [pad for length in values.shape[: -n - 1 : -1] for pad in (0, -length % s)]
+        values = functional.pad(values, pads)
+        lead, numbers = values.shape[:-n], [length // s for length in values.shape[-n:]]
+        split = values.reshape(*lead, *(part for number in numbers for part in (number, s)))
+        b = len(lead)
+        order = [*range(b), *range(b, b + 2 * n, 2), *range(b + 1, b + 2 * n, 2)]
+        return split.permute(order).reshape(*lead, math.prod(numbers), s**n)
+
+    def _matrices(self, h: Tensor) -> tuple[Tensor, Bool[Tensor, " k"]] | None:
+        """Return maps from indices of the fixed picture to torch's [-1, 1] along the moving one, for homographies that
+        are defined on the frame, ``[k, n + 1, n + 1]``, and which are; ``None`` for other groups.
+        """
+        try:
+            matrix = self.action.homogeneous(h).double()
+        except ConfigurationError:
+            return None
+        matrix = _to_torch(self.moving.grid) @ matrix @ self.fixed.grid.matrix
+        corners = matrix.new_tensor([[0.0, n - 1.0] for n in self.fixed.grid.size[::-1]])
+        corners = torch.cartesian_prod(*corners)
+        last = corners @ matrix[:, -1, :-1].unsqueeze(-1) + matrix[:, -1:, -1:]  # [k, corners, 1]
+        valid = torch.isfinite(matrix).flatten(1).all(1) & ((last > 0).all(1) | (last < 0).all(1)).squeeze(1)
+        eye = torch.eye(self.n + 1, dtype=matrix.dtype, device=matrix.device)
+        matrix = torch.where(valid[:, None, None], matrix, eye)
+        return matrix.to(self.moving.image.dtype), valid
+
+    def _places(self, h: Tensor, index: Float[Tensor, "p k"]) -> tuple[Float[Tensor, "k p n"], Tensor]:
+        """Return where pixels of the fixed picture lie in the moving one, in [-1, 1], and what elements are defined."""
+        found = self._matrices(h)
+        if found is not None:
+            matrix, valid = found
+            places = index @ matrix.mT  # [k, p, n + 1]
+            if self.action._denominator(h[:1, None], places.new_zeros(1, 1, self.n).to(h)) is not None:
+                return places[..., :-1] / places[..., -1:], valid
+            return places[..., :-1], valid
+        points = index.to(h) @ self.fixed.grid.matrix.mT
+        to_torch = _to_torch(self.moving.grid)
+        places = self.action(h, points[..., :-1])
+        valid = torch.isfinite(places).flatten(1).all(1)
+        places = torch.where(valid[:, None, None], places, 0.0)
+        return (places @ to_torch[:-1, :-1].mT + to_torch[:-1, -1]).to(self.moving.image.dtype), valid
+
+    def restored(self, h: Tensor, index: Float[Tensor, "p k"]) -> tuple[Float[Tensor, "c k p"], Float[Tensor, "k p"]]:
+        """Return the moving picture at pixels of the fixed one, and ones where it shows something.
+
+        Args:
+            h: elements ``[k, *element_shape]``.
+            index: indices (x, y, ..., 1) of pixels.
+        """
+        image, mask, n = self.moving.image, self.moving.mask, self.n
+        places, valid = self._places(h, index)
+        size = image.new_tensor(self.moving.grid.size[::-1])
+        edge = 1.0 + 2.0 * (self.moving.margin - _EDGE_IN_PIXELS)
+        seen = (places.abs() <= 1.0 - edge / size).all(-1) & valid.unsqueeze(-1)
+        seen = seen.to(image.dtype)
+        grid = places.clamp(-2.0, 2.0).reshape(1, *[1] * (n - 2), *places.shape)
+        sampled = functional.grid_sample(image[None], grid, padding_mode="border", align_corners=False)
+        if mask is not None:
+            cover = functional.grid_sample(mask[None, None], grid, padding_mode="zeros", align_corners=False)
+            seen = seen * (cover > _LEAST_COVER).reshape(seen.shape).to(image.dtype)
+        return sampled.reshape(len(image), *places.shape[:2]), seen
+
+    def image(self, h: Tensor, exposure: Exposure) -> tuple[Float[Tensor, "c *size"], Float[Tensor, " *size"]]:
+        """Return the exposed restored picture of one element, and ones where it shows something that counts."""
+        axes = [torch.arange(n, device=self.fixed.image.device) for n in self.fixed.grid.size]
+        index = self._lifted(torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], -1).flatten(0, -2))
+        values, seen = (part[..., 0, :] for part in self.restored(h[None], index))
+        values = self._exposed(values, index, exposure)
+        size = self.fixed.grid.size
+        return values.unflatten(1, size), seen.unflatten(0, size) * self.fixed.counted(axes)
+
+    def sample(
+        self, h: Tensor, number: int, exposure: Exposure | None = None
+    ) -> tuple[Float[Tensor, "c p"], Float[Tensor, "c p"], Float[Tensor, " p"]]:
+        """Return values of both pictures at some pixels of the fixed one, and ones where both count.
+
+        Args:
+            h: one element.
+            number: about the number of pixels.
+            exposure: that of the moving picture; ``None`` for its values as they are.
+        """
+        place = self._sampled(number)
+        index = self._index(place)
+        values, seen = (part[..., 0, :] for part in self.restored(h[None], index))
+        axes = [torch.arange(n, device=place.device) for n in self.fixed.grid.size]
+        if self.fixed.mask is not None or self.fixed.margin:
+            seen = seen * self.fixed.counted(axes).flatten()[place]
+        values = values if exposure is None else self._exposed(values, index, exposure)
+        return values, self.fixed.image.flatten(1)[:, place], seen
+
+    def sampled_places(self, number: int) -> Float[Tensor, "2 p"]:
+        """Return the places of the pixels of a sample."""
+        return self._place(self._index(self._sampled(number)))
+
+    def _exposed(self, values: Float[Tensor, "c p"], index: Tensor, exposure: Exposure) -> Float[Tensor, "c p"]:
+        functions, _ = exposure.functions(values, self._place(index))
+        return torch.einsum("cq,cqp->cp", exposure.theta.to(values.dtype), functions)
+
+    def _sampled(self, number: int) -> Tensor:
+        """Return numbers of pixels, evenly over the picture."""
+        step = max(1, self.num_pixels // number)
+        step += step > 1 and self.fixed.grid.size[-1] % step == 0  # not one column
+        return torch.arange(step // 2, self.num_pixels, step, device=self.fixed.image.device)
+
+    def _index(self, place: Tensor) -> Float[Tensor, "p k"]:
+        """Return the indices (x, y, ..., 1) of pixels by their numbers."""
+        parts = []
+        for length in self.fixed.grid.size[::-1]:
+            parts.append(place % length)
+            place = place // length
+        return self._lifted(torch.stack(parts, -1))
+
+    def _lifted(self, index: Tensor) -> Tensor:
+        index = index.to(self.fixed.image.dtype)
+        return torch.cat([index, torch.ones_like(index[:, :1])], 1)
+
+    def scale(self, h: Tensor) -> float:
+        """Return the length in pixels of the moving picture of one in the middle of the fixed one."""
+        middle = torch.tensor([[0.5 * (n - 1) for n in self.fixed.grid.size[::-1]]], dtype=torch.float64)
+        matrix = self.fixed.grid.matrix
+        points = middle.to(matrix) @ matrix[:-1, :-1].mT + matrix[:-1, -1]
+        jacobian = self.action.jacobian(h.double(), points)[0]
+        whole = torch.linalg.inv(self.moving.grid.matrix[:-1, :-1]) @ jacobian @ matrix[:-1, :-1]
+        return float(torch.linalg.det(whole).abs()) ** (1.0 / self.n)
+
+    # -- sums ----------------------------------------------------------------------------------------------------------
+
+    def sums(self, h: Tensor, exposure: Exposure, width: float | None) -> Sums:
+        """Return sums over pixels for elements ``[k, *element_shape]``.
+
+        Args:
+            h: elements.
+            exposure: that of the moving picture.
+            width: width of the loss of Geman and McClure; ``None`` for squares.
+        """
+        parts = []
+        together = max(1, _MAX_NUMBERS_AT_ONCE // max(1, min(_MAX_NUMBERS_IN_STRIP, self.fixed.image.numel())))
+        for rows in h.split(together):
+            total: list[Tensor] | None = None
+            for strip in self._strips():
+                found = [part.double() for part in self._strip_sums(strip, rows, exposure, width)]
+                total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+            assert total is not None
+            parts.append(total)
+        loss, count, slope, products, gram, mixed, ahead, moments = (torch.cat(p) for p in zip(*parts, strict=True))
+        dim = self.group.dim
+        curvature = h.new_zeros(len(h), dim, dim, dtype=torch.float64)
+        first, second = torch.triu_indices(dim, dim)
+        curvature[:, first, second] = products
+        curvature[:, second, first] = products
+        total_count = self.num_pixels if self.fixed.mask is None else float(self.fixed.mask.sum())
+        overlap = count / max(total_count, 1.0)
+        energy = torch.where(overlap >= LEAST_OVERLAP, loss / count.clamp(min=1.0), torch.inf)
+        return Sums(energy, overlap, slope, curvature, gram, mixed, ahead, moments)
+
+    def _compared(self, strip: _Strip, h: Tensor, exposure: Exposure) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return restored values, residuals, functions of the exposure, and what counts, by cells ``[*, k, m, q]``."""
+        m, q = strip.counted.shape
+        values, seen = self.restored(h, strip.lifted)
+        values, seen = values.unflatten(2, (m, q)), seen.unflatten(1, (m, q)) * strip.counted
+        functions, _ = exposure.functions(
+            values, self._place(strip.lifted).unflatten(1, (1, m, q)).expand(-1, len(h), -1, -1)
+        )
+        exposed = torch.einsum("cq,cqkmp->ckmp", exposure.theta.to(values.dtype), functions)
+        return values, exposed - strip.image.unsqueeze(1), functions, seen
+
+    def _place(self, index: Float[Tensor, "p k"]) -> Float[Tensor, "2 p"]:
+        """Return places of about unit size, for an uneven exposure."""
+        size = index.new_tensor(self.fixed.grid.size[::-1])
+        return (2.0 * index[:, :-1] / (size - 1.0).clamp(min=1.0) - 1.0).mT[:2]
+
+    def _strip_sums(self, strip: _Strip, h: Tensor, exposure: Exposure, width: float | None) -> tuple[Tensor, ...]:
+        values, r, functions, seen = self._compared(strip, h, exposure)
+        square = r.square().sum(0)
+        shrink = torch.ones_like(square) if width is None else width**2 / (width**2 + square)
+        weight = seen * shrink.square()
+        loss = (seen * shrink * square).sum((1, 2))
+        wr = weight * r
+        along = torch.stack([(wr * slopes.unsqueeze(1)).sum((0, -1)) for slopes in strip.slopes], -1)  # [k, m, n]
+        fields = self.fields[strip.cells]
+        slope = torch.einsum("kma,mia->ki", along, fields)
+        pairs = torch.stack([(weight * product).sum(-1) for product in strip.products], -1)  # [k, m, pairs]
+        curvature = pairs.flatten(1) @ self._field_products[strip.cells].flatten(0, 1)
+        weighted = weight * functions  # [c, q, k, m, p]
+        beside = torch.stack([(weighted * s[:, None, None]).sum(-1) for s in strip.slopes], -1)  # [c, q, k, m, n]
+        mixed = torch.einsum("cqkma,mia->kcqi", beside, fields)
+        flat, other = (part.flatten(3).permute(2, 0, 1, 3) for part in (weighted, functions))
+        gram = flat @ other.mT
+        ahead = torch.einsum("cqkmp,ckmp->kcq", weighted, r)
+        fixed = strip.image.unsqueeze(1)
+        wm, wf = weight * values, weight * fixed
+        moments = [weight.expand_as(values), wm, wf, wm * values, wf * fixed]
+        moment = torch.stack([part.sum((-2, -1)) for part in moments], -1).transpose(0, 1)
+        return loss, seen.sum((1, 2)), slope, curvature, gram, mixed, ahead, moment
+
+    # -- descents ------------------------------------------------------------------------------------------------------
+
+    def descended(
+        self, h: Tensor, exposure: Exposure, width: float | None, steps: int, least_step: float
+    ) -> tuple[Tensor, Sums]:
+        """Return elements after steps of Levenberg and Marquardt, ``[k, *element_shape]``, and their sums.
+
+        Args:
+            h: elements to begin with.
+            exposure: that of the moving picture.
+            width: width of the loss; ``None`` for squares.
+            steps: largest number of steps.
+            least_step: length of steps, in units of the basis, at which all descents have ended.
+        """
+        group = self.group
+        sums = self.sums(h, exposure, width)
+        damping = sums.energy.new_full((len(h),), _FIRST_DAMPING)
+        for _ in range(steps):
+            slope, curvature, _ = sums.reduced()
+            step = -_solved(curvature, slope, damping)
+            trial = group.project(group.perturb(h, step))
+            new = self.sums(trial, exposure, width)
+            better = new.energy < sums.energy
+            h = torch.where(better.reshape(-1, *[1] * len(group.element_shape)), trial, h)
+            sums = Sums(
+                *(torch.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, sums, strict=True))
+            )
+            damping = torch.where(better, 0.2 * damping, 8.0 * damping).clamp(max=_MAX_DAMPING)
+            if not bool((better & (step.norm(dim=-1) > least_step) | ~better & (damping < 1e3)).any()):
+                break
+        return h, sums
+
+    # -- the last comparison -------------------------------------------------------------------------------------------
+
+    def closely(self, h: Tensor, exposure: Exposure, width: float, parts: Tensor) -> CloseComparison:
+        """Return sums for covariances and checks of one element ``[*element_shape]``.
+
+        Args:
+            h: an element at which the equations hold.
+            exposure: that of the moving picture.
+            width: width of the loss.
+            parts: parts of the functions of the exposure in the derivatives, of `Sums.reduced`, ``[c, q, n]``.
+        """
+        dim, n, image = self.group.dim, self.n, self.fixed.image
+        cells, (channels, functions, _) = math.prod(self.cells), parts.shape
+        scores, noise = image.new_zeros(cells, dim), image.new_zeros(cells, n, n)
+        own, descent, bends, alone = (parts.new_zeros(dim, dim) for _ in range(4))
+        gram = parts.new_zeros(channels, functions, functions)
+        mixed = parts.new_zeros(2, channels, functions, dim)  # with slopes of the restored picture, and the fixed one
+        taken = parts.to(image.dtype).flatten(0, 1)
+        count = agreeing = square_sum = 0.0
+        agrees = torch.zeros(self.fixed.grid.size, dtype=torch.bool, device=image.device)
+        for (first, last), strip in zip(self._ranges(), self._strips(), strict=True):
+            fields = self.fields[strip.cells]
+            r, functions_here, weight, bend, seen, ours, rough = self._around(first, last, h, exposure, width)
+            # along the residual: derivatives by the basis, less what the exposure explains of them, ``[dim, m * q]``
+            explained = taken.mT @ (r.unsqueeze(1) * functions_here).flatten(0, 1).flatten(1)
+            ours_along, theirs_along = (
+                (fields @ (r * slopes).sum(1).transpose(0, 1)).transpose(0, 1).flatten(1) - explained
+                for slopes in (ours, strip.slopes)
+            )
+            score = weight.flatten() * theirs_along
+            scores[strip.cells] = score.unflatten(1, weight.shape).sum(-1).mT
+            alone += score @ score.mT
+            bends += (2.0 * bend.flatten() * ours_along) @ theirs_along.mT
+            noise[strip.cells] = _squares(rough, rough).unflatten(-1, (n, n))
+            own += _contracted(_squares(weight * ours, ours).unbind(-1), fields)
+            descent += _contracted(_squares(weight * ours, strip.slopes).unbind(-1), fields)
+            weighted = weight * functions_here
+            gram += weighted.flatten(2) @ functions_here.flatten(2).mT
+            for total, slopes in zip(mixed, (ours, strip.slopes), strict=True):
+                beside = torch.stack([(weighted * slope.unsqueeze(1)).sum(-1) for slope in slopes], -1)
+                total += torch.einsum("cxma,mia->cxi", beside, fields)
+            good = seen * (weight > _MIN_AGREEING_WEIGHT)
+            count, agreeing = count + float(seen.sum()), agreeing + float(good.sum())
+            square_sum += float((good * r.square().sum(0)).sum())
+            inner = self._axes(first, last, 0)[0]
+            agrees[inner] = self._from_cells(good, [len(inner), *self.fixed.grid.size[1:]]) > 0.5
+        solved = torch.linalg.solve(_ridged(gram), torch.cat([*mixed], -1))
+        own = own - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., :dim])
+        descent = descent - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., dim:])
+        descent = 0.5 * (descent + descent.mT)
+        reach = -(-_CORRELATION_REACH // self.side)
+        around = scores.mT @ _box_sums(scores.mT.unflatten(1, self.cells), reach).flatten(1).mT
+        sums = BlockSums(
+            -scores.double(),
+            descent[None],
+            (descent + 0.5 * (bends + bends.mT))[None],
+            own[None],
+            self._by_blocks(self.fields @ noise @ self.fields.mT).double(),
+            alone,
+            0.5 * (around + around.mT).double(),
+            max(count / ((2 * reach + 1) * self.side) ** n, 1.0),
+        )
+        rms = math.sqrt(square_sum / max(agreeing, 1.0))
+        return CloseComparison(sums, agreeing / max(count, 1.0), rms, count / self.num_pixels, agrees)
+
+    def _numbers(self, first: int, last: int) -> slice:
+        """Return the numbers of the cells of rows of cells."""
+        per_row = math.prod(self.cells[1:])
+        return slice(first * per_row, last * per_row)
+
+    def _around(self, first: int, last: int, h: Tensor, exposure: Exposure, width: float) -> tuple[Tensor, ...]:
+        """Return what `closely` sums, of rows of cells and by cells: residuals, the functions of the exposure, weights,
+        what the loss bends, what counts, and the slopes of the restored picture and of weighted residuals.
+        """
+        axes, n = self._axes(first, last, _HALO), self.n
+        lifted = self._lifted(torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], -1).flatten(0, -2))
+        size = [len(axis) for axis in axes]
+        values, seen = (part[..., 0, :].unflatten(-1, size) for part in self.restored(h[None], lifted))
+        seen = seen * self.fixed.counted(axes)
+        functions, gain = exposure.functions(values, self._place(lifted).unflatten(1, size))
+        r = torch.einsum("cq,cq...->c...", exposure.theta.to(values.dtype), functions) - _at(self.fixed.image, axes)
+        shrink = width**2 / (width**2 + r.square().sum(0))
+        weight = seen * shrink.square()
+        # outliers, which weigh nothing, have no slopes beside them
+        slopes = _slopes(values) * _inner(gain, n), _slopes(weight * r)
+        inner = (_inner(part, n) for part in (r, functions, weight, -2.0 / width**2 * weight * shrink, seen))
+        return tuple(self._in_cells(part) for part in (*inner, *slopes))
+
+    def _from_cells(self, values: Float[Tensor, "m q"], size: Sequence[int]) -> Float[Tensor, " *size"]:
+        """Return values by cells as an image, the inverse of `_in_cells`."""
+        n, s = self.n, self.side
+        numbers = [-(-length // s) for length in size]
+        split = values.reshape(*numbers, *[s] * n)
+        order = [axis for pair in zip(range(n), range(n, 2 * n), strict=True) for axis in pair]
+        whole = split.permute(order).reshape([number * s for number in numbers])
+        return whole[tuple(slice(length) for length in size)]
+
+    def _by_blocks(self, values: Float[Tensor, "m *r"]) -> Float[Tensor, "b *r"]:
+        """Return sums over blocks of cells."""
+        side = max(_MIN_BLOCK_SIDE, -(-max(self.fixed.grid.size) // _BLOCKS_PER_SIDE))
+        label = torch.zeros(1, dtype=torch.long, device=values.device)
+        for cells, pixels in zip(self.cells, self.fixed.grid.size, strict=True):
+            blocks = -(-pixels // side)
+            place = (torch.arange(cells, device=values.device) * self.side + self.side // 2).clamp(
+                max=pixels - 1
+            ) // side
+            label = (label.unsqueeze(-1) * blocks + place).flatten()
+        total = values.new_zeros(int(label.max()) + 1, *values.shape[1:])
+        return total.index_add_(0, label, values)
+
+
+class CloseComparison(NamedTuple):
+    """A close comparison of a restored picture with the fixed one.
+
+    Attributes:
+        sums: sums over blocks, for covariances.
+        agreement: share of the compared pixels that agree.
+        rms: root mean square of their residuals.
+        overlap: share of the fixed picture that is compared.
+        agrees: the pixels that agree, ``[*size]``.
+    """
+
+    sums: BlockSums
+    agreement: float
+    rms: float
+    overlap: float
+    agrees: Bool[Tensor, " *size"]
+
+
+def _vector_fields(group: LieGroup, action: PointAction, points: Float[Tensor, "p n"]) -> Float[Tensor, "p d n"]:
+    """Return the vector fields of the basis at points; those of homographies from their matrices."""
+    identity = group.identity(dtype=points.dtype, device=points.device)
+    zero, eye = points.new_zeros(group.dim), torch.eye(group.dim, dtype=points.dtype, device=points.device)
+
+    def along(f: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return derivatives of a function of elements along the basis."""
+        moved = lambda v: f(group.perturb(identity, v))  # noqa: E731
+        return torch.func.vmap(lambda t: torch.func.jvp(moved, (zero,), (t,))[1])(eye)
+
+    try:
+        matrices = along(action.homogeneous)
+    except ConfigurationError:
+        return along(lambda g: action(g, points)).transpose(0, 1)
+    lifted = torch.cat([points, torch.ones_like(points[:, :1])], 1)
+    moved = torch.einsum("dij,pj->pdi", matrices, lifted)
+    return moved[..., :-1] - points.unsqueeze(1) * moved[..., -1:]
+
+
+def _solved(curvature: Tensor, slope: Tensor, damping: Float[Tensor, " k"]) -> Tensor:
+    """Return damped steps, scaled to a diagonal of one; zero where a matrix is none."""
+    diagonal = curvature.diagonal(dim1=-2, dim2=-1)
+    scale = (diagonal.clamp(min=0.0) + 1e-12 * diagonal.amax(-1, keepdim=True).clamp(min=1e-30)).rsqrt()
+    scaled = scale.unsqueeze(-1) * curvature * scale.unsqueeze(-2)
+    scaled = scaled + damping[:, None, None] * torch.eye(curvature.shape[-1]).to(curvature)
+    known = torch.isfinite(scaled).flatten(1).all(1) & torch.isfinite(slope).all(1)
+    scaled = torch.where(known[:, None, None], scaled, torch.eye(curvature.shape[-1]).to(curvature))
+    step, info = torch.linalg.solve_ex(scaled, torch.where(known[:, None], scale * slope, 0.0))
+    return torch.where((info == 0)[:, None], scale * step, 0.0).nan_to_num(0.0)
+
+
+def _ridged(gram: Float[Tensor, "*b q q"]) -> Float[Tensor, "*b q q"]:
+    """Return sums of products of functions with an addition that makes them independent."""
+    diagonal = gram.diagonal(dim1=-2, dim2=-1)
+    least = diagonal.amax(-1, keepdim=True).clamp(min=torch.finfo(gram.dtype).tiny)
+    return gram + _RIDGE * torch.diag_embed(diagonal + least)
+
+
+def _squares(one: Float[Tensor, "n c m q"], other: Float[Tensor, "n c m q"]) -> Float[Tensor, "m p"]:
+    """Return sums over channels and the pixels of a cell of products for each two dimensions."""
+    return torch.stack([(a * b).sum((0, -1)) for a in one for b in other], -1)
+
+
+def _contracted(pairs: Sequence[Float[Tensor, " m"]], fields: Float[Tensor, "m d n"]) -> Float[Tensor, "d d"]:
+    """Return sums over cells of products for each two dimensions with the fields along both."""
+    n = fields.shape[-1]
+    return (fields @ torch.stack(list(pairs), -1).unflatten(-1, (n, n)) @ fields.mT).sum(0).double()
+
+
+def _to_torch(grid: Grid) -> Float[Tensor, "k k"]:
+    """Return the map from coordinates to torch's [-1, 1] along each side of a grid."""
+    n = len(grid.size)
+    matrix = torch.eye(n + 1, dtype=torch.float64, device=grid.matrix.device)
+    for axis, length in enumerate(grid.size[::-1]):
+        matrix[axis, axis], matrix[axis, n] = 2.0 / length, 1.0 / length - 1.0
+    return matrix @ torch.linalg.inv(grid.matrix)
+
+
+def _pairs(n: int) -> list[tuple[int, int]]:
+    return [(a, b) for a in range(n) for b in range(a, n)]
+
+
+def _at(image: Float[Tensor, "c *size"], axes: Sequence[Tensor]) -> Float[Tensor, "c *part"]:
+    """Return an image at indices along each dimension."""
+    for dim, axis in enumerate(axes):
+        image = image.index_select(dim + 1, axis)
+    return image
+
+
+def _inner(image: Float[Tensor, "*b *size"], n: int) -> Tensor:
+    """Return an image without its halo."""
+    for dim in range(image.ndim - n, image.ndim):
+        image = image.narrow(dim, _HALO, image.shape[dim] - 2 * _HALO)
+    return image
+
+
+def _slopes(image: Float[Tensor, "c *size"]) -> Float[Tensor, "n c *inner"]:
+    """Return central differences of fourth order by the indices x, y, ..., of an image with a halo, without it."""
+    n = image.ndim - 1
+    found = []
+    for dim in range(n, 0, -1):
+        other = image
+        for across in range(1, n + 1):
+            if across != dim:
+                other = other.narrow(across, _HALO, image.shape[across] - 2 * _HALO)
+        length = image.shape[dim] - 2 * _HALO
+        at = [other.narrow(dim, start, length) for start in range(5)]
+        found.append((8.0 * (at[3] - at[1]) - (at[4] - at[0])) / 12.0)
+    return torch.stack(found)
+
+
+def _box_sums(values: Float[Tensor, "c *size"], reach: int) -> Float[Tensor, "c *size"]:
+    """Return sums over windows of so many places on each side."""
+    for dim in range(1, values.ndim):
+        moved = values.movedim(dim, -1)
+        padded = functional.pad(moved, (reach + 1, reach)).cumsum(-1)
+        values = (padded[..., 2 * reach + 1 :] - padded[..., : -2 * reach - 1]).movedim(-1, dim)
+    return values
