@@ -105,7 +105,7 @@ class PairedImages(nn.Module, CurvedResiduals):
             return None
         if any(action.fill):
             return None
-        shape = action.group.batch_shape(g)
+        shape = action.group.batch_shape(action.group.check_elements(g, "g"))
         g, x = promoted(g=g.reshape(shape[0], -1, *action.group.element_shape), x=x.reshape(shape[0], *x.shape[-3:]))
         values, along, fields, valid = self._restored(action, g, x)
         matrix = self._normal_matrix(values, along, fields, weights)

@@ -10,7 +10,6 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.inversion.posterior import Posterior
-from trivgeo.inversion.rows import rows_like
 from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage
 from trivgeo.sde.resampling import take_rows
 
