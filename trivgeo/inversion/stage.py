@@ -93,6 +93,16 @@ class EvaluatedPopulation(Population):
         elements, energies = lower_rows(self.elements, self.energies, elements, energies)
         return replace(self, elements=elements, energies=energies)
 
+    @staticmethod
+    def joined(*parts: EvaluatedPopulation) -> EvaluatedPopulation:
+        """Return the chains of several populations of the same data, in the order of their energies."""
+        everyone = EvaluatedPopulation(
+            torch.cat([part.elements for part in parts], 1),
+            torch.cat([part.num_masked_steps for part in parts], 1),
+            torch.cat([part.energies for part in parts], 1),
+        )
+        return replace(everyone, **vars(everyone.take(everyone.energies.argsort(dim=1, stable=True))))
+
     def result(self, posterior: Posterior) -> InversionResult:
         """Return this population as the result of an inverter, with the numbers of evaluations of ``posterior``."""
         return InversionResult(

@@ -18,6 +18,7 @@ from trivgeo.inversion.stages.descend import (
     UpdateRule,
 )
 from trivgeo.inversion.stages.energy_gate import EnergyGate
+from trivgeo.inversion.stages.evolution_strategy import EvolutionStrategy
 from trivgeo.inversion.stages.gaussian_search import DistributionSearch, GaussianSearch
 from trivgeo.inversion.stages.langevin_dynamics import Langevin
 from trivgeo.inversion.stages.laplace import Laplace
@@ -46,6 +47,7 @@ __all__ = [
     "Descend",
     "DistributionSearch",
     "EnergyGate",
+    "EvolutionStrategy",
     "GaussianSearch",
     "GroupElements",
     "HeavyBall",

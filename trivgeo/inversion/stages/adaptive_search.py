@@ -7,22 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.checks import check_count, check_fraction, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.posterior import Posterior
-from trivgeo.inversion.stage import Population, Stage
+from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage
 from trivgeo.inversion.stages.chains import Select
+from trivgeo.inversion.stages.evolution_strategy import EvolutionStrategy
 from trivgeo.inversion.stages.gaussian_search import (
     DRAWN_TOGETHER,
     DistributionSearch,
+    Drawn,
     GaussianSearch,
     RandomElements,
     check_stds,
 )
 from trivgeo.inversion.stages.quasi_newton import QuasiNewton
 from trivgeo.inversion.transformations import Transformations
+from trivgeo.sde.resampling import take_rows
 
 SCALES = (0.1, 0.3, 1.0)
 """Standard deviations of elements drawn where no distribution is known, in units of the group's basis."""
@@ -33,6 +37,12 @@ _MIN_CHAINS_APART = 32  # chains below which they begin at the lowest elements
 _SHARE_KEPT, _MIN_KEPT = 0.25, 16  # share of the descents that are hypotheses: others were left on their way
 
 
+_PROBES, _NEIGHBOURS = 8, 4  # elements whose gradients are compared with the energies of their nearest draws
+_MIN_EVALUATIONS_PROBED = 200  # evaluations below which ripples are not looked for
+_MIN_TREND, _MAX_PREDICTED = 0.75, 0.4  # rank correlations of an energy that has ripples on a wide well
+_EVOLUTION_STD, _POLISH_SHARE = 0.5, 0.1  # deviation of the first generation; share of the evaluations that polish
+
+_SHORT = 0.9  # share of the evaluations below which the report speaks of the time
 _FEWER = 0.9  # ratio of numbers of evaluations that are tried one after the other
 _PLANNED_SHARE = 0.8  # share of the time that is planned
 _TIMED_CHAINS = 16  # chains of each datum whose evaluation is timed beside that of one
@@ -101,6 +111,10 @@ class AdaptiveSearch(Stage):
     hypothesis (`DistributionSearch`, `GaussianSearch`). Descents begin at some of the best, which lie apart. Every
     few steps the better half of them goes on (`QuasiNewton`).
 
+    Where the energy has ripples on a wide well, gradients tell little of the next draws, though energies rise with the
+    distance from the best. There an `EvolutionStrategy` takes the place of the descents, but for a last one. Both rank
+    correlations are measured by the draws and eight gradients, and their medians decide for all data of a call.
+
     Args:
         evaluations: number of energies, with or without gradient, of each datum. Fewer where the time of the call is
             short, see `Inverter`: how many fit is known from a few that are timed first.
@@ -109,6 +123,7 @@ class AdaptiveSearch(Stage):
         scales: standard deviations of the draws without ``transformations``, in units of the group's basis.
         num_hypotheses: number K of descents that begin; by default as many as the evaluations allow.
         share_drawn: share of the evaluations that are draws.
+        evolution: whether the `EvolutionStrategy` takes the place of the descents; by default where there are ripples.
 
     Raises:
         ConfigurationError: a setting out of its range, or ``scales`` beside ``transformations``.
@@ -121,6 +136,7 @@ class AdaptiveSearch(Stage):
         scales: Sequence[float] | None = None,
         num_hypotheses: int | None = None,
         share_drawn: float = _SHARE_DRAWN,
+        evolution: bool | None = None,
     ) -> None:
         self.evaluations = check_count("evaluations", evaluations)
         if evaluations < _FEWEST_EVALUATIONS:
@@ -135,22 +151,34 @@ class AdaptiveSearch(Stage):
         )
         self.num_hypotheses = None if num_hypotheses is None else check_count("num_hypotheses", num_hypotheses)
         self.share_drawn = check_fraction("share_drawn", share_drawn)
+        self.evolution = evolution
         self.steps = len(self.plan(evaluations).sequence()) - 1
 
     def plan(self, evaluations: int) -> SearchPlan:
         """Return the plan of a number of evaluations."""
         draws = min(max(1, round(self.share_drawn * evaluations)), evaluations - 2)
-        return SearchPlan.of(evaluations, draws, self.num_hypotheses)
+        return SearchPlan.of(evaluations - self._probes(evaluations), draws, self.num_hypotheses)
+
+    def _probes(self, evaluations: int) -> int:
+        """Return the number of gradients by which ripples are looked for."""
+        return _PROBES if self.evolution is None and evaluations >= _MIN_EVALUATIONS_PROBED else 0
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         timing = Timing.of(posterior, population)
         evaluations = self.evaluations if timing is None else self._affordable(timing)
+        evaluations -= int(posterior.action.guard is not None)  # one was for the energy of an empty datum
         plan = self.plan(evaluations)
-        drawn = self._draws(plan)(posterior, population, generator)
-        if drawn.size < plan.chains:  # the time is up
-            return drawn
-        descended = QuasiNewton(plan.steps, plan.pruning)(posterior, drawn, generator)
-        posterior.notes.append(self._report(plan, posterior, timing))
+        draws = self._draws(plan)
+        drawn = draws.drawn(posterior, population, generator, plan.draws)
+        starts = draws.chosen(drawn)
+        if starts.size < plan.chains or posterior.is_late():
+            return starts
+        ripples = Ripples.of(posterior, drawn) if self._probes(evaluations) else None
+        evolves = ripples.found if ripples is not None else bool(self.evolution)
+        posterior.notes.append(self._report(plan, ripples, evolves, timing))
+        if evolves:
+            return self._evolved(posterior, starts, evaluations - plan.draws - self._probes(evaluations), generator)
+        descended = QuasiNewton(plan.steps, plan.pruning)(posterior, starts, generator)
         kept = min(plan.chains, max(_MIN_KEPT, int(_SHARE_KEPT * plan.chains)))
         return Select(kept)(posterior, descended, generator)
 
@@ -162,34 +190,99 @@ class AdaptiveSearch(Stage):
         assert self.scales is not None
         return GaussianSearch(plan.draws, plan.chains, self.scales, candidates)
 
+    @staticmethod
+    def _evolved(
+        posterior: Posterior, starts: Population, evaluations: int, generator: torch.Generator | None
+    ) -> Population:
+        """Return the starts beside what evolves from the best of them by a number of evaluations."""
+        size = EvolutionStrategy(1).size(posterior.group.dim)
+        polish = max(2, int(_POLISH_SHARE * evaluations))
+        strategy = EvolutionStrategy(max(1, (evaluations - polish) // size), _EVOLUTION_STD)
+        found = strategy(posterior, starts, generator)
+        best = QuasiNewton(polish - 1)(posterior, Select(1)(posterior, found, generator), generator)
+        return EvaluatedPopulation.joined(*(part.evaluated(posterior) for part in (best, found, starts)))
+
     def _affordable(self, timing: Timing) -> int:
         """Return the largest number of evaluations whose plan fits into the time."""
-        fewer = self.evaluations
+        fewer = max(_FEWEST_EVALUATIONS, self.evaluations - timing.evaluations)
         while fewer > _FEWEST_EVALUATIONS and timing.seconds_of(self.plan(fewer).sequence()) > timing.seconds:
             fewer = max(_FEWEST_EVALUATIONS, int(_FEWER * fewer))
         return fewer
 
-    def _report(self, plan: SearchPlan, posterior: Posterior, timing: Timing | None) -> str:
+    def _report(self, plan: SearchPlan, ripples: Ripples | None, evolves: bool, timing: Timing | None) -> str:
         """Return what was chosen, in sentences."""
         if self.scales is None:
             law = "of the given distribution"
         else:
             law = f"with standard deviations {', '.join(f'{scale:g}' for scale in self.scales)} of the basis"
         going = [plan.chains, *(number for _, number in plan.pruning)]
-        lines = [
-            f"{plan.draws:,} elements were drawn for each datum {law}",
+        lines = [f"{plan.draws:,} elements were drawn for each datum {law}"]
+        if ripples is not None:
+            lines.append(str(ripples))
+        if evolves:
+            return "\n".join([*lines, "an evolution strategy went on from the best, and a descent from its best"])
+        lines += [
             f"{plan.chains:,} descents began at the best of them"
             + (" that lie apart" if plan.chains >= _MIN_CHAINS_APART else ""),
         ]
         if plan.pruning:
             steps = ", ".join(f"{number} after {step}" for step, number in plan.pruning)
             lines.append(f"of these went on: {steps} steps; the last {going[-1]} for at most {plan.steps} steps")
-        if timing is not None and plan != self.plan(self.evaluations):
+        if timing is not None and sum(plan.sequence()) < _SHORT * self.evaluations:
             wanted = timing.seconds_of(self.plan(self.evaluations).sequence())
             lines.append(
                 f"{self.evaluations:,} evaluations would take about {wanted:.3g} s, {timing.seconds:.3g} s were left"
             )
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Ripples:
+    """Signs of ripples on a wide well: medians over the data of two rank correlations.
+
+    Attributes:
+        trend: of the energies of draws with their distances from the best.
+        predicted: of the differences of energy that the gradients at the best draws predict to their neighbours with
+            the true ones.
+    """
+
+    trend: float
+    predicted: float
+
+    @property
+    def found(self) -> bool:
+        """True where energies rise with the distance, and gradients predict little of it."""
+        return self.trend > _MIN_TREND and self.predicted < _MAX_PREDICTED
+
+    @staticmethod
+    def of(posterior: Posterior, drawn: Drawn) -> Ripples:
+        """Measure draws, by gradients at the best of them."""
+        elements, places, energies = drawn
+        energies = torch.where(torch.isfinite(energies), energies, torch.finfo(energies.dtype).max)
+        probes = min(_PROBES, energies.shape[1] - 1)
+        trend = _rank_correlation((places - places[:, :1]).norm(dim=-1), energies)
+        at = elements[:, :probes]
+        zero = places.new_zeros(posterior.batch, probes, posterior.group.dim)
+        slopes, _ = posterior.gradient(lambda v: posterior.group.perturb(at, v), zero)
+        away = places.unsqueeze(1) - places[:, :probes].unsqueeze(2)
+        near = away.norm(dim=-1).argsort(dim=-1)[..., 1 : 1 + _NEIGHBOURS]
+        expected = (slopes.nan_to_num(nan=0.0).unsqueeze(2) * take_rows(away, near)).sum(-1)
+        change = energies.unsqueeze(1).expand(-1, probes, -1).gather(2, near) - energies[:, :probes].unsqueeze(2)
+        return Ripples(float(trend.median()), float(_rank_correlation(expected.flatten(1), change.flatten(1)).median()))
+
+    def __str__(self) -> str:
+        return (
+            f"energies rise with the distance from the best (rank correlation {self.trend:.2f}), and gradients predict "
+            f"those of the next draws (rank correlation {self.predicted:.2f}): "
+            f"{'ripples on a wide well' if self.found else 'no ripples on a wide well'}"
+        )
+
+
+def _rank_correlation(a: Float[Tensor, "b m"], b: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
+    """Return Spearman's correlation of each row."""
+    ranks = [x.argsort(dim=1).argsort(dim=1).double() for x in (a, b)]
+    first, second = (rank - rank.mean(1, keepdim=True) for rank in ranks)
+    return (first * second).sum(1) / (first.norm(dim=1) * second.norm(dim=1)).clamp(min=1e-12)
 
 
 @dataclass(frozen=True)
@@ -200,11 +293,13 @@ class Timing:
         seconds: time left for a search.
         call: time of an evaluation of any size.
         each: further time for each element of every datum.
+        evaluations: energies of each datum that were timed.
     """
 
     seconds: float
     call: float
     each: float
+    evaluations: int
 
     @staticmethod
     def of(posterior: Posterior, population: Population) -> Timing | None:
@@ -215,12 +310,12 @@ class Timing:
         _seconds(posterior, population.take(index[:, :1]).elements)  # what is made once
         one = _seconds(posterior, population.take(index[:, :1]).elements)
         left = posterior.deadline - time.perf_counter()
-        several = one * _TIMED_CHAINS
+        several, timed = one * _TIMED_CHAINS, 2
         if several < _TIMED_SHARE * left:
-            several = _seconds(posterior, population.take(index).elements)
+            several, timed = _seconds(posterior, population.take(index).elements), 2 + _TIMED_CHAINS
             left = posterior.deadline - time.perf_counter()
         each = max(0.0, several - one) / (_TIMED_CHAINS - 1)
-        return Timing(_PLANNED_SHARE * max(0.0, left), max(0.0, one - each), each)
+        return Timing(_PLANNED_SHARE * max(0.0, left), max(0.0, one - each), each, timed)
 
     def seconds_of(self, sequence: Sequence[int]) -> float:
         """Return the time of evaluations of some numbers of elements one after the other."""

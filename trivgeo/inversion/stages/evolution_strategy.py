@@ -25,8 +25,8 @@ class EvolutionStrategy(Stage):
     weights of the higher half are negative (active CMA). It needs no gradient, and passes over ripples of the energy
     that are short against :math:`\sigma`.
 
-    Begins at the hypothesis of lowest energy. The result has the best element of each of the last generations, after
-    the best of all.
+    Begins at the hypothesis of lowest energy. The result has that one and the best element of each generation, in the
+    order of their energies.
 
     Args:
         generations: number of generations.
@@ -51,8 +51,10 @@ class EvolutionStrategy(Stage):
         number = self.size(n)
         rates = _Rates(n, number)
         start = population.evaluated(posterior)
-        start = start.take(start.energies.argmin(1, keepdim=True))
-        mean, found = start.elements, [start]
+        best = start.energies.argmin(1, keepdim=True)
+        mean = take_rows(start.elements, best)
+        masked = start.num_masked_steps.gather(1, best)
+        found = [EvaluatedPopulation(mean, masked, start.energies.gather(1, best))]
         unit = torch.eye(n).to(mean)
         covariance = unit.expand(batch, n, n)
         path, sigma_path = mean.new_zeros(batch, n), mean.new_zeros(batch, n)
@@ -68,7 +70,7 @@ class EvolutionStrategy(Stage):
             energies, order = energies.sort(dim=1, stable=True)
             y = take_rows(y, order)
             best = take_rows(drawn, order[:, :1])
-            found.append(EvaluatedPopulation(best, start.num_masked_steps, energies[:, :1]))
+            found.append(EvaluatedPopulation(best, masked, energies[:, :1]))
             step = (positive[:, None] * y).sum(1)
             mean = group.retract(mean, (sigma.unsqueeze(-1) * step).unsqueeze(1))
             white = matmul(matmul(y, axes) / values.unsqueeze(1), axes.mT)
@@ -88,11 +90,7 @@ class EvolutionStrategy(Stage):
             posterior.step()
             if posterior.is_late():
                 break
-        elements = torch.cat([each.elements for each in found], 1)
-        energies = torch.cat([each.energies for each in found], 1)
-        masked = torch.cat([each.num_masked_steps for each in found], 1)
-        everyone = EvaluatedPopulation(elements, masked, energies)
-        return everyone.take(energies.argsort(dim=1, stable=True))
+        return EvaluatedPopulation.joined(*found)
 
 
 class _Rates:

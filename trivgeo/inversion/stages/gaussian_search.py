@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,6 +19,20 @@ from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.sde.resampling import take_rows
 
 DRAWN_TOGETHER = 64  # elements of one datum that are drawn at once
+
+
+class Drawn(NamedTuple):
+    """Elements drawn for each datum, in the order of their energies.
+
+    Attributes:
+        elements: ``[b, m, *element_shape]``.
+        places: coordinates that measure their distances, ``[b, m, n]``.
+        energies: ``[b, m]``.
+    """
+
+    elements: Tensor
+    places: Tensor
+    energies: Tensor
 
 
 @checked
@@ -61,18 +76,29 @@ class RandomElements(Stage):
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """Return the elements kept: fewer than K where the time is up before as many were drawn."""
+        return self.chosen(self.drawn(posterior, population, generator, self.candidates))
+
+    def drawn(
+        self, posterior: Posterior, population: Population, generator: torch.Generator | None, number: int
+    ) -> Drawn:
+        """Return at most a ``number`` of the samples, those of lowest energy, in its order."""
         elements, energies = population.elements[:, :0], population.elements.new_empty(posterior.batch, 0)
         places = energies.new_empty(posterior.batch, 0, posterior.group.dim)
         for done in range(0, self.num_samples, DRAWN_TOGETHER):
             numbers = range(done, min(done + DRAWN_TOGETHER, self.num_samples))
             drawn, v = self.draw(posterior, population, numbers, generator)
             energies, index = torch.cat([energies, posterior.energies(drawn)], 1).sort(dim=1, stable=True)
-            energies, index = energies[:, : self.candidates], index[:, : self.candidates]
+            energies, index = energies[:, :number], index[:, :number]
             elements = take_rows(torch.cat([elements, drawn], 1), index)
             places = take_rows(torch.cat([places, v], 1), index)
             posterior.step()
             if posterior.is_late():
                 break
+        return Drawn(elements, places, energies)
+
+    def chosen(self, drawn: Drawn) -> Population:
+        """Return K of the elements of lowest energy."""
+        elements, places, energies = (part[:, : self.candidates] for part in drawn)
         if energies.shape[1] > self.num_hypotheses:
             index = farthest_first(places, torch.isfinite(energies), self.num_hypotheses)
             elements, energies = take_rows(elements, index), energies.gather(1, index)

@@ -86,13 +86,7 @@ class QuasiNewton(Stage):
             posterior.step()
             if posterior.is_late() or (step % _CHECKED_EVERY == 0 and chains.are_still(_STILL * self.max_length)):
                 break
-        parts = [chains.population, *ended]
-        everyone = EvaluatedPopulation(
-            torch.cat([part.elements for part in parts], 1),
-            torch.cat([part.num_masked_steps for part in parts], 1),
-            torch.cat([part.energies for part in parts], 1),
-        )
-        return everyone.take(everyone.energies.argsort(dim=1, stable=True))
+        return EvaluatedPopulation.joined(chains.population, *ended)
 
 
 class _Chains(NamedTuple):
