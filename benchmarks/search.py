@@ -474,13 +474,16 @@ def rows(names: list[str], methods: list[str], budgets: list[int], save: Path | 
 
 def main() -> None:
     """Print the table, and keep it if asked to; a file that is there is completed."""
+    global NUM_DATA
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="part of the name of a problem")
+    parser.add_argument("--only", default=[""], nargs="*", help="parts of names of problems")
     parser.add_argument("--methods", nargs="*", default=[*METHODS, TOLD])
     parser.add_argument("--budgets", type=int, nargs="*", default=BUDGETS)
+    parser.add_argument("--data", type=int, default=NUM_DATA, help="number of data of each problem")
     parser.add_argument("--save", type=Path, help="file for the rows")
     options = parser.parse_args()
-    names = [name for name in PROBLEMS if options.only in name]
+    NUM_DATA = options.data
+    names = [name for name in PROBLEMS if any(part in name for part in options.only)]
     rows(names, options.methods, list(options.budgets), options.save)
 
 
