@@ -227,6 +227,7 @@ def try_search(
     profile: EnergyProfile,
     task: NetworkTask | None,
     seed: int,
+    max_memory: float | None = None,
 ) -> SearchBenchmark:
     """Invert a few moved clean data, and compare with the transformations.
 
@@ -240,7 +241,7 @@ def try_search(
     group = action.with_scale(spread).group
     problem = InverseProblem(action, energy)
     with evaluation_mode(problem.energy):
-        x, index, _ = some_data(problem, clean, seed)
+        x, index, _ = some_data(problem, clean, seed, max_memory)
     reference: Tensor = pytree.tree_leaves(x)[0]
     given = len(pytree.tree_leaves(with_tensors("clean", clean))[0])
     # few data are moved several times
@@ -255,7 +256,7 @@ def try_search(
     moved = action(g, x)
     expected = PriorEnergy(energy, spread, profile.temperature)
     search = AdaptiveSearch(_TRIAL_EVALUATIONS, transformations)
-    inverter = Inverter(action.with_scale(profile.scale), expected, [search], progress=False)
+    inverter = Inverter(action.with_scale(profile.scale), expected, [search], max_memory=max_memory, progress=False)
     result = inverter(moved, generator=keyed(seed, 9, device=reference.device))
     restored, best = result.restore(moved), result.best()
     left = group.compose(group.inverse(best), g)
@@ -399,6 +400,7 @@ def check_energy(
     labels: Any = None,
     loss: Callable[[Tensor, Any], Tensor] | None = None,
     num_samples: int = 32,
+    max_memory: float | None = None,
     generator: torch.Generator | None = None,
 ) -> EnergyReport:
     """Measure how the energy of clean data rises when the data are moved, and try a search.
@@ -423,6 +425,7 @@ def check_energy(
         labels: labels of the clean data, classes or what ``loss`` takes; default the classes that the network predicts.
         loss: outputs and labels to losses ``[b]``; default one for a wrong class of the outputs ``[b, c]``, else zero.
         num_samples: number of random transformations of each datum, for the measurement.
+        max_memory: memory in GiB that energies may take at once, see `Inverter`.
         generator: source of all random numbers; default one with the same seed at every call.
 
     Raises:
@@ -438,5 +441,7 @@ def check_energy(
     seed = 0
     if generator is not None:
         seed = seed_of(torch.empty(0, device=generator.device), generator) % _LARGEST_SEED
-    profile = measure_energy(action, energy, clean, transformations, num_samples=num_samples, seed=seed)
-    return EnergyReport(profile, try_search(action, energy, clean, transformations, profile, task, seed))
+    profile = measure_energy(
+        action, energy, clean, transformations, num_samples=num_samples, seed=seed, max_memory=max_memory
+    )
+    return EnergyReport(profile, try_search(action, energy, clean, transformations, profile, task, seed, max_memory))

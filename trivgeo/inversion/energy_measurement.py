@@ -24,12 +24,10 @@ from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.evaluation import evaluation_mode, networks_in
 from trivgeo.inversion.posterior import InverseProblem, check_action
 from trivgeo.inversion.transformations import Transformations, noise_between, sample_elements, spread_of
-from trivgeo.sde import GeometricSchedule, trivialized_grad
-from trivgeo.sde.scores import trivialized_grad_and_value
+from trivgeo.sde import GeometricSchedule
 
 MAX_MEASURED = 64
 """Number of clean data that are looked at."""
-_MAX_EVALUATIONS = 256  # energies evaluated at once
 _PROFILE_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]  # distances in spreads of the transformations
 _PROFILE_DIRECTIONS = 4  # directions for each datum
 _HESSIAN_DIRECTIONS = 16  # directions for each datum, with gradients to both sides
@@ -85,7 +83,7 @@ def calibrated_scale(
     group = check_action(action).group
     energy = as_energy(energy)
     clean = on_device(with_tensors("clean", clean), module_device(*networks_in(energy)))
-    posterior = InverseProblem(action, energy).given(clean)
+    posterior = InverseProblem(action, energy).given(clean, max_evaluations="auto")
     per_datum = num_samples // posterior.batch
     if per_datum < 1:
         raise ConfigurationError(
@@ -95,7 +93,9 @@ def calibrated_scale(
     noise = normal((posterior.batch, per_datum, group.dim), first, generator)
     noise = torch.cat([noise, -noise], 1)
     with evaluation_mode(energy):
-        gradient = trivialized_grad(group, posterior.energies, group.exp(step * noise)).reshape(-1, group.dim)
+        g = group.exp(step * noise)
+        gradient, _ = posterior.gradient(lambda v: group.perturb(g, v), torch.zeros_like(noise))
+    gradient = gradient.reshape(-1, group.dim)
     if not bool(torch.isfinite(gradient).all()):
         raise DomainError("energy: expected finite gradients near clean data; use a smaller step or scale")
     values, vectors = _hessian(gradient, step)
@@ -154,6 +154,7 @@ def measure_energy(
     *,
     num_samples: int = 32,
     seed: int = 0,
+    max_memory: float | None = None,
 ) -> EnergyProfile:
     """Measure how the energy of clean data rises when ``num_samples`` transformations move each datum.
 
@@ -164,8 +165,8 @@ def measure_energy(
     spread = spread_of(check_action(action).group, transformations, seed)
     problem = InverseProblem(action.with_scale(spread), energy)
     with evaluation_mode(problem.energy):
-        x, _, at_rest = some_data(problem, clean, seed)
-        probe = _Probe(problem, x, at_rest)
+        x, _, at_rest = some_data(problem, clean, seed, max_memory)
+        probe = _Probe(problem, x, at_rest, max_memory)
         began = time.perf_counter()
         moved = sample_elements(probe.group, transformations, len(at_rest) * num_samples, keyed(seed, 4)).to(at_rest)
         moved = moved.unflatten(0, (len(at_rest), num_samples))
@@ -202,17 +203,14 @@ def measure_energy(
 class _Probe:
     """Energies and gradients of moved data, a few at once; ``at_rest`` are the energies of unmoved data, ``[n, 1]``."""
 
-    def __init__(self, problem: InverseProblem, x: Any, at_rest: Tensor) -> None:
+    def __init__(self, problem: InverseProblem, x: Any, at_rest: Tensor, max_memory: float | None) -> None:
         self.group, self.at_rest = problem.group, at_rest
-        self._posterior = problem.given(x, max_evaluations=_MAX_EVALUATIONS)
+        self._posterior = problem.given(x, max_evaluations="auto", max_memory=max_memory)
 
     def gradients(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return gradients ``[n, m, dim]`` and energies ``[n, m]`` after elements ``[n, m, *element_shape]``."""
-        each = max(1, _MAX_EVALUATIONS // len(g))
-        parts = [trivialized_grad_and_value(self.group, self._posterior.energies, part) for part in g.split(each, 1)]
-        # the parameters of an energy may ask for gradients, the measurement does not
-        gradients, energies = (torch.cat(some, 1).detach() for some in zip(*parts, strict=True))
-        return gradients, energies
+        zero = g.new_zeros(*self.group.batch_shape(g), self.group.dim)
+        return self._posterior.gradient(lambda v: self.group.perturb(g, v), zero)
 
     def hessian(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return eigenvalues and eigenvectors of the Hessian in the well, see `_hessian`."""
@@ -238,7 +236,9 @@ class _Probe:
         return normal(shape, torch.empty(0), generator).to(self.at_rest)
 
 
-def some_data(problem: InverseProblem, clean: Any, seed: int) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
+def some_data(
+    problem: InverseProblem, clean: Any, seed: int, max_memory: float | None
+) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
     """Choose a few of the data that have a finite energy; return the data, their indices and energies.
 
     Raises:
@@ -247,7 +247,8 @@ def some_data(problem: InverseProblem, clean: Any, seed: int) -> tuple[Any, Int[
     clean = on_device(with_tensors("clean", clean), module_device(problem))
     first: Tensor = pytree.tree_leaves(clean)[0]
     index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:MAX_MEASURED].to(first.device)
-    posterior = problem.given(pytree.tree_map(lambda leaf: leaf[index], clean), max_evaluations=_MAX_EVALUATIONS)
+    some = pytree.tree_map(lambda leaf: leaf[index], clean)
+    posterior = problem.given(some, max_evaluations="auto", max_memory=max_memory)
     x, reference = posterior.x, posterior.reference
     with torch.no_grad():
         energies = posterior.energies(

@@ -52,8 +52,11 @@ class Inverter(nn.Module):
         stages: the stages in order; see `Stage`.
         log_det: keep the log-determinant of the action in the posterior energy, see `InverseProblem` (published: off).
         max_evaluations: the largest number of energies, or of data seen by a network, at once: bounds memory, and
-            changes no result but by rounding. ``"auto"`` chooses it from the size of a datum and the device, see
-            `trivgeo.inversion.posterior.automatic_bound`; ``None`` is no bound.
+            changes no result but by rounding. ``"auto"`` chooses it from the size of a datum, the device and the memory
+            of an energy, see `trivgeo.inversion.posterior.automatic_bound`; ``None`` is no bound.
+        max_memory: memory in GiB that energies with their gradients may take at once, where ``max_evaluations`` is
+            ``"auto"``; by default 1 on a CPU, and half of what is free on a GPU. The memory of an energy is measured on
+            the first data of each shape, two of which are evaluated for it.
         seconds: time of a call, at whose end stages that draw or descend (`GaussianSearch`, `QuasiNewton`, all of
             `TIED`) return what they have found. ``None`` for no bound.
         progress: a progress bar; ``None`` for one on a terminal in runs of more than two seconds; or a function of
@@ -78,6 +81,7 @@ class Inverter(nn.Module):
         *,
         log_det: bool = False,
         max_evaluations: Bound = "auto",
+        max_memory: float | None = None,
         seconds: float | None = None,
         progress: Progress = None,
         compiled: bool = False,
@@ -92,6 +96,7 @@ class Inverter(nn.Module):
         self.register_buffer("_reference", torch.empty(0), persistent=False)
         self._reference: Tensor
         self.max_evaluations = check_bound(max_evaluations)
+        self.max_memory = None if max_memory is None else check_positive("max_memory", max_memory)
         self.seconds = None if seconds is None else check_positive("seconds", seconds)
         self.progress = progress
         self.known: Callable[[InversionResult], tuple[Verdict, ...]] | None = None
@@ -129,7 +134,8 @@ class Inverter(nn.Module):
         """Return an inverter of the same stages with other settings.
 
         Args:
-            **settings: ``log_det``, ``max_evaluations``, ``seconds``, ``progress``, ``compiled``; see `Inverter`.
+            **settings: ``log_det``, ``max_evaluations``, ``max_memory``, ``seconds``,
+                ``progress``, ``compiled``; see `Inverter`.
 
         Raises:
             ConfigurationError: a setting is unknown, or none of its values.
@@ -142,7 +148,8 @@ class Inverter(nn.Module):
     def _settings(self) -> dict[str, Any]:
         """Return the settings that `replace` changes."""
         own: dict[str, Any] = {"log_det": self.problem.log_det, "max_evaluations": self.max_evaluations}
-        return own | {"seconds": self.seconds, "progress": self.progress, "compiled": self.compiled}
+        own |= {"max_memory": self.max_memory, "seconds": self.seconds}
+        return own | {"progress": self.progress, "compiled": self.compiled}
 
     def _made_of(self, stages: Sequence[StageLike], settings: dict[str, Any]) -> Inverter:
         """Return an inverter of other stages and settings, at the place of this one."""
@@ -177,7 +184,9 @@ class Inverter(nn.Module):
             x = pytree.tree_map(_usable, on_device(x_tilde, device))
             initial = on_device(initial, device)
             with explained_dtypes("x_tilde", self, x):
-                given = self.problem.given(x, max_evaluations=self.max_evaluations, on_step=on_step)
+                given = self.problem.given(
+                    x, max_evaluations=self.max_evaluations, max_memory=self.max_memory, on_step=on_step
+                )
             given.deadline = None if self.seconds is None else began + self.seconds
             population = _beginning(given, initial)
             noise = streams_for(given.batch, given.reference, generator)

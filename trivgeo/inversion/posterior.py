@@ -18,7 +18,7 @@ from trivgeo._compile import compile_and_compare, environment
 from trivgeo._numerics import is_traced
 from trivgeo._random import normal
 from trivgeo._text import Described, described
-from trivgeo._torch import pytree
+from trivgeo._torch import is_any_autocast_enabled, pytree
 from trivgeo.checks import check_count, checked, with_tensors
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup
@@ -52,6 +52,13 @@ def value_and_gradient(evaluate: Evaluate, g: Tensor, data: tuple[Any, Any, Any]
 
     Rows are NaN where an energy is not finite.
     """
+    if not (is_traced() or is_any_autocast_enabled()):
+        # `torch.func.grad` keeps what second derivatives would need, three times the memory
+        with torch.enable_grad():
+            leaf = g.detach().requires_grad_()
+            values = nan_where_infinite(evaluate(leaf, data), leaf)
+            (gradient,) = torch.autograd.grad(values.sum(), leaf)
+        return torch.cat([values.detach().unsqueeze(-1), gradient.flatten(values.ndim)], -1)
 
     def total(g: Tensor) -> tuple[Tensor, Tensor]:
         values = nan_where_infinite(evaluate(g, data), g)
@@ -190,6 +197,9 @@ Bound = int | Literal["auto"] | None
 
 _CPU_BYTES = 8 * 2**20  # data that are evaluated at once on a CPU: what networks make of more leaves its caches
 _GPU_MEMORY_SHARE = 0.5  # share of the free memory of a GPU that energies may take
+_CPU_MEMORY_IN_GIB = 1.0  # memory that energies may take on a CPU
+_BYTES_PER_SAVED_BYTE = 2.0  # memory of an energy with its gradient, in units of what is saved for the gradient
+_MIN_BYTES_MEASURED = 4096  # size of a datum below which the memory of an energy without networks is not measured
 _GPU_BYTES_PER_DATA_BYTE = 200  # memory that networks with gradients take on a GPU for each byte of a datum
 _LOSS_WEIGHT = 3.0  # energy of one unit of what a guard measures, in units of the energy of an empty datum
 
@@ -245,6 +255,7 @@ def automatic_bound(x: Any) -> int | None:
 
     On a CPU as many data as fit into 8 MiB, which keeps what networks make of them in its caches. On a CUDA device half
     of the free memory is for energies, each of which may take 200 times its datum. ``None`` while a program is traced.
+    An `InverseProblem` also measures the memory that its energy takes, see `Posterior`.
     """
     if is_traced():
         return None
@@ -312,6 +323,7 @@ class InverseProblem(nn.Module):
         self.energy = None if energy is None else as_energy(energy)
         self.log_det = log_det
         self.compiled_gradient = CompiledGradient(self) if compiled and self.energy is not None else None
+        self._bytes: dict[Any, int] = {}
 
     def __repr__(self) -> str:
         return described(self, {"action": self.action, "energy": self.energy, "log_det": self.log_det})
@@ -321,15 +333,58 @@ class InverseProblem(nn.Module):
         """The group of the action."""
         return self.action.group
 
-    def given(self, x: Any, *, max_evaluations: Bound = None, on_step: Callable[[], None] | None = None) -> Posterior:
+    def given(
+        self,
+        x: Any,
+        *,
+        max_evaluations: Bound = None,
+        max_memory: float | None = None,
+        on_step: Callable[[], None] | None = None,
+    ) -> Posterior:
         """Return the posteriors of a batch of data, see `Posterior`.
 
         Args:
             x: transformed data, one batch dimension.
             max_evaluations: the largest number of energies evaluated at once; None for no bound.
+            max_memory: memory in GiB that ``"auto"`` bounds, see `Inverter`.
             on_step: called after each step of a stage, for progress bars.
         """
-        return Posterior(self, x, max_evaluations, on_step)
+        return Posterior(self, x, max_evaluations, on_step, max_memory=max_memory)
+
+    def bytes_of_an_energy(self, data: tuple[Any, Any, Any]) -> int:
+        """Return the memory that an energy with its gradient takes: twice what is saved for the gradient.
+
+        Measured by the first datum, alone and beside a copy of it: parameters of networks, which all data share, do not
+        count. Known for further data of the same shapes, dtypes and device.
+        """
+        leaves = [leaf for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
+        key = tuple((leaf.shape[1:], leaf.dtype, leaf.device) for leaf in leaves)
+        if key not in self._bytes:
+            one, two = (self._saved_bytes(data, number) for number in (1, 2))
+            self._bytes[key] = int(_BYTES_PER_SAVED_BYTE * max(0, two - one))
+        return self._bytes[key]
+
+    def _saved_bytes(self, data: tuple[Any, Any, Any], number: int) -> int:
+        """Return the size of the storages that are saved for the gradient of energies of the first datum."""
+        rows = pytree.tree_map(lambda leaf: leaf[:1].detach().expand(number, *leaf.shape[1:]).clone(), data)
+        reference: Tensor = pytree.tree_leaves(rows)[0]
+        g = self.group.identity(number, dtype=reference.dtype, device=reference.device).clone().requires_grad_()
+        held: dict[int, torch.UntypedStorage] = {}
+
+        def hold(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            held[storage.data_ptr()] = storage
+            return tensor
+
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor),
+        ):
+            energy = self.signed_energies(g, rows)  # keeps the graph until its memory is known
+        size = sum(storage.nbytes() for storage in held.values())
+        del energy
+        return size
 
     def forward(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
         """Return energies of elements for some rows of the data, unchecked; infinite where they are not finite.
@@ -384,6 +439,7 @@ class Posterior(Described):
         on_step: called by `step`.
         loss_weight: energy of one unit of what a guard measures, ``[b]``, where it is known from the same data and
             energy; by default it is evaluated here.
+        max_memory: memory in GiB that ``"auto"`` bounds, see `trivgeo.inversion.Inverter`.
 
     Attributes:
         problem: action and energy.
@@ -415,6 +471,7 @@ class Posterior(Described):
         max_evaluations: Bound = None,
         on_step: Callable[[], None] | None = None,
         loss_weight: Float[Tensor, " b"] | None = None,
+        max_memory: float | None = None,
     ) -> None:
         self.problem = problem
         self.action = problem.action
@@ -437,12 +494,30 @@ class Posterior(Described):
             prepared,
             (content, () if self._loss_weight is None else self._loss_weight),
         )
+        if bound == "auto":
+            self.max_evaluations = self._bounded_by_memory(self.max_evaluations, max_memory)
         self.temperature = 1.0
         self.log_prior: Callable[[Tensor], Tensor] | None = None
         self.unbounded = torch.zeros(self.batch, dtype=torch.bool, device=self.reference.device)
         self.without_prior = torch.zeros_like(self.unbounded)
         self.deadline: float | None = None
         self.notes: list[str] = []
+
+    def _bounded_by_memory(self, number: int | None, max_memory: float | None) -> int | None:
+        """Return a number of evaluations at once, at most ``number``, that fits into memory, by a measured energy."""
+        problem, leaves = self.problem, pytree.tree_leaves(self.data[:2])
+        size = sum(leaf.shape[1:].numel() * leaf.element_size() for leaf in leaves)
+        networks = next(problem.parameters(), None) is not None
+        small = not networks and size < _MIN_BYTES_MEASURED
+        if is_traced() or problem.energy is None or self.batch == 0 or (small and max_memory is None):
+            return number
+        each = problem.bytes_of_an_energy(self.data)
+        memory = _CPU_MEMORY_IN_GIB * 2**30 if max_memory is None else max_memory * 2**30
+        if max_memory is None and self.reference.is_cuda:
+            memory = _GPU_MEMORY_SHARE * torch.cuda.mem_get_info(self.reference.device)[0]
+            number = None  # known better than by the size of a datum
+        fits = max(1, int(memory / each)) if each > 0 else None
+        return min((bound for bound in (number, fits) if bound is not None), default=None)
 
     def _empty_energy(self, guard: ContentGuard, energy: DataEnergy) -> Float[Tensor, " b"]:
         """Return the energy of one unit of what the guard measures, from the energy of an empty datum."""
@@ -539,7 +614,7 @@ class Posterior(Described):
         self.count(gradients=self._chains(g))
         if problem.compiled_gradient is not None:
             gradient: Gradient = partial(problem.compiled_gradient, bound=bound)
-        elif bound is None or self.group.batch_shape(g).numel() <= bound:
+        elif is_traced():
             return nan_where_infinite(problem(g, self.data), g)
         else:
             eager = partial(value_and_gradient, problem)

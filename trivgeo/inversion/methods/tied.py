@@ -15,7 +15,7 @@ from trivgeo.inversion.energies.wrapped import PriorEnergy
 from trivgeo.inversion.energy_check import try_search
 from trivgeo.inversion.energy_measurement import measure_energy
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.posterior import Bound, check_action
+from trivgeo.inversion.posterior import check_action
 from trivgeo.inversion.stages.adaptive_search import AdaptiveSearch
 from trivgeo.inversion.transformations import Transformations, spread_of
 
@@ -49,7 +49,7 @@ class TIED(Inverter):
         clean: clean data, one batch dimension.
         evaluations: number of energies, with or without gradient, of each datum.
         seconds: time of a call; where it is short fewer energies are evaluated.
-        max_evaluations: the largest number of energies at once, see `Inverter`.
+        max_memory: memory in GiB that energies may take at once, see `Inverter`.
         scales: standard deviations of the draws without ``transformations``, in units of the group's basis; by default
             0.1, 0.3 and 1.
         num_hypotheses: number of descents that begin; by default as many as the evaluations allow.
@@ -71,7 +71,7 @@ class TIED(Inverter):
         *,
         evaluations: int = 1000,
         seconds: float | None = None,
-        max_evaluations: Bound = "auto",
+        max_memory: float | None = None,
         scales: Sequence[float] | None = None,
         num_hypotheses: int | None = None,
         temperature: float | None = None,
@@ -87,12 +87,12 @@ class TIED(Inverter):
             spread = spread_of(action.group, transformations, seed)
             given = action.with_scale(spread)
             if clean is not None:
-                profile = measure_energy(action, energy, clean, transformations, seed=seed)
-                trial = try_search(action, energy, clean, transformations, profile, None, seed)
+                profile = measure_energy(action, energy, clean, transformations, seed=seed, max_memory=max_memory)
+                trial = try_search(action, energy, clean, transformations, profile, None, seed, max_memory)
                 known = trial.known(profile.depth)
                 given = action.with_scale(profile.scale)
                 temperature = profile.temperature if temperature is None else temperature
             if temperature:
                 expected = PriorEnergy(expected, spread, temperature)
-        super().__init__(given, expected, [stage], max_evaluations=max_evaluations, seconds=seconds)
+        super().__init__(given, expected, [stage], max_memory=max_memory, seconds=seconds)
         self.known = known
