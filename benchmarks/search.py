@@ -466,7 +466,7 @@ def rows(names: list[str], methods: list[str], budgets: list[int], save: Path | 
                     thresholds = problem.thresholds()
                 row[method] = measured(problem, method, budget, thresholds)
                 if save is not None:
-                    content = {"environment": environment(), "rows": list(known.values())}
+                    content = {"environment": environment(torch.device("cpu")), "rows": list(known.values())}
                     save.write_text(json.dumps(content, indent=1) + "\n")
             shown = "  ".join(f"{method} {row[method]['solved']:.2f}" for method in methods)
             print(f"{name:34} {budget:5}  {shown}", flush=True)

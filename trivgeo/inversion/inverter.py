@@ -29,6 +29,7 @@ from trivgeo.inversion.stage import Population, StageLike, check_stage, run_stag
 from trivgeo.verdict import Verdict
 
 Progress = bool | Callable[[int, int], None] | None
+_SHORTEST_CALL_IN_SECONDS = 1e-3  # time of a part of a list of images when the time of all is up
 _BAR_DELAY_IN_SECONDS = 2.0  # time after which a bar appears on a terminal
 
 
@@ -177,7 +178,7 @@ class Inverter(nn.Module):
         """
         began = time.perf_counter()
         if is_list_of_images(self.action, x_tilde):
-            return invert_by_size(self, x_tilde, generator, initial)
+            return invert_by_size(self._sharing_time(x_tilde, began), x_tilde, generator, initial)
         # gradients by torch.func need no graph of what happens outside of them
         with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self), self._bar() as on_step:
             device = module_device(self)
@@ -193,6 +194,20 @@ class Inverter(nn.Module):
             with explained_dtypes("x_tilde", self, x):
                 result = run_stages(self.stages, given, population, noise).evaluated(given).result(given)
         return result if self.known is None else replace(result, stage_verdicts=self.known(result))
+
+    def _sharing_time(self, images: Sequence[Tensor], began: float) -> Callable[..., InversionResult]:
+        """Return this inverter for parts of a list of images, each with its share of the time that is left."""
+        if self.seconds is None:
+            return self
+        end, left = began + self.seconds, sum(torch.as_tensor(image).numel() for image in images)
+
+        def invert(part: Tensor, **given: Any) -> InversionResult:
+            nonlocal left
+            seconds = (end - time.perf_counter()) * part.numel() / left
+            left -= part.numel()
+            return self.replace(seconds=max(seconds, _SHORTEST_CALL_IN_SECONDS))(part, **given)
+
+        return invert
 
     def proposal(self, x: Any, generator: torch.Generator | None = None) -> tuple[StudentMixture, int] | None:
         """Return a mixture near the posteriors of data, and the number of network evaluations for each datum.

@@ -713,9 +713,12 @@ class Posterior(Described):
         if guard is None:
             return None
         self._check(g)
-        chains = len(self.group.batch_shape(g)) - 1
+
+        def shares(g: Tensor, content: Any) -> Tensor:
+            return guard.kept(self.group.inverse(g), lift(content, len(self.group.batch_shape(g)) - 1))
+
         with torch.no_grad():
-            return guard.kept(self.group.inverse(g), lift(self.data[2][0], chains))
+            return in_blocks(shares, self.group, g, self.data[2][0], self.max_evaluations)
 
     def of_transformed(self, f: Callable[[Any], Tensor], g: Tensor) -> Tensor:
         """Return the values of a function at restored data, ``[b, *chains]``, without gradients.

@@ -140,6 +140,21 @@ def test_a_machine_that_becomes_slow(monkeypatch: pytest.MonkeyPatch) -> None:
         assert bool(torch.isfinite(result.best_energy()).all())
 
 
+def test_lists_of_images_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def energy(y: Tensor) -> Tensor:
+        now[0] += 1e-3 * len(y)
+        return y.square().mean((1, 2, 3))
+
+    images = [torch.rand(1, 8, 8), torch.rand(1, 12, 12), torch.rand(1, 8, 8), torch.rand(1, 6, 9)]
+    search = TIED(ImageWarp(SO(2)), energy, evaluations=5000, seconds=2.0).replace(progress=False)
+    result = search(images, generator=seeded(0))
+    assert result.elements.shape[0] == 4
+    assert 1.0 < now[0] - 100.0 < 2.2
+
+
 def test_farthest_first() -> None:
     """Against the definition, by loops; places that do not count are not chosen."""
     places = randn(2, 12, 3, seed=5)

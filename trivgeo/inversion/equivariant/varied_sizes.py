@@ -110,6 +110,14 @@ def _order(places: Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor([place for index in places for place in index]).argsort()
 
 
+def _as_wide(parts: list[Tensor]) -> list[Tensor]:
+    """Return tensors ``[b, K, ...]`` of as many hypotheses: the last of fewer stands several times."""
+    if parts[0].ndim < 2 or len({part.shape[1] for part in parts}) == 1:
+        return parts
+    most = max(part.shape[1] for part in parts)
+    return [torch.cat([part, *[part[:, -1:]] * (most - part.shape[1])], 1) for part in parts]
+
+
 def _merge(parts: list[Any], order: Tensor) -> Any:
     """Return a value of all sizes, rows in the order of the images; counts for each datum are the largest."""
     first = parts[0]
@@ -123,7 +131,7 @@ def _merge(parts: list[Any], order: Tensor) -> Any:
         rows = [row for part in parts for row in part]
         return tuple(rows[place] for place in order.tolist())
     if isinstance(first, Tensor) and first.ndim and sum(map(len, parts)) == len(order):
-        return torch.cat(parts)[order.to(first.device)]
+        return torch.cat(_as_wide(parts))[order.to(first.device)]
     if is_dataclass(first) and not isinstance(first, type):
         return type(first)(**{e.name: _merge([getattr(part, e.name) for part in parts], order) for e in fields(first)})
     raise ConfigurationError(f"x_tilde: expected images of one size for a result that has {type(first).__name__}")
