@@ -10,13 +10,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trivgeo._autocast import einsum, matmul
-from trivgeo._random import normal, uniform
 from trivgeo._text import Described
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.curvature import absolute_eigh, safe_cholesky
 from trivgeo.inversion.posterior import Posterior, where_defined
-from trivgeo.inversion.rows import rows_like, where_rows
+from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.sampling.mixture import Charts, StudentMixture, reach_of_normal
+from trivgeo.sde.mcmc.metropolis import DensityAt, metropolis_move, slope_precision
 from trivgeo.sde.resampling import next_inverse_temperature, normalized_weights, resample, take_rows
 from trivgeo.sde.scores.gradient import trivialized_grad_and_value
 
@@ -25,9 +25,7 @@ _KEPT_EFFICIENCY = 0.4  # effective share of the particles after one change of t
 # power of the weights by which particles are resampled: below one it keeps narrow wells, which weigh little until the
 # last temperatures
 _RESAMPLING_POWER = 0.5
-_MIN_EIGENVALUE_IN_ROUNDINGS = 10.0  # least eigenvalue of a precision matrix, in units of the rounding of its trace
 _FIRST_LOG_STEP = 0.2  # logarithm of the first step of a Langevin move, in standard deviations of the particles
-_MAX_STD = 3.0  # standard deviation, in units of the basis, at which slopes are taken to vanish
 
 _NUM_COMPONENTS = 8  # components of a proposal, beside the broad one
 _BROAD_SHARE = 0.05  # share of the draws from the broad component, which finds what the particles have missed
@@ -143,16 +141,9 @@ class Particles(Described):
         return (1.0 - b) * self.start_slopes + b * self.slopes
 
     def precision(self, beta: Float[Tensor, " b"]) -> Float[Tensor, "b n n"]:
-        """Return the average outer product of `bridge_slopes` at ``beta``, about the curvature of the wells.
-
-        The result is at least the precision of a normal distribution whose standard deviation is three.
-        """
+        """Return the `slope_precision` of the average outer product of `bridge_slopes` at ``beta``."""
         slope = self.bridge_slopes(beta)
-        unit = torch.eye(slope.shape[-1]).to(slope)
-        square = einsum("bp,bpi,bpj->bij", normalized_weights(self.log_weights), slope, slope)
-        # the least precision keeps a large one positive definite in its dtype
-        size = _MIN_EIGENVALUE_IN_ROUNDINGS * torch.finfo(slope.dtype).eps * square.diagonal(dim1=-2, dim2=-1).sum(-1)
-        return square + (1.0 / _MAX_STD**2 + size[..., None, None]) * unit
+        return slope_precision(einsum("bp,bpi,bpj->bij", normalized_weights(self.log_weights), slope, slope))
 
     def where(self, mask: Bool[Tensor, "b p"], other: Particles) -> Particles:
         """Return the particles of ``other`` where the mask says so."""
@@ -177,10 +168,8 @@ def anneal(
     r"""Carry particles from a mixture to a posterior by bridges :math:`q^{1 - \beta} p^\beta` (Del Moral et al. 2006).
 
     Each inverse temperature keeps two fifths of the effective particles; then they are resampled and moved once by a
-    Metropolis-adjusted Langevin step :math:`g \exp \xi` in the metric of their average squared slope. The reverse of
-    a move is the vector :math:`-\xi`, and a move changes left Haar measure by the modular function, so that detailed
-    balance is exact also where the exponential is not one to one. After ``num_moves`` moves the rest of the bridge is
-    one step.
+    Metropolis-adjusted Langevin step in the metric of their average squared slope (`trivgeo.sde.mcmc`). After
+    ``num_moves`` moves the rest of the bridge is one step.
     """
     wanted = _KEPT_EFFICIENCY * num_particles
     zero = torch.zeros_like(draws.log_weights)
@@ -210,32 +199,23 @@ def _moved(
     generator: torch.Generator | None,
 ) -> tuple[Particles, Float[Tensor, " b"]]:
     """Return the particles after one Metropolis-adjusted Langevin step, and the share of accepted ones."""
-    group, n = target.group, target.group.dim
-    step = (log_step.exp() * n ** (-1.0 / 6.0)).unsqueeze(-1)  # [b, 1, 1]
-    root = torch.linalg.cholesky(particles.precision(beta))  # factor of the inverse covariance
-    inverse = torch.linalg.inv(root)
-    z = normal((*particles.log_densities.shape, n), particles.log_densities, generator)
+    group = target.group
 
-    def drift(p: Particles) -> Tensor:
-        """Return the drift in coordinates in which the noise is white."""
-        return 0.5 * step * einsum("bij,bpj->bpi", inverse, p.bridge_slopes(beta))
+    def at(p: Particles) -> DensityAt:
+        return DensityAt(p.elements, p.bridge(beta), p.bridge_slopes(beta), p)
 
-    whitened = drift(particles) + z  # xi = step * inverse^T whitened
-    xi = step * einsum("bji,bpj->bpi", inverse, whitened)
-    turn = group.exp(xi)
-    elements = group.compose(particles.elements, turn)
-    good = torch.isfinite(elements).flatten(2).all(-1)
-    elements = torch.where(rows_like(good, elements), elements, particles.elements)
-    proposed = Particles.at(target, start, elements, particles.log_weights)
-    log_ratio = (
-        proposed.bridge(beta)
-        - particles.bridge(beta)
-        - 0.5 * (-whitened - drift(proposed)).square().sum(-1)
-        + 0.5 * z.square().sum(-1)
-        + group.log_modular(turn)
+    step = log_step.exp() * group.dim ** (-1.0 / 6.0)  # [b, 1]
+    factor = torch.linalg.inv(torch.linalg.cholesky(particles.precision(beta))).mT
+    move = metropolis_move(
+        group,
+        lambda g: at(Particles.at(target, start, g, particles.log_weights)),
+        at(particles),
+        step,
+        factor,
+        1,
+        generator,
     )
-    accepted = good & (uniform(log_ratio.shape, log_ratio, generator).log() < log_ratio)
-    return particles.where(accepted, proposed), accepted.to(z.dtype).mean(-1)
+    return particles.where(move.accepted, move.proposed.record), move.accepted.to(step.dtype).mean(-1)
 
 
 def mixture_of_particles(particles: Particles, broad: StudentMixture) -> tuple[StudentMixture, Float[Tensor, "b j"]]:

@@ -1,0 +1,32 @@
+"""Markov chains on any Lie group, whose stationary distribution is exact: MALA, Hamiltonian Monte Carlo, tempering."""
+
+from trivgeo.sde.mcmc.chains import MarkovSample, MonteCarloMean, sample, warm_up
+from trivgeo.sde.mcmc.diagnostics import (
+    bulk_effective_sample_size,
+    mean_effective_sample_size,
+    r_hat,
+    tail_effective_sample_size,
+)
+from trivgeo.sde.mcmc.hamiltonian import (
+    MALA,
+    ChainState,
+    HamiltonianMonteCarlo,
+    MarkovKernel,
+    ParallelTempering,
+)
+
+__all__ = [
+    "MALA",
+    "ChainState",
+    "HamiltonianMonteCarlo",
+    "MarkovKernel",
+    "MarkovSample",
+    "MonteCarloMean",
+    "ParallelTempering",
+    "bulk_effective_sample_size",
+    "mean_effective_sample_size",
+    "r_hat",
+    "sample",
+    "tail_effective_sample_size",
+    "warm_up",
+]
