@@ -26,7 +26,7 @@ TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 CONFIGS = sorted((ROOT / "tasks" / "configs").rglob("*.yaml"))
 PACKAGES = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks"),
-    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.resampling"),
+    *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.resampling", "sde.mcmc"),
     *("generative", "generative.paths", "generative.distributions"),
     *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.from_generators"),
     *("inversion.stages", "inversion.energies", "inversion.learned", "inversion.transformations"),

@@ -1,8 +1,8 @@
 """Trivialized stochastic differential equations: forward noise, scores, reverse diffusion, Langevin dynamics.
 
 The guides use the names below. All other public names are in `trivgeo.sde.noise`, `trivgeo.sde.scores`,
-`trivgeo.sde.processes`, `trivgeo.sde.solvers`, `trivgeo.sde.likelihood` and `trivgeo.sde.resampling`. Models that are
-fitted to samples are in `trivgeo.generative`.
+`trivgeo.sde.processes`, `trivgeo.sde.solvers`, `trivgeo.sde.mcmc`, `trivgeo.sde.likelihood` and
+`trivgeo.sde.resampling`. Models that are fitted to samples are in `trivgeo.generative`.
 """
 
 from trivgeo._random import NoiseStreams

@@ -12,6 +12,7 @@ from trivgeo.sde.mcmc import (
     bulk_effective_sample_size,
     mean_effective_sample_size,
     r_hat,
+    r_hat_bound,
     tail_effective_sample_size,
 )
 
@@ -76,6 +77,18 @@ def test_sick_and_healthy() -> None:
     found = r_hat(x)
     assert found[0] < 1.01
     assert found[1:].min() > 1.03
+
+
+def test_bound_where_chains_agree() -> None:
+    """R-hat exceeds it in about five of a hundred runs of slow chains that agree, and always where they do not."""
+    runs = torch.stack([autoregressive(8, 200, seed)[..., 1] for seed in range(100)], -1)
+    bound = torch.stack([r_hat_bound(run, 0.05)[0] for run in runs.unsqueeze(-1).unbind(2)])
+    found = r_hat(runs)
+    assert 0 <= int((found > bound).sum()) <= 12
+    assert (found > 1.01).all()
+    assert bound.max() < 1.15
+    runs[0] += 5.0
+    assert (r_hat(runs) > torch.cat([r_hat_bound(run) for run in runs.unsqueeze(-1).unbind(2)])).all()
 
 
 def test_constants_and_short_chains() -> None:

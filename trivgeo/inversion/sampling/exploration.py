@@ -25,6 +25,7 @@ _KEPT_EFFICIENCY = 0.4  # effective share of the particles after one change of t
 # power of the weights by which particles are resampled: below one it keeps narrow wells, which weigh little until the
 # last temperatures
 _RESAMPLING_POWER = 0.5
+_MAX_STD = 3.0  # standard deviation, in units of the basis, at which slopes are taken to vanish
 _FIRST_LOG_STEP = 0.2  # logarithm of the first step of a Langevin move, in standard deviations of the particles
 
 _NUM_COMPONENTS = 8  # components of a proposal, beside the broad one
@@ -143,7 +144,8 @@ class Particles(Described):
     def precision(self, beta: Float[Tensor, " b"]) -> Float[Tensor, "b n n"]:
         """Return the `slope_precision` of the average outer product of `bridge_slopes` at ``beta``."""
         slope = self.bridge_slopes(beta)
-        return slope_precision(einsum("bp,bpi,bpj->bij", normalized_weights(self.log_weights), slope, slope))
+        square = einsum("bp,bpi,bpj->bij", normalized_weights(self.log_weights), slope, slope)
+        return slope_precision(square, _MAX_STD)
 
     def where(self, mask: Bool[Tensor, "b p"], other: Particles) -> Particles:
         """Return the particles of ``other`` where the mask says so."""

@@ -5,6 +5,7 @@ from trivgeo.sde.mcmc.diagnostics import (
     bulk_effective_sample_size,
     mean_effective_sample_size,
     r_hat,
+    r_hat_bound,
     tail_effective_sample_size,
 )
 from trivgeo.sde.mcmc.hamiltonian import (
@@ -26,6 +27,7 @@ __all__ = [
     "bulk_effective_sample_size",
     "mean_effective_sample_size",
     "r_hat",
+    "r_hat_bound",
     "sample",
     "tail_effective_sample_size",
     "warm_up",

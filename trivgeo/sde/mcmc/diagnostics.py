@@ -10,14 +10,22 @@ import math
 
 import torch
 from jaxtyping import Float
+from scipy.special import chdtri
 from torch import Tensor
 
 from trivgeo.checks import checked
 from trivgeo.errors import ShapeError
 
-__all__ = ["bulk_effective_sample_size", "mean_effective_sample_size", "r_hat", "tail_effective_sample_size"]
+__all__ = [
+    "bulk_effective_sample_size",
+    "mean_effective_sample_size",
+    "r_hat",
+    "r_hat_bound",
+    "tail_effective_sample_size",
+]
 
 _MIN_DRAWS = 4  # draws of a chain, so that its halves have a variance
+_NUM_ROUNDS = 4  # rounds of the variance of means and the autocorrelation, which explain each other
 _TAIL_PROBABILITIES = 0.05, 0.95  # of the quantiles whose effective sample sizes are those of the tails
 
 
@@ -30,12 +38,40 @@ def r_hat(draws: Float[Tensor, "chains draws k"]) -> Float[Tensor, " k"]:
     Raises:
         ShapeError: fewer than four draws a chain.
     """
+    return torch.maximum(*map(_split_r_hat, _location_and_scale(draws)))
+
+
+@checked
+def r_hat_bound(draws: Float[Tensor, "chains draws k"], probability: float = 1e-3) -> Float[Tensor, " k"]:
+    """Return the values that `r_hat` exceeds with a small probability where chains agree.
+
+    Means of chains that agree still differ, by the error that the autocorrelation within each of them explains: R-hat
+    squared is about 1 + X / ((m - 1) n), for X of chi-squared law with m - 1 degrees of freedom, m halves of chains and
+    n effective draws in each.
+
+    Args:
+        draws: the draws.
+        probability: of one of the k functions or more above the bound.
+
+    Raises:
+        ShapeError: fewer than four draws a chain.
+    """
+    bounds = []
+    for values in _location_and_scale(draws):
+        halves, number, k = values.shape
+        size = _effective_sample_size(values, between=False) / halves
+        quantile = float(chdtri(max(1, halves - 1), 0.5 * probability / k)) / max(1, halves - 1)
+        bounds.append((1.0 + quantile / size - 1.0 / number).clamp(min=1.0).sqrt())
+    return torch.maximum(*bounds)
+
+
+def _location_and_scale(draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Normalised ranks of the halves of chains, and of their distances from the median."""
     halves = _split(draws)
-    location = _split_r_hat(_rank_normalized(halves))
-    centre = _by_function(halves).median(-1).values  # of an even number the lower one, up to one draw the same
+    centre = _by_function(halves).median(-1).values  # of an even number the lower one
     upper = -(-_by_function(halves)).median(-1).values
     folded = (halves - 0.5 * (centre + upper)).abs()
-    return torch.maximum(location, _split_r_hat(_rank_normalized(folded)))
+    return _rank_normalized(halves), _rank_normalized(folded)
 
 
 @checked
@@ -110,8 +146,12 @@ def _split_r_hat(draws: Tensor) -> Tensor:
     return ((between / within + number - 1.0) / number).sqrt()
 
 
-def _effective_sample_size(draws: Tensor) -> Tensor:
-    """Sizes from autocorrelations, cut where Geyer's initial monotone sequence ends; all of them for equal draws."""
+def _effective_sample_size(draws: Tensor, between: bool = True) -> Tensor:
+    """Sizes from autocorrelations, cut where Geyer's initial monotone sequence ends; all of them for equal draws.
+
+    Without the variance ``between`` chains they are those of chains that agree, whose means differ by the error that
+    the size explains.
+    """
     chains, number, _ = draws.shape
     total = chains * number
     centred = draws - draws.mean(1, keepdim=True)
@@ -119,9 +159,19 @@ def _effective_sample_size(draws: Tensor) -> Tensor:
     correlation = torch.fft.irfft(spectrum.real**2 + spectrum.imag**2, n=2 * number, dim=1)[:, :number] / number
     covariance = correlation.mean(0)  # [lags, k]
     within = covariance[0] * number / (number - 1.0)
-    variance = covariance[0] + (draws.mean(1).var(0) if chains > 1 else 0.0)
-    rho = 1.0 - (within - covariance) / variance
-    rho[0] = 1.0
+    constant = (draws.amax((0, 1)) - draws.amin((0, 1))) <= torch.finfo(draws.dtype).eps
+    means = draws.mean(1).var(0) if chains > 1 and between else torch.zeros_like(within)
+    for _ in range(1 if between else _NUM_ROUNDS):
+        rho = 1.0 - (within - covariance) / (covariance[0] + means)
+        rho[0] = 1.0
+        time = _autocorrelation_time(rho).clamp(min=1.0 / math.log10(total))
+        means = within * time / number
+    return torch.where(constant, float(total), total / time)
+
+
+def _autocorrelation_time(rho: Tensor) -> Tensor:
+    """Sums of autocorrelations ``[lags, k]`` of both signs of the lag, cut as Geyer says."""
+    number = len(rho)
     lags = 2 * max(1, (number - 1) // 2)
     pairs = rho[:lags].unflatten(0, (-1, 2)).sum(1)  # [lags / 2, k]
     # the first pair that is negative ends the sequence; its even lag still counts if positive
@@ -130,6 +180,4 @@ def _effective_sample_size(draws: Tensor) -> Tensor:
     monotone = torch.cummin(pairs, 0).values
     last = positive.sum(0, keepdim=True).long()
     even = rho[:lags:2].gather(0, last).squeeze(0).clamp(min=0.0)
-    time = (2.0 * (monotone * positive).sum(0) - 1.0 + even).clamp(min=1.0 / math.log10(total))
-    constant = (draws.amax((0, 1)) - draws.amin((0, 1))) <= torch.finfo(draws.dtype).eps
-    return torch.where(constant, float(total), total / time)
+    return 2.0 * (monotone * positive).sum(0) - 1.0 + even

@@ -28,6 +28,9 @@ _MAX_ENERGY_ERROR = 1000.0  # error of the total energy of a path above which it
 _MAX_LEAPFROG_STEPS = 64  # steps of a path
 _STEP_JITTER = 0.25  # relative range of random step sizes, without which paths may return to where they began
 _FIRST_STEP = 0.5  # step size at the start for one dimension, in units of the width of the target
+_MAX_TURN = 1.0  # typical angle, in radians, or logarithm of a stretch, of the adjoint map of a path of unit length
+_MAX_STD = 1e4  # standard deviation of momenta in units of the basis, for directions without forces
+_MIN_DRAWS_A_DIMENSION = 5.0  # draws for each dimension, without which the mass matrix is shrunk to its diagonal
 _MAX_COMPONENTS = 1024  # components of a group between which jumps are proposed
 
 
@@ -187,6 +190,9 @@ class HamiltonianMonteCarlo(MarkovKernel):
         self.path_length = check_positive("path_length", path_length)
         self.target_acceptance = 0.8
         self._inverse_temperature: Tensor | float = 1.0 / self.temperature
+        # |Killing form|: mean square turn of the adjoint map by vectors of unit length; zero for nilpotent directions
+        values, vectors = torch.linalg.eigh(group.algebra.killing_form)
+        self._turning = Constant(vectors @ (values.abs() / (2.0 * _MAX_TURN**2)).diag() @ vectors.mT)
         number = group.num_components if component_jumps else 1
         self._jumps = Constant(group.components(torch.float64)[1:]) if 1 < number <= _MAX_COMPONENTS else None
 
@@ -209,7 +215,7 @@ class HamiltonianMonteCarlo(MarkovKernel):
             unit = torch.eye(self.group.dim).to(energies)
             first = energies.new_full((), _FIRST_STEP * self.group.dim**-0.25)
             state = ChainState(elements, energies, gradients, first, unit, 1, torch.ones_like(energies), no, no, no)
-            return self.tuned(state, first, mean_square(self.scores(state), first))
+            return self.tuned(state, first, shrunk(mean_square(self.scores(state), first)))
         return replace(like, elements=elements, energies=energies, gradients=gradients)
 
     def scores(self, state: ChainState) -> Float[Tensor, "*batch n"]:
@@ -223,7 +229,11 @@ class HamiltonianMonteCarlo(MarkovKernel):
             number = max(1, min(_MAX_LEAPFROG_STEPS, math.ceil(self.path_length / float(step_size.mean()))))
             step_size = step_size.clamp(max=self.path_length / number)
         if square is not None:
-            factor = torch.linalg.inv(torch.linalg.cholesky(slope_precision(square))).mT
+            turning = self._turning.matching(square)
+            values, vectors = torch.linalg.eigh(square - turning)
+            largest = turning + (vectors * values.clamp(min=0.0).unsqueeze(-2)) @ vectors.mT  # at least both
+            precision = slope_precision(largest, _MAX_STD)
+            factor = torch.linalg.inv(torch.linalg.cholesky(precision)).mT
         return replace(state, step_size=step_size, factor=factor, num_leapfrog_steps=number)
 
     def step(self, state: ChainState, generator: torch.Generator | None = None) -> ChainState:
@@ -375,7 +385,7 @@ class ParallelTempering(MarkovKernel):
         state = self.kernel.init(replicas)
         first = state.step_size.expand(len(replicas), *[1] * len(batch)).contiguous()
         state = replace(state, swap_acceptance=first.new_ones(len(replicas) - 1))
-        return self.tuned(state, first, mean_square(self.scores(state), first))
+        return self.tuned(state, first, shrunk(mean_square(self.scores(state), first)))
 
     def scores(self, state: ChainState) -> Float[Tensor, "*batch n"]:
         return self._kernel_of(state).scores(state)
@@ -431,6 +441,13 @@ def mean_square(gradients: Float[Tensor, "*batch n"], step_size: Tensor) -> Tens
         return flat.mT @ flat / len(flat)
     flat = gradients.reshape(len(step_size), -1, n)
     return (flat.mT @ flat / flat.shape[1]).reshape(*step_size.shape[:-1], n, n)
+
+
+def shrunk(square: Float[Tensor, "*s n n"], draws: float = 1.0) -> Float[Tensor, "*s n n"]:
+    """Return a mean outer product of scores, nearer to its diagonal and larger the fewer ``draws`` it is made of."""
+    trust = draws / (draws + _MIN_DRAWS_A_DIMENSION * square.shape[-1])
+    unit = torch.eye(square.shape[-1]).to(square)
+    return trust * square + (1.0 - trust) * torch.diag_embed(square.diagonal(dim1=-2, dim2=-1)) + unit / (1.0 + draws)
 
 
 def _spread(value: Tensor | float, like: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from trivgeo._text import Described
 from trivgeo.groups import LieGroup
 
 _MIN_EIGENVALUE_IN_ROUNDINGS = 10.0  # least eigenvalue of a precision matrix, in units of the rounding of its trace
-_MAX_STD = 3.0  # standard deviation, in units of the basis, at which slopes are taken to vanish
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,15 +52,15 @@ class Move(Described):
     log_ratios: Float[Tensor, "*batch"]
 
 
-def slope_precision(square: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+def slope_precision(square: Float[Tensor, "*batch n n"], max_std: float) -> Float[Tensor, "*batch n n"]:
     """Return a mean outer product of slopes, about the curvature of wells, as a positive definite precision matrix.
 
-    The result is at least the precision of a normal distribution whose standard deviation is three.
+    The result is at least the precision of a normal distribution with the standard deviation ``max_std``.
     """
     # the least precision keeps a large one positive definite in its dtype
     size = _MIN_EIGENVALUE_IN_ROUNDINGS * torch.finfo(square.dtype).eps * square.diagonal(dim1=-2, dim2=-1).sum(-1)
     unit = torch.eye(square.shape[-1]).to(square)
-    return square + (1.0 / _MAX_STD**2 + size[..., None, None]) * unit
+    return square + (1.0 / max_std**2 + size[..., None, None]) * unit
 
 
 def leapfrog(
