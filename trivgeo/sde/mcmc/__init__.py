@@ -1,6 +1,5 @@
 """Markov chains on any Lie group, whose stationary distribution is exact: MALA, Hamiltonian Monte Carlo, tempering."""
 
-from trivgeo.sde.mcmc.chains import MarkovSample, MonteCarloMean, sample, warm_up
 from trivgeo.sde.mcmc.diagnostics import (
     bulk_effective_sample_size,
     mean_effective_sample_size,
@@ -15,6 +14,7 @@ from trivgeo.sde.mcmc.hamiltonian import (
     MarkovKernel,
     ParallelTempering,
 )
+from trivgeo.sde.mcmc.markov_chains import MarkovSample, MonteCarloMean, sample, warm_up
 
 __all__ = [
     "MALA",
