@@ -174,12 +174,12 @@ def rows(only: str) -> Iterator[Row]:
         if f"SU({n}) beta {beta:g}".startswith(only):
             lattice = GaugeTorus(n, beta)
             hmc = HamiltonianMonteCarlo(lattice.group, lattice.energy)
-            yield chain_row(lattice, hmc, num_samples=150, chains=32, warmup=100, seed=0)
+            yield chain_row(lattice, hmc, num_samples=400, chains=16, warmup=150, seed=0)
             if (n, beta) in COMPARED:
                 mala = MALA(lattice.group, lattice.energy)
-                yield chain_row(lattice, mala, num_samples=1000, chains=32, warmup=150, seed=0)
+                yield chain_row(lattice, mala, num_samples=1500, chains=16, warmup=150, seed=0)
                 for step in (0.02, 0.05, 0.1):
-                    yield heun_row(lattice, step, num_steps=600, chains=32, warmup=round(6 / step), seed=0)
+                    yield heun_row(lattice, step, num_steps=1500, chains=16, warmup=round(6 / step), seed=0)
 
 
 def main() -> None:
