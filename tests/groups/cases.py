@@ -23,12 +23,14 @@ from trivgeo.groups import (
     BurgersSymmetry,
     DirectProduct,
     E,
+    ExtendedSE,
     GLPlus,
     HeatSymmetry,
     Heisenberg,
     KdVSymmetry,
     LieAlgebra,
     LieGroup,
+    Lorentz,
     MatrixGroup,
     Nilpotent,
     O,
@@ -167,6 +169,13 @@ def homogeneous_matrix(g: Tensor) -> Tensor:
     last = torch.zeros_like(g[..., :1, :])
     last[..., -1] = 1.0
     return torch.cat([g, last], -2)
+
+
+def extended_matrix(g: Tensor) -> Tensor:
+    """[R | b_1 ... b_k] as [[R, b], [0, I]]."""
+    n, k = g.shape[-2], g.shape[-1] - g.shape[-2]
+    last = torch.cat([torch.zeros(k, n), torch.eye(k)], -1).to(g)
+    return torch.cat([g, last.expand(*g.shape[:-2], k, n + k)], -2)
 
 
 def kdv_matrix(g: Tensor) -> Tensor:
@@ -333,6 +342,9 @@ CASES = [
     GroupCase("SO(3)", partial(SO, 3), 0.8, itself, has_action=True),
     GroupCase("SO(4)", partial(SO, 4), 0.5, itself, has_action=True, slow_laws=LOGARITHMS),
     GroupCase("SE(3)", partial(SE, 3), 0.6, homogeneous_matrix, has_action=True),
+    GroupCase("SE_2(3)", partial(ExtendedSE, 2), 0.6, extended_matrix, slow_laws=LOGARITHMS),
+    GroupCase("SE_3(2)", partial(ExtendedSE, 3, 2), 0.6, extended_matrix, slow=True),
+    GroupCase("Lorentz", Lorentz, 0.6, itself, has_action=True, slow_laws=LOGARITHMS),
     GroupCase("O(3)", partial(O, 3), 0.8, itself, has_action=True, slow_laws=DERIVATIVES),
     GroupCase("E(2)", partial(E, 2), 0.6, homogeneous_matrix, has_action=True, slow_laws=DERIVATIVES),
     GroupCase("Projective(2)", partial(Projective, 2), 0.3, itself, has_action=True, slow_laws=LOGARITHMS),

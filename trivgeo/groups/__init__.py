@@ -7,7 +7,8 @@ from trivgeo.groups.compilation import compiled
 from trivgeo.groups.export import export_action
 from trivgeo.groups.from_generators import GeneratedGroup, from_generators
 from trivgeo.groups.group import LieGroup
-from trivgeo.groups.inhomogeneous import SE, Affine
+from trivgeo.groups.inhomogeneous import SE, Affine, ExtendedSE
+from trivgeo.groups.lorentz import Lorentz
 from trivgeo.groups.matrix import GLPlus, MatrixGroup
 from trivgeo.groups.nilpotent import Heisenberg, Nilpotent, Translation
 from trivgeo.groups.orthogonal import SO
@@ -31,6 +32,7 @@ __all__ = [
     "BurgersSymmetry",
     "DirectProduct",
     "E",
+    "ExtendedSE",
     "GLPlus",
     "GeneratedGroup",
     "HeatSymmetry",
@@ -38,6 +40,7 @@ __all__ = [
     "KdVSymmetry",
     "LieAlgebra",
     "LieGroup",
+    "Lorentz",
     "MatrixGroup",
     "Nilpotent",
     "O",

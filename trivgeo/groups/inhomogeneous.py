@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._numerics import Constant, broadcast_shapes, is_traced, log_abs_det, polynomial
-from trivgeo.checks import check_count, check_tensor, checked
+from trivgeo.checks import check_choice, check_count, check_tensor, checked
 from trivgeo.errors import ShapeError
 from trivgeo.groups.action import PointAction
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.basis import Scale
-from trivgeo.groups.group import LieGroup, check_natural
+from trivgeo.groups.group import LieGroup, check_broadcast, check_natural
 from trivgeo.groups.linalg import (
     circular,
     circular_slopes,
@@ -46,7 +46,7 @@ from trivgeo.groups.linalg.components import (
 from trivgeo.groups.matrix import GLPlus, MatrixGroup, where_member
 from trivgeo.groups.orthogonal import SO, axial_entries, cross_rows, rotation_rows
 
-__all__ = ["SE", "Affine", "InhomogeneousGroup"]
+__all__ = ["SE", "Affine", "ExtendedSE", "InhomogeneousGroup"]
 
 _COTANGENT_RADIUS = 1.0  # largest squared angle of the series of the inverse of phi_1
 _MAX_LAST_ROW_ERROR = 1e-5  # error of an entry of the last row (0, ..., 0, 1) of a homogeneous matrix
@@ -350,6 +350,157 @@ def _left_jacobian_of_space(turn: Sequence[Tensor], shift: Sequence[Tensor]) -> 
     jacobian = polynomial_rows([torch.ones_like(norm), c2, c3], [k, square])
     lower = polynomial_rows([change * c3, c2, c3, d2, d3], [t, mixed, k, square])
     return block_lower_rows(jacobian, lower, jacobian)
+
+
+@checked
+@final
+class ExtendedSE(LieGroup):
+    r"""SE_k(n): a rotation with k vectors that it turns, elements ``[R | b_1 ... b_k]``, ``[*batch, n, n + k]``.
+
+    SE_2(3) holds the rotation, velocity and position of a body (Barrau and Bonnabel 2017); with more vectors, landmarks
+    are in the element, too. The product is :math:`(R_1 R_2,\; R_1 b^2_i + b^1_i)`, and the exponential of
+    :math:`(Y, z_i)` is :math:`(e^Y,\; \varphi_1(Y) z_i)`: all operations are closed forms, and every element has a
+    logarithm. Each pair of R and one b_i is an element of SE(n), see `pose`.
+
+    Natural basis: the basis of `SO`, then the translations of the first vector, of the second one, and so on.
+
+    Args:
+        k: the number of vectors.
+        n: the dimension of the space, 2 or 3.
+        scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
+
+    Raises:
+        ConfigurationError: k < 1, or n is neither 2 nor 3.
+
+    Example:
+        >>> group = ExtendedSE(2)
+        >>> g = group.exp(torch.randn(5, 9))  # rotation, velocity and position
+        >>> rotation, vectors = group.split(g)
+        >>> vectors.shape
+        torch.Size([5, 3, 2])
+    """
+
+    def __init__(self, k: int, n: int = 3, scale: Scale = None) -> None:
+        self.num_vectors = check_count("k", k)
+        self.size = check_choice("n", n, tuple(_CLOSED_FORMS))
+        self.linear = SO(n)
+        self._closed = _CLOSED_FORMS[n]
+        names = [f"T{i + 1}{j + 1}" for i in range(k) for j in range(n)]
+        translations = LieAlgebra(torch.zeros(k * n, k * n, k * n, dtype=torch.float64), names)
+        turns = self.linear.hat(torch.eye(self.linear.dim, dtype=torch.float64))
+        derivations = torch.stack([torch.block_diag(*[turn] * k) for turn in turns])
+        algebra = LieAlgebra.semidirect_sum(self.linear.algebra, translations, derivations)
+        self._last = Constant(torch.eye(n + k)[n:])
+        super().__init__(algebra, (n, n + k), scale)
+
+    def __repr__(self) -> str:
+        return f"ExtendedSE({self.num_vectors}, {self.size})"
+
+    def split(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Split elements g into rotations ``[*batch, n, n]`` and their vectors, the columns of ``[*batch, n, k]``."""
+        g = self.check_elements(g)
+        return g[..., : self.size], g[..., self.size :]
+
+    def join(self, rotation: Float[Tensor, "*#batch n n"], vectors: Float[Tensor, "*#batch n k"]) -> Tensor:
+        """Return the element of rotations, which are not checked, and k ``vectors`` in columns; batches broadcast.
+
+        Args:
+            rotation: matrices ``[*batch, n, n]``.
+            vectors: columns b_1, ..., b_k, ``[*batch, n, k]``.
+
+        Raises:
+            ShapeError: an argument has another shape.
+        """
+        n, k = self.size, self.num_vectors
+        for name, part, columns in (("rotation", rotation, n), ("vectors", vectors, k)):
+            if part.shape[-2:] != (n, columns):
+                raise ShapeError(f"{name}: expected [*batch, {n}, {columns}], got {list(part.shape)}")
+        check_broadcast(rotation.shape[:-2], vectors.shape[:-2])
+        batch = broadcast_shapes(rotation.shape[:-2], vectors.shape[:-2])
+        return torch.cat([rotation.expand(*batch, n, n), vectors.expand(*batch, n, k)], -1)
+
+    def pose(self, g: Tensor, i: int = -1) -> Tensor:
+        """Return the elements of SE(n) of the rotation and the i-th vector of g, ``[*batch, n, n + 1]``.
+
+        Args:
+            g: elements.
+            i: number of the vector; default: the last one, the position in SE_2(3).
+
+        Raises:
+            ConfigurationError: there is no such vector.
+        """
+        check_choice("i", i, range(-self.num_vectors, self.num_vectors))
+        rotation, vectors = self.split(g)
+        return torch.cat([rotation, vectors[..., i].unsqueeze(-1)], -1)
+
+    def homogeneous(self, g: Tensor) -> Tensor:
+        """Return the matrix ``[[R, b], [0, I]]`` of elements g, ``[*batch, n + k, n + k]``."""
+        g = self.check_elements(g)
+        last = self._last.matching(g)
+        return torch.cat([g, last.expand(*self.batch_shape(g), -1, -1)], -2)
+
+    def _identity(self, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+        return torch.eye(self.size, self.size + self.num_vectors, dtype=dtype, device=device)
+
+    def _project(self, g: Tensor) -> Tensor:
+        return torch.cat([self.linear._project(g[..., : self.size]), g[..., self.size :]], -1)
+
+    def _compose(self, g: Tensor, h: Tensor) -> Tensor:
+        r, b = g[..., : self.size], g[..., self.size :]
+        turned = product(r, h)
+        return torch.cat([turned[..., : self.size], turned[..., self.size :] + b], -1)
+
+    def _inverse(self, g: Tensor) -> Tensor:
+        back = g[..., : self.size].mT
+        return torch.cat([back, -product(back, g[..., self.size :])], -1)
+
+    def _parts(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotation vectors ``[*batch, d]`` and translation vectors, the columns of ``[*batch, n, k]``."""
+        return v[..., : self.linear.dim], v[..., self.linear.dim :].unflatten(-1, (self.num_vectors, self.size)).mT
+
+    def _tangent(self, v: Tensor) -> Tensor:
+        y, z = self._parts(v)
+        return torch.cat([self.linear._tangent(y), z], -1)
+
+    def _exp(self, v: Tensor) -> Tensor:
+        y, z = self._parts(v)
+        rows = self._closed.exp(y.unsqueeze(-1).unbind(-2), z.unbind(-2))
+        vectors = torch.stack([row[-1] for row in rows], -2)
+        return torch.cat([from_rows([[x.squeeze(-1) for x in row[:-1]] for row in rows]), vectors], -1)
+
+    def _log(self, g: Tensor) -> Tensor:
+        r, b = g[..., : self.size], g[..., self.size :]
+        y = self.linear._log(r)
+        turn = [x.unsqueeze(-1) for x in y.unbind(-1)]
+        rows = [[x.unsqueeze(-1) for x in row.unbind(-1)] for row in r.unbind(-2)]
+        z = torch.stack(self._closed.translation_log(turn, rows, b.unbind(-2)), -1)  # [*batch, k, n]
+        v = torch.cat([y, z.flatten(-2)], -1)
+        return torch.where(torch.isfinite(v).all(-1, keepdim=True), v, torch.nan)
+
+    def _adjoint(self, g: Tensor) -> Tensor:
+        """Rotations on the diagonal, and under the first one the corners of the pairs of R and b_i."""
+        r, b = g[..., : self.size], g[..., self.size :]
+        rows = [[x.unsqueeze(-1) for x in row.unbind(-1)] for row in r.unbind(-2)]
+        pair = self._closed.adjoint(rows, b.unbind(-2))
+        d = self.linear.dim
+        corner = torch.stack([torch.stack(torch.broadcast_tensors(*row[:d]), -1) for row in pair[d:]], -2)
+        return self._lower(self.linear._adjoint(r), corner, r)
+
+    def _left_jacobian(self, v: Tensor) -> Tensor:
+        if self.size != 3:
+            return phi1_ad(self._natural_algebra, v)
+        y, z = self._parts(v)
+        rows = _left_jacobian_of_space(y.unsqueeze(-1).unbind(-2), z.unbind(-2))
+        corner = torch.stack([torch.stack(torch.broadcast_tensors(*row[:3]), -1) for row in rows[3:]], -2)
+        jacobian = from_rows([[x.squeeze(-1) for x in row[:3]] for row in rows[:3]])
+        return self._lower(jacobian, corner, jacobian)
+
+    def _lower(self, first: Tensor, corners: Tensor, block: Tensor) -> Tensor:
+        """The matrix with ``first`` and k times ``block`` on the diagonal, and corners ``[*batch, k, n, d]`` below."""
+        k = self.num_vectors
+        unit = torch.eye(k, dtype=block.dtype, device=block.device)
+        blocks = (unit[:, None, :, None] * block[..., None, :, None, :]).flatten(-4, -3).flatten(-2)
+        return block_lower(first, corners.flatten(-3, -2), blocks)
 
 
 @checked
