@@ -4,6 +4,7 @@ from trivgeo.inversion.energies.base import CurvedEnergy, DataEnergy, FunctionEn
 from trivgeo.inversion.energies.domain_distance import DomainDistance, GaussianInitialEnergy
 from trivgeo.inversion.energies.field_energies import FieldBox, FieldComponents, FieldSpectrum
 from trivgeo.inversion.energies.least_squares import GemanMcClure, LeastSquares, Trimmed
+from trivgeo.inversion.energies.operator_consistency import OperatorConsistency
 from trivgeo.inversion.energies.paired_images import PairedImages, with_coverage
 from trivgeo.inversion.energies.point_residuals import NearestPoints, PairedPoints, SymmetricNearestPoints, with_normals
 from trivgeo.inversion.energies.wrapped import FramedEnergy, PriorEnergy, WrappedEnergy
@@ -21,6 +22,7 @@ __all__ = [
     "GemanMcClure",
     "LeastSquares",
     "NearestPoints",
+    "OperatorConsistency",
     "PairedImages",
     "PairedPoints",
     "PriorEnergy",

@@ -1,0 +1,234 @@
+"""The error of a solution operator as far as its own answers show it: an energy without training data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from trivgeo.actions import OperatorAction, OperatorInput
+from trivgeo.checks import check_count, check_type, checked
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.expressions import exact
+from trivgeo.groups import Action
+from trivgeo.inversion.energies.least_squares import LeastSquares
+from trivgeo.pde.evolution import EvolutionEquation, JetFunction, check_parameters
+
+_NUM_INITIAL_POINTS = 40  # points of an initial condition at which the misfit is taken
+_NUM_QUERY_POINTS = 64  # query points at which the equation's residual is taken
+_PERCENT_SQUARED = 1e-4  # squared relative error of a hundredth
+
+
+@checked
+class OperatorConsistency(LeastSquares):
+    r"""How much the answers of a solution operator contradict each other: an energy that estimates its error.
+
+    .. math:: E = \frac{\epsilon^2}{2} \sum_i \log\bigl(1 + r_i^2 / \epsilon^2\bigr), \quad \epsilon = 0.01,
+    .. math:: r_1^2 = \frac{\|f(u_0)(\cdot, t_0) - u_0\|^2}{\|u_0\|^2} + \frac{\|(t_0 - t)_+\|^2}{T^2}, \quad
+        r_2 = \frac{\tau \, \|\partial_t f(u_0) - F[f(u_0)]\|}{\|u_0\|}, \quad
+        \frac{1}{\tau} = \frac{\|\partial_t f(u_0)(\cdot, t_0)\|}{\|u_0\|} + \frac{1}{T}
+
+    Norms are root mean squares over points: of the initial condition where the time is :math:`t_0`, else of the query
+    points, which span the time T. The first term asks the operator for the initial condition that it was given, and for
+    no time before the start; the second whether its answer solves the equation :math:`u_t = F[u]`, in units of the time
+    :math:`\tau` in which the solution changes at first. Derivatives of a network may be far off where its values are
+    right, and no data tell by how much; so a term beyond one percent counts by its logarithm, and the energy is low
+    where both are low for this operator. It needs no data of the operator's training.
+
+    An operator that is wrong but agrees with itself has a low energy, too: one that returns the given field for all
+    times, without an ``equation``; or one that continues solutions well beyond its training domain, where the energy
+    finds some transformation with a small error, not the one with the smallest.
+
+    Args:
+        operator: the network as a function from an `OperatorInput` to its answers at the query points, as jets
+            (x, t, u) ``[*batch, q, d + 1 + c]``, such as the ``network`` of `TestTimeEquivariant`. It must be
+            differentiable by the query points, in forward mode, as often as the equation demands.
+        equation: text or `trivgeo.pde.EvolutionEquation` of first order in t, whose unknowns and variables of space
+            are, in alphabetical order, those of the jets; ``None`` leaves the second term out.
+        parameters: a number for each parameter of the equation.
+        num_points: numbers of points of the initial condition, and of query points, at which the terms are taken:
+            evenly spread ones of those given.
+
+    Raises:
+        ConfigurationError: the operator is no function, or the equation is not of first order in t, or a parameter has
+            no number; or (when run) the action is not one on operator inputs.
+        ShapeError: (when run) the operator returns other shapes, or the data have other coordinates than the equation.
+
+    Example:
+        >>> def decay(x):  # the solution of u_t = -u at every point
+        ...     u = x.initial[..., :1, 2:] * torch.exp(x.initial[..., :1, 1:2] - x.query[..., 1:])
+        ...     return torch.cat([x.query, u], -1)
+        >>> grid = torch.cartesian_prod(torch.linspace(0, 1, 5), torch.linspace(0, 2, 5))[None]
+        >>> x = OperatorInput(torch.tensor([[[0.0, 0.0, 3.0], [1.0, 0.0, 3.0]]]), grid)
+        >>> OperatorConsistency(decay, "u_t = -u + 0*u_x")(x)
+        tensor([0.])
+    """
+
+    def __init__(
+        self,
+        operator: Callable[[OperatorInput], Tensor],
+        equation: Any = None,
+        parameters: Mapping[str, float] | None = None,
+        num_points: tuple[int, int] = (_NUM_INITIAL_POINTS, _NUM_QUERY_POINTS),
+    ) -> None:
+        if not callable(operator):
+            raise ConfigurationError(f"operator: expected a function of an OperatorInput, got {operator!r}")
+        numbers = tuple(check_count("num_points", number) for number in num_points)
+        super().__init__(_Disagreement(operator, equation, dict(parameters or {}), numbers[0]), _tempered)
+        self._num_query_points = numbers[1]
+
+    def relative_error(self, x: OperatorInput) -> Float[Tensor, " batch"]:
+        """Return an estimate of the operator's relative error for data, :math:`(r_1^2 + r_2^2)^{1/2}`."""
+        return self.residuals(self._reduced(x)).square().sum((-2, -1)).sqrt()
+
+    def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:
+        """Keep evenly spread query points.
+
+        Raises:
+            ConfigurationError: the action is not one on operator inputs.
+        """
+        check_type("action", action, OperatorAction)
+        return self._reduced(x)
+
+    def _reduced(self, x: OperatorInput) -> OperatorInput:
+        return OperatorInput(x.initial, spread_points(x.query, self._num_query_points))
+
+
+def _tempered(squares: Float[Tensor, "*batch q"]) -> Float[Tensor, "*batch q"]:
+    """Return squared errors, which count by their logarithm beyond one percent."""
+    return _PERCENT_SQUARED * torch.log1p(squares / _PERCENT_SQUARED)
+
+
+class _Disagreement(nn.Module):
+    """The residuals of `OperatorConsistency`."""
+
+    def __init__(
+        self, operator: Callable[..., Tensor], equation: Any, parameters: dict[str, float], number: int
+    ) -> None:
+        super().__init__()
+        self.operator, self.number = operator, number
+        self.equation: EvolutionEquation | None = None
+        if equation is not None:
+            self.equation = equation if isinstance(equation, EvolutionEquation) else EvolutionEquation(equation)
+            check_parameters(self.equation.parameters, parameters, self.equation.text)
+            system = self.equation.system
+            values = {s: exact(parameters[s.name], s.name) for s in system.parameters}
+            time = tuple(int(v.name == "t") for v in system.variables)
+            self._residual = JetFunction(
+                [system.jet(a, time) - right.subs(values) for a, right in enumerate(system.right)], system
+            )
+            jets = {e for a in range(len(system.unknowns)) for e in system.jets_in(self._residual.expressions[a])}
+            # coordinates of points have t last
+            place = [system.variables.index(v) for v in self._coordinates]
+            self._jets = [(symbol.name, a, tuple(index[i] for i in place)) for symbol, a, index in jets]
+
+    @property
+    def _coordinates(self) -> list[Any]:
+        """The variables of the equation, t last."""
+        assert self.equation is not None
+        return sorted(self.equation.system.variables, key=lambda v: v.name == "t")
+
+    def forward(self, x: OperatorInput) -> Float[Tensor, "batch terms n"]:
+        """Return the residuals of a batch of problems whose squares add to those of the terms, with zeros behind."""
+        n = x.query.shape[-1]
+        if self.equation is not None:
+            expected = (len(self._coordinates), len(self.equation.unknowns))
+            if (n, x.initial.shape[-1] - n) != expected:
+                raise ShapeError(
+                    f"x: expected {expected[0]} coordinates and {expected[1]} unknowns for {self.equation}, got "
+                    f"{n} and {x.initial.shape[-1] - n}"
+                )
+        stride = -(-x.initial.shape[-2] // self.number)
+        place, given = x.initial[..., ::stride, :n], x.initial[..., n:]
+        size = given.square().mean(-2, keepdim=True).sqrt()  # of each unknown
+        start = x.initial[..., n - 1].mean(-1, keepdim=True)
+        ahead = x.query[..., n - 1] - start
+        span = (ahead.amax(-1) - ahead.amin(-1))[..., None, None]
+
+        def answers(points: Tensor) -> Float[Tensor, "batch p c"]:
+            jets = self.operator(OperatorInput(x.initial, points))
+            if jets.shape != (*points.shape[:-1], x.initial.shape[-1]):
+                raise ShapeError(
+                    f"operator: expected jets {[*points.shape[:-1], x.initial.shape[-1]]}, got {list(jets.shape)}"
+                )
+            return jets[..., n:]
+
+        before = (-ahead).clamp(min=0.0) / span.squeeze(-1) / ahead.shape[-1] ** 0.5
+        if self.equation is None:
+            at_start, residuals = answers(place), []
+        else:
+            forward = torch.zeros_like(place)
+            forward[..., -1] = 1.0
+            at_start, slope = torch.func.jvp(answers, (place,), (forward,))  # type: ignore[misc]
+            unit_time = 1.0 / (slope.square().mean(-2, keepdim=True).sqrt() / size + 1.0 / span)
+            r = self._residuals(answers, x.query)
+            residuals = [(r * unit_time / size).flatten(-2) / r.shape[-2] ** 0.5]
+        misfit = ((at_start - given[..., ::stride, :]) / size).flatten(-2) / place.shape[-2] ** 0.5
+        terms = [torch.cat([misfit, before], -1), *residuals]
+        length = max(term.shape[-1] for term in terms)
+        return torch.stack([nn.functional.pad(term, (0, length - term.shape[-1])) for term in terms], -2)
+
+    def _residuals(self, answers: Callable[[Tensor], Tensor], points: Tensor) -> Float[Tensor, "batch q c"]:
+        """Return u_t - F[u] of the answers at the points."""
+        derivatives = partial_derivatives(answers, points, [index for _, _, index in self._jets])
+        jet = {name: derivatives[index][..., a] for name, a, index in self._jets}
+        jet |= {v.name: points[..., i] for i, v in enumerate(self._coordinates)}
+        r = self._residual(jet)
+        return r if len(self._residual.expressions) > 1 else r.unsqueeze(-1)
+
+
+def partial_derivatives(
+    function: Callable[[Float[Tensor, "*batch q n"]], Float[Tensor, "*batch q c"]],
+    points: Float[Tensor, "*batch q n"],
+    indices: Sequence[tuple[int, ...]],
+) -> dict[tuple[int, ...], Float[Tensor, "*batch q c"]]:
+    """Return partial derivatives of a function of points, each by its own point, in nested forward mode.
+
+    Args:
+        indices: orders of the derivative by each coordinate.
+    """
+    found: dict[tuple[int, ...], Tensor] = {}
+    for index in sorted({*indices}, key=sum, reverse=True):
+        if index not in found:
+            axes = [axis for axis, order in enumerate(index) for _ in range(order)]
+            partial = [0] * len(index)
+            for axis, value in zip([None, *axes], _along(function, points, axes)(points), strict=True):
+                if axis is not None:
+                    partial[axis] += 1
+                found[tuple(partial)] = value
+    return found
+
+
+def _along(
+    function: Callable[[Tensor], Tensor], points: Tensor, axes: Sequence[int]
+) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """Return a function to its values, its derivatives by the first axis, by the first two, ..., by all."""
+    if not axes:
+        return lambda p: (function(p),)
+    lower = _along(function, points, axes[:-1])
+    direction = torch.zeros_like(points)
+    direction[..., axes[-1]] = 1.0
+
+    def with_next(p: Tensor) -> tuple[Tensor, ...]:
+        values, slopes = torch.func.jvp(lower, (p,), (direction,))  # type: ignore[misc]
+        return (*values, slopes[-1])
+
+    return with_next
+
+
+def spread_points(points: Float[Tensor, "*batch q n"], number: int) -> Float[Tensor, "*batch m n"]:
+    """Return at most ``number`` of the points, each next one the farthest from those before, in units of their box."""
+    if points.shape[-2] <= number:
+        return points
+    low, high = points.amin(-2, keepdim=True), points.amax(-2, keepdim=True)
+    place = ((points - low) / (high - low).clamp(min=torch.finfo(points.dtype).tiny)).detach()
+    chosen = (place - 0.5).square().sum(-1).argmin(-1, keepdim=True)
+    distance = torch.full_like(place[..., 0], torch.inf)
+    for _ in range(number - 1):
+        last = place.gather(-2, chosen[..., -1:, None].expand(*chosen.shape[:-1], 1, place.shape[-1]))
+        distance = torch.minimum(distance, (place - last).square().sum(-1))
+        chosen = torch.cat([chosen, distance.argmax(-1, keepdim=True)], -1)
+    return points.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, points.shape[-1]))
