@@ -20,6 +20,7 @@ SPEED = BENCHMARKS / "groups-cpu.json"
 XLA = BENCHMARKS / "xla-cpu.json"
 SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
 VERDICTS = BENCHMARKS / "verdicts-cpu.json"
+CONSISTENCY = BENCHMARKS / "operator-consistency-cpu.json"
 CANONICAL = BENCHMARKS / "canonical-operators-cpu.json"
 GPUS = "gpu-*.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
@@ -356,6 +357,23 @@ def verdicts() -> str:
     return markdown(["", *columns], rows)
 
 
+def operator_consistency() -> str:
+    """Errors of operators that were made equivariant by their own answers."""
+    lines = []
+    for found in json.loads(CONSISTENCY.read_text())["rows"]:
+        searches = [found[name] for name in ("with the equation", "without it")]
+        lines.append(
+            [
+                found["network"],
+                *(f"{found[name]:.3g}" for name in ("alone", "true transformation")),
+                *(text for s in searches for text in (f"{s['error']:.3g}", f"{s['median ratio']:.2f}")),
+                *(f"{searches[0][name]:.2g}" for name in ("estimate", "CPU seconds")),
+            ]
+        )
+    columns = ["alone", "true transformation", "with the equation", "ratio", "without it", "ratio"]
+    return markdown(["network", *columns, "estimate", "CPU seconds a problem"], lines)
+
+
 def wrong_verdicts() -> str:
     """The situations in which an answer was trusted and wrong."""
     rows = [row for row in json.loads(VERDICTS.read_text())["rows"] if row["wrong"]]
@@ -664,6 +682,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "photograph-registration": photograph_registration,
     "words": words,
     "verdicts": verdicts,
+    "operator-consistency": operator_consistency,
     "wrong-verdicts": wrong_verdicts,
     "devices": devices,
     "report": report,

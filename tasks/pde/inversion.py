@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
 from trivgeo.inversion import InverseProblem, Inverter, Stage, TestTimeEquivariant, calibrated_scale
-from trivgeo.inversion.energies import DataEnergy
+from trivgeo.inversion.energies import DataEnergy, OperatorConsistency
 from trivgeo.sde import NoiseStreams
 
 from ..checkpoints import load_checkpoint
@@ -48,6 +49,7 @@ class OperatorInversion(ShardedTest):
         scale: scale of the equation's symmetry group: the unit of ``calibrate``, or the sampler's basis without it.
         group: another form of that group, such as one from its generators.
         energy: makes the distance to the training domain from the equation; default `tasks.pde.energies.TrainingBox`.
+            "consistency" asks the network itself instead: `trivgeo.inversion.energies.OperatorConsistency`.
         calibrate: step of `trivgeo.inversion.calibrated_scale`, which replaces the group's basis by one in which the
             energy of the network's own training problems is round; ``None`` keeps the basis.
         calibration_unit: unit of `trivgeo.inversion.calibrated_scale`.
@@ -67,7 +69,7 @@ class OperatorInversion(ShardedTest):
         inverter: Callable[[OperatorAction, DataEnergy], Inverter],
         scale: list[float] | None = None,
         group: LieGroup | None = None,
-        energy: Callable[[Equation], DataEnergy] | None = None,
+        energy: Callable[[Equation], DataEnergy] | Literal["consistency"] | None = None,
         calibrate: float | None = None,
         calibration_unit: float = 1.0,
         calibration_functions: int = 1,
@@ -90,7 +92,10 @@ class OperatorInversion(ShardedTest):
         self.group = equation.group() if group is None else group
         if scale is not None:
             self.group = self.group.with_scale(scale)
-        self.energy = TrainingBox(equation) if energy is None else energy(equation)
+        if energy == "consistency":
+            self.energy: DataEnergy = OperatorConsistency(self.predictor, equation.formula, equation.constants)
+        else:
+            self.energy = TrainingBox(equation) if energy is None else energy(equation)
         self.make_inverter = lambda action, energy: finished(inverter(action, energy), finish, max_evaluations)
         self.calibrate = calibrate
         self.calibration_unit = check_positive("calibration_unit", calibration_unit)
