@@ -4,8 +4,8 @@ python -m benchmarks.operator_consistency [--cases 10] [--released FOLDER] [--sa
 
 Each network is asked for solutions that were moved by random symmetries of its equation. The search knows neither its
 training data nor its domain: `trivgeo.inversion.energies.OperatorConsistency`, with the equation and without, is
-lowered by draws and Levenberg-Marquardt steps over all directions of the group. FOLDER is a checkout of the method's released
-code, with its two networks for the heat equation; their problems are the published ones, multiples of a sine.
+lowered by draws and Levenberg-Marquardt steps over all directions of the group. FOLDER is a checkout of the method's
+released code, with its two networks for the heat equation; their problems are the published ones, multiples of a sine.
 """
 
 from __future__ import annotations

@@ -256,3 +256,21 @@ def test_refused() -> None:
             draw_posterior(bad_prior, lambda g: g[:, 0], 10)
     with pytest.raises(ConfigurationError, match="fitted"):
         GroupDiffusion(Translation(1)).distribution()
+
+
+def test_verdict_of_draws_on_the_sick_and_the_healthy() -> None:
+    """Rounded energies, one draw that weighs all, and tails are named; an ordinary posterior is trusted."""
+    zero = torch.zeros(1, dtype=torch.float64)
+    prior, seeds = NormalDistribution(Translation(1), zero, zero, torch.eye(1).double()), range(8)
+
+    def drawn(energy: Callable[[Tensor], Tensor], seed: int, number: int = 4000):
+        return draw_posterior(prior, energy, number, generator=seeded(seed)).verdict
+
+    for seed in seeds:
+        assert drawn(lambda g: 0.5 * (g[:, 0] - 1.0).square(), seed).trusted
+        rounded = drawn(lambda g: (0.5 * (g[:, 0] - 1.0).square() + 1e7).float(), seed)
+        assert "rounded" in rounded.reasons[0]
+        assert "effective sample size" in drawn(lambda g: 1e6 * (g[:, 0] - 1.0).square(), seed).reasons[0]
+    # weights exp(g^2 / 2) have no mean under the prior
+    tails = [drawn(lambda g: -0.49 * g[:, 0].square(), seed).trusted for seed in seeds]
+    assert sum(tails) <= 1

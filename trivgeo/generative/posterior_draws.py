@@ -14,9 +14,13 @@ from trivgeo._random import choice
 from trivgeo.checks import check_arguments, check_count, check_tensor, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
-from trivgeo.sde.resampling import effective_sample_size
+from trivgeo.sde.resampling import LARGEST_SHAPE, effective_sample_size, pareto_shape
+from trivgeo.verdict import Verdict
 
 __all__ = ["PosteriorDraws", "draw_posterior"]
+
+_MAX_ROUNDING = 0.05  # rounding of the largest log-weight above which draws are not trusted
+_MIN_EFFECTIVE_SIZE = 10.0  # effective sample size below which draws are not trusted
 
 
 @checked
@@ -28,12 +32,16 @@ class PosteriorDraws(NamedTuple):
         weights: weights of sum one, ``[m]``, in the dtype of the elements.
         log_evidence: logarithm of the mean of :math:`e^{-E}` under the prior.
         num_lost: draws of the prior that were NaN or infinite, beside the m elements.
+        verdict: whether averages with the weights are to be relied on: not where energies are rounded by more than a
+            twentieth, where the effective sample size is below ten, or where the largest weights have a tail of Pareto
+            shape above .7, so that draws that are rare and weigh much are missing.
     """
 
     elements: Tensor
     weights: Tensor
     log_evidence: float
     num_lost: int = 0
+    verdict: Verdict = Verdict()
 
     @property
     def effective_sample_size(self) -> float:
@@ -109,7 +117,25 @@ def draw_posterior(
     if not bool((logs > -math.inf).any()):
         raise DomainError(f"energy: expected a finite one for some of {count} draws of the prior, got none")
     evidence = float(logs.logsumexp(0)) - math.log(count)
-    return PosteriorDraws(elements, logs.softmax(0).to(elements.dtype), evidence, num_samples - count)
+    verdict = _verdict(logs, torch.finfo(energies.dtype).eps)
+    return PosteriorDraws(elements, logs.softmax(0).to(elements.dtype), evidence, num_samples - count, verdict)
+
+
+def _verdict(logs: Float[Tensor, " m"], rounding: float) -> Verdict:
+    """Return the verdict on weights, by their logarithms and the relative rounding of energies."""
+    size, shape = float(effective_sample_size(logs.softmax(0))), float(pareto_shape(logs.unsqueeze(0)))
+    error = float(logs.max().abs()) * rounding
+    reasons = []
+    if error > _MAX_ROUNDING:
+        reasons.append(f"energies are rounded by {error:.2g}: take a constant off, or double precision")
+    if size < _MIN_EFFECTIVE_SIZE:
+        reasons.append(f"effective sample size {size:.3g} of {len(logs)} draws: take more, or a PosteriorSampler")
+    elif shape > LARGEST_SHAPE:
+        reasons.append(
+            f"weights with a tail of Pareto shape {shape:.2f}, above {LARGEST_SHAPE}: draws that are rare and weigh "
+            "much are missing; take more"
+        )
+    return Verdict(tuple(reasons), ("the posterior has no part that no draw of the prior has met",))
 
 
 def _checked(prior: Any, drawn: Any, count: int) -> Tensor:

@@ -5,6 +5,8 @@ Weights are given by their logarithms ``[*batch, n]``, up to a constant of each 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
@@ -13,16 +15,23 @@ from trivgeo._random import uniform
 from trivgeo.checks import check_count, checked
 
 __all__ = [
+    "LARGEST_SHAPE",
     "effective_sample_size",
     "next_inverse_temperature",
     "normalized_log_weights",
     "normalized_weights",
+    "pareto_shape",
     "resample",
     "systematic_indices",
     "take_rows",
     "thinned_indices",
 ]
 
+LARGEST_SHAPE = 0.7
+"""Pareto shape above which averages with weights are not reliable (Vehtari et al. 2024, section 3.2)."""
+_MIN_TAIL_SIZE = 5  # weights in a tail below which nothing is said of it
+_PRIOR_WEIGHT, _PRIOR_SHAPE = 10.0, 0.5  # number of weights as which the prior of the shape counts, and its mean
+_MAX_RATE_IN_QUARTILES = 3.0  # candidates of the rate, in quartiles of the tail (Zhang and Stephens 2009, section 3)
 _NUM_BISECTIONS = 30
 """Number of halvings of the interval of inverse temperatures, which leave 1e-9 of it."""
 _MAX_SIZE_LOSS = 0.3
@@ -207,3 +216,37 @@ def _thinning_bound(weights: Tensor, number: int) -> Tensor:
     possible = (falling <= c) & (kept < number)
     first = possible.to(torch.int64).argmax(-1, keepdim=True)
     return c.gather(-1, first)
+
+
+def pareto_shape(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
+    r"""Return the shape k of the generalised Pareto distribution of the largest importance weights.
+
+    Weights of shape k have :math:`1 / k` moments. Above one half their variance is infinite, above one their mean: then
+    the effective sample size says nothing, since rare and heavy elements were not drawn. The tail consists of the
+    :math:`\min(m / 5, 3 \sqrt m)` largest weights (Vehtari et al. 2024, Pareto smoothed importance sampling). The fit
+    is that of Zhang and Stephens (2009), drawn towards one half as if by ten more weights.
+
+    Returns:
+        Shapes; minus infinity where the largest weights are equal, or less than five of a tail are positive.
+    """
+    weights = normalized_weights(log_weights.double())
+    number = log_weights.shape[-1]
+    size = min(number // 5, math.ceil(3.0 * math.sqrt(number)))
+    if size < _MIN_TAIL_SIZE:
+        return log_weights.new_full(log_weights.shape[:-1], -torch.inf)
+    falling = weights.sort(-1, descending=True).values
+    excess = (falling[..., :size] - falling[..., size : size + 1]).flip(-1)  # rising
+    largest = excess[..., -1:]
+    known = (falling[..., _MIN_TAIL_SIZE - 1] > 0.0) & (largest.squeeze(-1) > 1e-9 * falling[..., 0])
+    x = excess / torch.where(known.unsqueeze(-1), largest, 1.0)
+    quartile = x[..., int(size / 4 + 0.5) - 1].clamp(min=1e-6).unsqueeze(-1)
+    count = 30 + int(math.sqrt(size))
+    place = torch.arange(1, count + 1, dtype=x.dtype, device=x.device) - 0.5
+    rates = 1.0 + (1.0 - (count / place).sqrt()) / (_MAX_RATE_IN_QUARTILES * quartile)  # [b, c]
+    rates = torch.where(rates.abs() < 1e-12, 1e-12, rates).clamp(max=1.0 - 1e-12)
+    shapes = torch.log1p(-rates.unsqueeze(-1) * x.unsqueeze(-2)).mean(-1)
+    heights = size * ((-rates / shapes).log() - shapes - 1.0)
+    rate = (heights.nan_to_num(nan=-torch.inf).softmax(-1) * rates).sum(-1, keepdim=True)
+    shape = torch.log1p(-rate * x).mean(-1)
+    shape = (size * shape + _PRIOR_WEIGHT * _PRIOR_SHAPE) / (size + _PRIOR_WEIGHT)
+    return torch.where(known, shape, -torch.inf).to(log_weights)

@@ -27,10 +27,10 @@ from trivgeo.inversion import (
 )
 from trivgeo.inversion.posterior import InverseProblem
 from trivgeo.inversion.sampling.exploration import anneal, weighted_draws
-from trivgeo.inversion.sampling.importance import pareto_shape
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stages import Descend, ImportanceSampling
 from trivgeo.sde import NoiseStreams
+from trivgeo.sde.resampling import pareto_shape
 
 NUM_DATA = 8
 
