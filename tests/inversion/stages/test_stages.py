@@ -192,7 +192,8 @@ class TestOwnStage:
         assert (other.problem.log_det, other.max_evaluations, other.stages) == (True, 9, tied.stages)
         assert other.then(Descend(2)).max_evaluations == 9
         with pytest.raises(
-            ConfigurationError, match="settings: expected some of log_det, max_evaluations, max_memory, seconds, progress, compiled"
+            ConfigurationError,
+            match="settings: expected some of log_det, max_evaluations, max_memory, seconds, progress, compiled",
         ):
             tied.replace(steps=3)
 

@@ -47,7 +47,8 @@ class OperatorConsistency(LeastSquares):
             (x, t, u) ``[*batch, q, d + 1 + c]``, such as the ``network`` of `TestTimeEquivariant`. It must be
             differentiable by the query points, in forward mode, as often as the equation demands.
         equation: text or `trivgeo.pde.EvolutionEquation` of first order in t, whose unknowns and variables of space
-            are, in alphabetical order, those of the jets; ``None`` leaves the second term out.
+            are, in alphabetical order, those of the jets; ``None`` leaves the second term out, which is many times as
+            fast, and enough where the given points hold the whole initial condition and its time scale.
         parameters: a number for each parameter of the equation.
         num_points: numbers of points of the initial condition, and of query points, at which the terms are taken:
             evenly spread ones of those given.
