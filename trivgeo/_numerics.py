@@ -174,7 +174,7 @@ def abs_det(matrix: Tensor) -> Tensor:
 _forward_mode = threading.RLock()
 
 
-def jvp(f: Callable[..., Tensor], points: tuple[Tensor, ...], tangents: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+def jvp(f: Callable[..., R], points: tuple[Tensor, ...], tangents: tuple[Tensor, ...]) -> tuple[R, R]:
     """``f`` and its derivative along tangents, by ``torch.func.jvp``, one thread at a time.
 
     Forward mode has one level for the whole process: concurrent calls raise or are wrong (see `trivgeo._torch`). The

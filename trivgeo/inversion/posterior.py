@@ -370,10 +370,14 @@ class InverseProblem(nn.Module):
         reference: Tensor = pytree.tree_leaves(rows)[0]
         g = self.group.identity(number, dtype=reference.dtype, device=reference.device).clone().requires_grad_()
         held: dict[int, torch.UntypedStorage] = {}
+        wrapped: list[Tensor] = []
 
         def hold(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            held[storage.data_ptr()] = storage
+            try:
+                held[storage.data_ptr()] = storage
+            except RuntimeError:  # of an energy that calls torch.func, whose tensors have no storage of their own
+                wrapped.append(tensor)
             return tensor
 
         with (
@@ -382,7 +386,7 @@ class InverseProblem(nn.Module):
             torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor),
         ):
             energy = self.signed_energies(g, rows)  # keeps the graph until its memory is known
-        size = sum(storage.nbytes() for storage in held.values())
+        size = sum(storage.nbytes() for storage in held.values()) + sum(tensor.nbytes for tensor in wrapped)
         del energy
         return size
 

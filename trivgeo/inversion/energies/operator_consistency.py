@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._numerics import jvp
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count, check_type, checked
 from trivgeo.errors import ConfigurationError, ShapeError
@@ -163,7 +164,7 @@ class _Disagreement(nn.Module):
         else:
             forward = torch.zeros_like(place)
             forward[..., -1] = 1.0
-            at_start, slope = torch.func.jvp(answers, (place,), (forward,))  # type: ignore[misc]
+            at_start, slope = jvp(answers, (place,), (forward,))
             unit_time = 1.0 / (slope.square().mean(-2, keepdim=True).sqrt() / size + 1.0 / span)
             r = self._residuals(answers, x.query)
             residuals = [(r * unit_time / size).flatten(-2) / r.shape[-2] ** 0.5]
@@ -214,7 +215,7 @@ def _along(
     direction[..., axes[-1]] = 1.0
 
     def with_next(p: Tensor) -> tuple[Tensor, ...]:
-        values, slopes = torch.func.jvp(lower, (p,), (direction,))  # type: ignore[misc]
+        values, slopes = jvp(lower, (p,), (direction,))
         return (*values, slopes[-1])
 
     return with_next
