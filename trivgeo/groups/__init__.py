@@ -20,6 +20,7 @@ from trivgeo.groups.semidirect import SemidirectProduct
 from trivgeo.groups.similarity import Similarity
 from trivgeo.groups.special_linear import SL
 from trivgeo.groups.torus import Torus
+from trivgeo.groups.uncertain_pose import UncertainPose
 from trivgeo.groups.unitary import SU, U
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "Torus",
     "Translation",
     "U",
+    "UncertainPose",
     "check_group",
     "compiled",
     "export_action",

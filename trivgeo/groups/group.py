@@ -463,7 +463,14 @@ class LieGroup(ABC):
         return self.retract(g, t.unsqueeze(-1) * v)
 
     @final
-    def mean(self, g: Tensor, weights: Float[Tensor, "*#batch m"] | None = None, max_iterations: int = 100) -> Tensor:
+    def mean(
+        self,
+        g: Tensor,
+        weights: Float[Tensor, "*#batch m"] | None = None,
+        max_iterations: int = 100,
+        *,
+        covariances: Float[Tensor, "*#batch m n n"] | None = None,
+    ) -> Tensor:
         r"""The mean x of elements ``[*batch, m, *element_shape]`` over the last batch dimension.
 
         The exponential barycentre, :math:`\sum_i w_i \log(x^{-1} g_i) = 0`, by
@@ -473,13 +480,18 @@ class LieGroup(ABC):
         half the injectivity radius; for elements further apart it is one of several stationary points. NaN where
         the iteration does not converge, or meets an element without logarithm.
 
+        With ``covariances`` S_i of the errors v_i in :math:`x = g_i \exp(v_i)` it is the most probable element instead,
+        the minimum of :math:`\sum_i w_i v_i^T S_i^{-1} v_i`, by Gauss-Newton steps; its own covariance is that of
+        `UncertainPose.fuse`.
+
         Args:
             g: the elements.
             weights: weights of any positive sum (other sums give NaN); default all equal.
             max_iterations: the largest number of iterations.
+            covariances: covariances of the errors of the elements, ``[*batch, m, dim, dim]``.
 
         Raises:
-            ShapeError: no elements to take the mean of, or weights that do not fit them.
+            ShapeError: no elements to take the mean of, or weights or covariances that do not fit them.
         """
         g = self.check_elements(g)
         batch = self.batch_shape(g)
@@ -495,6 +507,15 @@ class LieGroup(ABC):
         total = weights.sum(-1, keepdim=True)
         weights = (weights / torch.where(total > 0, total, torch.nan)).expand(batch)
         g = g.expand(*batch, *self._element_shape)
+        if covariances is not None:
+            covariances = check_tensor("covariances", covariances)
+            if covariances.shape[-2:] != (self.dim, self.dim):
+                raise ShapeError(
+                    f"covariances: expected [*batch, m, {self.dim}, {self.dim}], got {list(covariances.shape)}"
+                )
+            check_broadcast(batch, covariances.shape[:-2])
+            precisions = torch.linalg.inv_ex(covariances.expand(*batch, self.dim, self.dim).to(g))[0]
+            return precision_mean(self, g, weights.to(g), precisions, check_count("max_iterations", max_iterations))[0]
         return in_single(
             lambda g, w: exponential_mean(self, g, w, check_count("max_iterations", max_iterations)),
             g,
@@ -728,6 +749,36 @@ def exponential_mean(group: LieGroup, g: Tensor, weights: Tensor, max_iterations
             break
     # NaN stays for an element without a logarithm
     return torch.where(found[..., *[None] * places], mean, torch.nan)
+
+
+def precision_mean(
+    group: LieGroup, g: Tensor, weights: Tensor, precisions: Tensor, max_iterations: int
+) -> tuple[Tensor, Tensor]:
+    """The most probable element of measurements ``g [*batch, m, *element_shape]`` with precision matrices.
+
+    Returns:
+        The element, NaN if not found, see `LieGroup.mean`, and the sum of the precisions in its frame.
+    """
+    places = len(group.element_shape)
+    index = weights.argmax(-1)[..., None, *[None] * places].expand(*weights.shape[:-1], 1, *group.element_shape)
+    mean = torch.take_along_dim(g, index, -places - 1).squeeze(-places - 1)
+    back, eps = group.inverse(g), torch.finfo(g.dtype).eps
+    precisions = weights[..., None, None] * precisions
+    found = torch.zeros_like(weights[..., 0], dtype=torch.bool)
+    for _ in range(max_iterations):
+        logs = group.log(group.compose(back, mean.unsqueeze(-places - 1)))
+        # log(g^-1 x exp(d)) is log(g^-1 x) + J_r^-1 d to first order
+        inverse = torch.linalg.inv_ex(group.right_jacobian(logs))[0]
+        weighted = inverse.mT @ precisions
+        information = (weighted @ inverse).sum(-3)
+        slope = (weighted @ logs.unsqueeze(-1)).sum(-3)
+        step = -(torch.linalg.inv_ex(information)[0] @ slope).squeeze(-1)
+        mean = group.retract(mean, step)
+        size = step.detach().abs().amax(-1)
+        found = size <= eps**0.75 * (1.0 + logs.detach().abs().amax((-2, -1)))
+        if not is_abstract(g) and not bool((~found & torch.isfinite(size)).any()):
+            break
+    return torch.where(found[..., *[None] * places], mean, torch.nan), information
 
 
 @on_cpu

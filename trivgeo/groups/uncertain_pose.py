@@ -1,0 +1,258 @@
+"""Elements with covariance: products, inverses and fusions of uncertain poses, on any group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo._autocast import einsum, matmul
+from trivgeo._numerics import broadcast_shapes
+from trivgeo._random import normal
+from trivgeo._text import Described
+from trivgeo.checks import check_choice, check_count, check_tensor, checked, promoted
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups.group import LieGroup, check_broadcast, precision_mean
+
+_NUM_DRAWS = 32768  # draws of the covariance of a product by samples
+_MAX_ITERATIONS = 100  # iterations of a mean
+
+Method = Literal["fourth", "second", "samples"]
+
+
+@checked
+class UncertainPose(Described):
+    r"""An uncertain element :math:`\bar g \exp(v)`, with v of mean zero and known covariance; of any group.
+
+    v is left-trivialized: on SE(3) its entries are errors of rotation, then of translation, in the frame of the pose.
+    Poses have batch dimensions, which broadcast. Different poses are independent of each other.
+
+    Args:
+        group: the group.
+        mean: elements ``[*batch, *element_shape]``.
+        covariance: covariances of v, ``[*batch, dim, dim]``, symmetric and not negative; zero for a known element.
+
+    Raises:
+        ShapeError: an argument has another shape.
+
+    Example:
+        >>> group = SE(3)
+        >>> odometry = UncertainPose(group, group.random(), 1e-3 * torch.eye(6))
+        >>> twice = odometry.compose(odometry)  # of two independent steps
+        >>> twice.covariance.shape
+        torch.Size([6, 6])
+    """
+
+    def __init__(self, group: LieGroup, mean: Tensor, covariance: Float[Tensor, "*#batch n n"]) -> None:
+        mean, covariance = promoted(mean=group.check_elements(mean, "mean"), covariance=covariance)
+        n = group.dim
+        if covariance.shape[-2:] != (n, n):
+            raise ShapeError(f"covariance: expected [*batch, {n}, {n}], got {list(covariance.shape)}")
+        check_broadcast(group.batch_shape(mean), covariance.shape[:-2])
+        batch = broadcast_shapes(group.batch_shape(mean), covariance.shape[:-2])
+        self.group = group
+        self.mean = mean.expand(*batch, *group.element_shape)
+        self.covariance = covariance.expand(*batch, n, n)
+
+    @staticmethod
+    def from_samples(group: LieGroup, g: Tensor, weights: Float[Tensor, "*#batch m"] | None = None) -> UncertainPose:
+        r"""Return the mean of samples and their covariance about it, :math:`\sum_i w_i v_i v_i^T / (1 - \sum_i w_i^2)`.
+
+        NaN where the mean does not exist, see `LieGroup.mean`.
+
+        Args:
+            group: the group.
+            g: samples ``[*batch, m, *element_shape]``, more than one.
+            weights: weights of any positive sum; default all equal.
+
+        Raises:
+            ShapeError: fewer than two samples, or weights that do not fit them.
+        """
+        g = group.check_elements(g)
+        batch = group.batch_shape(g)
+        if not batch or batch[-1] < 2:
+            raise ShapeError(f"g: expected at least two elements [*batch, m, ...], got batch {list(batch)}")
+        mean = group.mean(g, weights)
+        v = group.log(group.compose(group.inverse(mean).unsqueeze(-1 - len(group.element_shape)), g))
+        w = torch.ones_like(v[..., 0]) if weights is None else weights.to(v).expand(v.shape[:-1])
+        w = w / w.sum(-1, keepdim=True)
+        square = einsum("...m,...mi,...mj->...ij", w, v, v)
+        return UncertainPose(group, mean, square / (1.0 - w.square().sum(-1))[..., None, None])
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The leading dimensions."""
+        return self.covariance.shape[:-2]
+
+    @property
+    def std(self) -> Float[Tensor, "*batch n"]:
+        """Standard deviations of the entries of v, ``[*batch, dim]``."""
+        return self.covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()
+
+    def sample(self, *shape: int, generator: torch.Generator | None = None) -> Tensor:
+        """Return elements ``[*shape, *batch, *element_shape]``, with normally distributed v.
+
+        Args:
+            shape: leading dimensions of the samples.
+            generator: random numbers; ``None`` is torch's.
+        """
+        for size in shape:
+            check_count("shape", size, 0)
+        return self.group.retract(self.mean, self._vectors(shape, generator))
+
+    def inverse(self) -> UncertainPose:
+        """Return the inverse, whose covariance is Ad(g) S Ad(g)^T, exactly."""
+        return UncertainPose(self.group, self.group.inverse(self.mean), self._moved(self.group.Ad(self.mean)))
+
+    def compose(
+        self, other: UncertainPose | Tensor, method: Method = "fourth", generator: torch.Generator | None = None
+    ) -> UncertainPose:
+        r"""Return the product of this pose and an independent one, or a known element.
+
+        With :math:`a' = \mathrm{Ad}(\bar h^{-1}) a` the product is :math:`\bar g \bar h \exp(a') \exp(b)`. The
+        covariance of the logarithm of the last two is known in powers of their covariances :math:`A'` and B:
+
+        - ``"second"``: :math:`A' + B`, the usual first-order propagation.
+        - ``"fourth"``: with all terms of fourth order in a and b, and the shift of the mean of that order (Barfoot and
+          Furgale 2014, section III.B, for any group).
+        - ``"samples"``: of 32,768 draws, for large covariances.
+
+        Args:
+            other: the second factor; an element counts as one without error.
+            method: how the covariance is found.
+            generator: random numbers of ``"samples"``; ``None`` is torch's.
+
+        Raises:
+            ConfigurationError: another method, or a pose of another group.
+        """
+        check_choice("method", method, ("fourth", "second", "samples"))
+        group, other = self.group, self._as_pose(other)
+        mean = group.compose(self.mean, other.mean)
+        a = self._moved(group.Ad(group.inverse(other.mean)))
+        a, b = promoted(a=a, b=other.covariance)
+        if method == "samples":
+            one = group.identity(dtype=a.dtype, device=a.device)
+            pair = (UncertainPose(group, one, x) for x in torch.broadcast_tensors(a, b))
+            draws = group.compose(*(factor.sample(_NUM_DRAWS, generator=generator) for factor in pair))
+            found = UncertainPose.from_samples(group, draws.movedim(0, max(a.ndim, b.ndim) - 2))
+            return UncertainPose(group, group.compose(mean, found.mean), found.covariance)
+        covariance = a + b
+        if method == "fourth" and not group.algebra.is_abelian:
+            shift, more = _fourth_order(group.algebra.structure_constants.to(covariance), a, b)
+            mean, covariance = group.retract(mean, shift), covariance + more
+        return UncertainPose(group, mean, covariance)
+
+    def relative(
+        self, other: UncertainPose | Tensor, method: Method = "fourth", generator: torch.Generator | None = None
+    ) -> UncertainPose:
+        """Return ``g^-1 h``, the pose h of an independent ``other`` one in the frame of this one.
+
+        Args:
+            other: the pose h; an element counts as one without error.
+            method: as for `compose`.
+            generator: random numbers of ``"samples"``.
+        """
+        return self.inverse().compose(other, method, generator)
+
+    def fuse(self, *others: UncertainPose) -> UncertainPose:
+        r"""Return the estimate from independent measurements of one pose, the maximum of the product of densities.
+
+        The mean minimises :math:`\sum_i v_i^T S_i^{-1} v_i, v_i = \log(g_i^{-1} x)`, by Gauss-Newton steps; the
+        covariance is the inverse of :math:`\sum_i J_i^{-T} S_i^{-1} J_i^{-1}, J_i = J_r(v_i)`. NaN where a covariance
+        is not positive definite, or the steps do not converge.
+
+        Args:
+            others: further measurements, whose batches broadcast with this one's.
+
+        Raises:
+            ConfigurationError: a measurement of another group.
+        """
+        poses = [self, *map(self._as_pose, others)]
+        batch = broadcast_shapes(*(pose.batch_shape for pose in poses))
+        shape, n = self.group.element_shape, self.group.dim
+        g = torch.stack([pose.mean.expand(*batch, *shape) for pose in poses], len(batch))
+        covariances = torch.stack([pose.covariance.expand(*batch, n, n) for pose in poses], -3)
+        weights = torch.ones_like(covariances[..., 0, 0])
+        mean, information = precision_mean(self.group, g, weights, _inverse(covariances), _MAX_ITERATIONS)
+        return UncertainPose(self.group, mean, _inverse(information))
+
+    def mahalanobis(self, g: Tensor) -> Float[Tensor, "*batch"]:
+        r"""Return :math:`\sqrt{v^T S^{-1} v}` for v = log of the mean's inverse times g.
+
+        Its square has a chi-squared distribution with dim degrees of freedom if g is a draw of the pose. NaN where the
+        covariance is not positive definite, or the logarithm does not exist.
+
+        Args:
+            g: elements, whose batch broadcasts.
+        """
+        v = self.group.log(self.group.compose(self.group.inverse(self.mean), g))
+        root, failed = torch.linalg.cholesky_ex(self.covariance)
+        white = torch.linalg.solve_triangular(root, v.unsqueeze(-1), upper=False).squeeze(-1)
+        return torch.where(failed > 0, torch.nan, white.norm(dim=-1))
+
+    def transformed(self, f: Callable[[Tensor], Tensor], group: LieGroup) -> UncertainPose:
+        r"""Return the pose f(g) to first order: its mean is f of the mean, its covariance :math:`D S D^T`.
+
+        D is the derivative of f in trivialized coordinates at the mean.
+
+        Args:
+            f: a function from elements of this group to elements of another one, differentiable, each row by itself.
+            group: the group of its values.
+        """
+        value = f(self.mean)
+
+        def change(v: Tensor) -> Tensor:
+            return group.log(group.compose(group.inverse(value), f(self.group.retract(self.mean, v))))
+
+        zero = torch.zeros_like(self.covariance[..., 0])
+        unit = torch.eye(self.group.dim).to(zero)
+        columns = [torch.func.jvp(change, (zero,), (row.expand_as(zero),))[1] for row in unit]
+        d = torch.stack(columns, -1)
+        return UncertainPose(group, value, matmul(matmul(d, self.covariance), d.mT))
+
+    def _moved(self, matrix: Tensor) -> Tensor:
+        return matmul(matmul(matrix, self.covariance), matrix.mT)
+
+    def _vectors(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        values, vectors = torch.linalg.eigh(self.covariance)  # also of covariances without an inverse
+        root = vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
+        z = normal((*shape, *self.batch_shape, self.group.dim), self.covariance, generator)
+        return matmul(root, z.unsqueeze(-1)).squeeze(-1)
+
+    def _as_pose(self, other: UncertainPose | Tensor) -> UncertainPose:
+        if not isinstance(other, UncertainPose):
+            other = self.group.check_elements(check_tensor("other", other), "other")
+            n = self.group.dim
+            return UncertainPose(self.group, other, torch.zeros(n, n, dtype=other.dtype, device=other.device))
+        if other.group is not self.group and not (
+            self.group.is_same_group(other.group) and torch.equal(self.group.scale, other.group.scale)
+        ):
+            raise ConfigurationError(
+                f"other: expected a pose of {self.group!r} in its basis, got one of {other.group!r}"
+            )
+        return other
+
+
+def _inverse(matrix: Tensor) -> Tensor:
+    """The inverse of positive definite matrices; NaN of others."""
+    root, failed = torch.linalg.cholesky_ex(matrix)
+    bad = (failed > 0)[..., None, None]
+    unit = torch.eye(matrix.shape[-1]).to(matrix)
+    return torch.where(bad, torch.nan, torch.cholesky_inverse(torch.where(bad, unit, root)))
+
+
+def _fourth_order(c: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Mean and further covariance of log(exp a exp b) in fourth order, for covariances ``a`` and ``b``.
+
+    From :math:`a + b + \tfrac12 [a, b] + \tfrac1{12} ([a, [a, b]] + [b, [b, a]]) - \tfrac1{24} [b, [a, [a, b]]]`, with
+    independent normal vectors, of which third moments vanish.
+    """
+    ad = c.transpose(1, 2)  # ad[i] x = [e_i, x]
+    first, second = (einsum("...ij,ipq,jqr->...pr", x, ad, ad) for x in (a, b))  # E ad_a^2, E ad_b^2
+    brackets = einsum("...ik,...jl,ijp,klq->...pq", a, b, c, c)  # E [a, b] [a, b]^T
+    mixed = matmul(first, b) + matmul(second, a)
+    shift = -einsum("...jl,jpq,...ql->...p", b, ad, first) / 24.0
+    return shift, 0.25 * brackets + (mixed + mixed.mT) / 12.0
