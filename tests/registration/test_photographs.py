@@ -14,7 +14,7 @@ from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
 from trivgeo.inversion.transformations import rotations
 from trivgeo.registration import Registration, register
 from trivgeo.registration.blocks import BlockSums, block_estimate
-from trivgeo.registration.images import _LOSS_WIDTH_IN_STDS, ImageRegistration, _Found
+from trivgeo.registration.images import _LOSS_WIDTH_IN_STDS, Found, ImageRegistration
 from trivgeo.registration.inverse_compositional import Exposure
 from trivgeo.registration.record import UNKNOWN_STD
 
@@ -69,7 +69,7 @@ def test_size_of_the_covariance() -> None:
         )
         method = ImageRegistration(moving, fixed, group, None, 1, seeded(0))
         width = _LOSS_WIDTH_IN_STDS * math.sqrt(2) * noise
-        r = method.judged(_Found(group.inverse(g)[None], Exposure.none(1, moving), width))
+        r = method.judged(Found(group.inverse(g)[None], Exposure.none(1, moving), width))
         assert r.trusted, r.reasons
         squares.append(squared_distance(r, g) / group.dim)
     # nearer to one than to a half or to two: about two standard deviations of the mean

@@ -14,7 +14,7 @@ LEAST_STD = 1e-8  # standard deviation beyond which steps are not followed, in u
 _MIN_COMPONENT = 0.05  # component of a free direction, a unit vector, below which it is taken for noise
 _MIN_SPREAD = 0.1  # least variance of the scores in a direction, in units of the mean
 _NUMBER_PER_DIRECTION = 10.0  # number of independent sums, for each direction, of which half of the shape is believed
-_MIN_SHARED_CURVATURE = 0.1  # share of the curvature of one datum that the other has, too, in a direction that is known
+MIN_SHARED_CURVATURE = 0.1  # share of the curvature of one datum that the other has, too, in a direction that is known
 _MIN_NOISE_STDS = 6.0  # shared curvature in a direction that is known, in standard deviations of that of noise alone
 # standard deviation of the curvature that two independent noises share in a block, in units of that of the residuals
 _SHARED_NOISE_PER_BLOCK = 0.25
@@ -59,20 +59,21 @@ class BlockEstimate(NamedTuple):
     free: Float[Tensor, "m n"]
 
 
-def block_estimate(sums: BlockSums, least_std: float) -> BlockEstimate:
+def block_estimate(sums: BlockSums, least_std: float, least_share: float = MIN_SHARED_CURVATURE) -> BlockEstimate:
     r"""Solve linearised equations, with the sandwich covariance :math:`A^{-1} B A^{-1}` (Huber 1967; White 1982).
 
     A is the shared curvature and B the covariance of the sum of the scores. A direction is free where A is less than a
-    tenth of the curvature of one datum, or than noise alone may give: noise that has nothing in common with that of the
+    share of the curvature of one datum, or than noise alone may give: noise that has nothing in common with that of the
     other datum makes the curvature of one datum as large as one likes, and the shared one zero on average.
 
     Args:
         least_std: standard deviation of residuals that are all rounding.
+        least_share: share of the curvature of one datum that the other has, too, in a direction that is known.
     """
     basis, shares = _whitened(sums.own.sum(0), sums.shared.sum(0))
     noise = torch.einsum("iu,kij,ju->ku", basis, sums.noise, basis)
     bound = _MIN_NOISE_STDS * _SHARED_NOISE_PER_BLOCK * noise.square().sum(0).sqrt()
-    known = (shares > _MIN_SHARED_CURVATURE) & (shares > bound)  # false for NaN
+    known = (shares > least_share) & (shares > bound)  # false for NaN
     free = basis[:, ~known]
     free = torch.where(free.abs() > _MIN_COMPONENT * free.norm(dim=0), free, 0.0)
     free = free / free.norm(dim=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from trivgeo._random import normal
 from trivgeo.actions import ImageWarp
 from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.transformations import sample_elements
-from trivgeo.registration.blocks import block_estimate
+from trivgeo.registration.blocks import BlockEstimate, block_estimate
 from trivgeo.registration.inverse_compositional import CloseComparison, Comparison, Exposure, Grid, Picture
 from trivgeo.registration.look_alikes import look_alikes
 from trivgeo.registration.record import (
@@ -45,7 +45,6 @@ _MIN_STD = 1e-3  # standard deviation of residuals for the robust loss, in units
 _NOISY_STD = 0.02  # standard deviation of residuals from which on images are blurred, in units of the contrast
 _BLUR_REACH = 2  # pixels on each side that a blur reads
 _MIN_SHARED_CONTRAST = 0.5  # share of the contrast that both images must have in common
-_BEGAN_NEAR = "the search began near the identity: give transformations if the transformation may be larger"
 _MEAN_SIDE = 4  # pixels along squares whose means show an uneven exposure
 _MAX_LEFT_BY_EXPOSURE = 0.5  # share of squares of residuals of means that an uneven exposure may leave
 _MIN_REFINED_STD = 1e-5  # standard deviation of residuals from which on the last steps fit the loss to them
@@ -67,14 +66,21 @@ _SAME_IN_STDS = 6.0  # distance of ends of descents that are one element
 _MAX_EVIDENCE_IN_STDS = 6.0  # evidence against another element, in standard deviations, that does not yet count
 _INTERPOLATED_SHARE = 0.15  # share of the squares of residuals by which interpolation may differ
 _OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from which on that one is shrunk
-# what two photographs alone do not show
-_ASSUMPTIONS = ("most of what both photographs show moves as one", "noise and dirt of one are not those of the other")
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
 
 @dataclass(eq=False)
-class ImageRegistration(RegistrationMethod["_Found"]):
+class ImageRegistration(RegistrationMethod["Found"]):
     """Registration of two images: descents from coarse sizes to fine ones, the last steps, and checks."""
+
+    # what two images alone do not show
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "most of what both photographs show moves as one",
+        "noise and dirt of one are not those of the other",
+    )
+    hints: ClassVar[tuple[str, ...]] = (
+        "the search began near the identity: give transformations if the transformation may be larger",
+    )
 
     def __post_init__(self) -> None:
         self.action = ImageWarp(self.group, guarded=False)
@@ -123,16 +129,16 @@ class ImageRegistration(RegistrationMethod["_Found"]):
                 return judged
         return self.judged(self._descended(torch.cat([near, self._drawn()])))
 
-    def searched(self) -> _Found:
+    def searched(self) -> Found:
         return self._descended(torch.cat([self._near(), self._drawn()]))
 
-    def _descended(self, starts: Tensor) -> _Found:
+    def _descended(self, starts: Tensor) -> Found:
         """Return the ends of descents at all sizes but the full one."""
         reference = self.pictures[1].image.float()
         exposure = Exposure.none(len(reference), reference)
-        found = self._level(0, _Found(starts, exposure))
+        found = self._level(0, Found(starts, exposure))
         if not found.shared >= _MIN_SHARED_CONTRAST:  # the exposures may be very different
-            alike = self._level(0, _Found(starts, self._standardised()))
+            alike = self._level(0, Found(starts, self._standardised()))
             found = alike if alike.shared > found.shared else found
         for level in range(1, len(self.factors)):
             if level == len(self.factors) - 1 and len(found.elements) == 1 and found.shared >= _MIN_SHARED_CONTRAST:
@@ -149,7 +155,7 @@ class ImageRegistration(RegistrationMethod["_Found"]):
         gain = torch.where(known, wanted / torch.where(known, std, 1.0), 1.0)
         return Exposure(torch.stack([middle - gain * mean, gain], -1))
 
-    def _level(self, level: int, before: _Found) -> _Found:
+    def _level(self, level: int, before: Found) -> Found:
         """Return the ends of descents at a size, and the exposure there."""
         place, comparison = min(level, len(_NUM_STEPS) - 1), self._comparison(self.factors[level])
         least = _LEAST_STEP_IN_PIXELS * 2.0 / max(comparison.fixed.grid.size)
@@ -166,7 +172,7 @@ class ImageRegistration(RegistrationMethod["_Found"]):
         sample = comparison.sample(h[0], _NUM_SAMPLES)
         exposure, width = _exposure(*sample)
         shared = _shared_contrast(*comparison.sample(h[0], _NUM_SAMPLES, exposure), width)
-        return _Found(h, exposure, width, shared)
+        return Found(h, exposure, width, shared)
 
     def _distinct(self, elements: Tensor, distance: float) -> Tensor:
         """Return elements that are no nearer than a distance to one before."""
@@ -179,7 +185,7 @@ class ImageRegistration(RegistrationMethod["_Found"]):
                 kept.append(i)
         return elements[kept]
 
-    def judged(self, found: _Found) -> Registration:
+    def judged(self, found: Found) -> Registration:
         """Return the registration after the last steps from what was ``found``, with checks, in units of the data."""
         group, dtype = self.group, self.moving.dtype
         if not found.found or found.width is None:
@@ -189,15 +195,15 @@ class ImageRegistration(RegistrationMethod["_Found"]):
         comparison = self._full(found.elements[0], hidden)
         noisy = found.width > _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD
         if noisy:
-            comparison = _blurred(comparison)
+            comparison = self._blurred(comparison)
         uneven = self._is_uneven(found)
         solution = self._solved(comparison, found, uneven)
-        close, estimate = solution.close, block_estimate(solution.close.sums, rounding_std(dtype))
+        close, estimate = solution.close, self._estimated(solution.close)
         ended = solution.ended
         if uneven and not len(estimate.free):
             # a tone curve of blurred images is not that of sharp ones: edges move towards the side that it makes darker
-            softer = self._solved(_blurred(comparison), found._replace(elements=solution.element[None]), uneven)
-            second = block_estimate(softer.close.sums, rounding_std(dtype))
+            softer = self._solved(self._blurred(comparison), found._replace(elements=solution.element[None]), uneven)
+            second = self._estimated(softer.close)
             ended = ended and softer.ended and not len(second.free)
             v = group.log(group.compose(group.inverse(solution.element), softer.element))
             square = v @ torch.linalg.solve(estimate.covariance, v)
@@ -218,7 +224,7 @@ class ImageRegistration(RegistrationMethod["_Found"]):
             modes = modes_at(torch.cat([element[None], group.inverse(others)]), element.new_ones(1 + len(others)))
             reasons += rivals(modes)
         if reasons and self.transformations is None:
-            reasons.append(_BEGAN_NEAR)
+            reasons += self.hints
         return Registration(
             ImageWarp(group),
             element.to(dtype),
@@ -226,10 +232,18 @@ class ImageRegistration(RegistrationMethod["_Found"]):
             modes,
             close.rms * self.contrast,
             True,
-            Verdict(tuple(dict.fromkeys(reasons)), _ASSUMPTIONS),
+            Verdict(tuple(dict.fromkeys(reasons)), self.assumptions),
         )
 
-    def _hidden(self, found: _Found) -> tuple[Float[Tensor, "h w"], float]:
+    def _blurred(self, comparison: Comparison) -> Comparison:
+        """Return a comparison of blurred pictures."""
+        return _blurred(comparison)
+
+    def _estimated(self, close: CloseComparison) -> BlockEstimate:
+        """Return what a close comparison says of the element."""
+        return block_estimate(close.sums, rounding_std(self.moving.dtype))
+
+    def _hidden(self, found: Found) -> tuple[Float[Tensor, "h w"], float]:
         """Return ones where something hides one of the images, at a reduced size, and their share of what both show.
 
         These are regions in most of which residuals do not agree, and what a slope or a blur mixes with them.
@@ -263,7 +277,7 @@ class ImageRegistration(RegistrationMethod["_Found"]):
             fixed = fixed._replace(mask=seen if fixed.mask is None else seen * fixed.mask)
         return Comparison(self.group, self.action.point_action, moving, fixed)
 
-    def _solved(self, comparison: Comparison, found: _Found, uneven: bool) -> _Solution:
+    def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
         """Return the solution of the equations of the inverse compositional steps, gain and offset among them."""
         group, h = self.group, found.elements[:1]
         exposure, width, ended = found.exposure, found.width, False
@@ -297,9 +311,9 @@ class ImageRegistration(RegistrationMethod["_Found"]):
             h, before = group.project(group.perturb(h, longer * step[None])), step
             exposure = exposure._replace(theta=exposure.theta + change.to(dtype))
         close = comparison.closely(h[0], exposure, width, parts[0, ..., :-1])
-        return _Solution(h[0], exposure, width, close, ended)
+        return Solution(h[0], exposure, width, close, ended)
 
-    def _is_uneven(self, found: _Found) -> bool:
+    def _is_uneven(self, found: Found) -> bool:
         """Return whether an exposure that varies over the frame and with brightness leaves half of what a gain leaves.
 
         Of means over squares of pixels: there is little noise in them, for which such an exposure would fit less.
@@ -325,7 +339,7 @@ class ImageRegistration(RegistrationMethod["_Found"]):
         return left[1] < _MAX_LEFT_BY_EXPOSURE * left[0] and left[0] > _MIN_STD**2 * float(seen.sum())
 
     def _others(
-        self, solution: _Solution, met: Tensor, least_width: float, covariance: Tensor, noisy: bool, hidden: Tensor
+        self, solution: Solution, met: Tensor, least_width: float, covariance: Tensor, noisy: bool, hidden: Tensor
     ) -> Float[Tensor, "k *e"]:
         """Return elements that fit as well, from those that descents met, and where the restored image looks like the
         fixed one.
@@ -368,7 +382,7 @@ class ImageRegistration(RegistrationMethod["_Found"]):
         return torch.isfinite(candidates).flatten(1).all(-1) & ~near.any(0)
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """Ends of descents.
 
     Attributes:
@@ -386,7 +400,7 @@ class _Found(NamedTuple):
     found: bool = True
 
 
-class _Solution(NamedTuple):
+class Solution(NamedTuple):
     """The end of the last steps: an inverse element, the exposure, the width of the loss, sums, and if steps ended."""
 
     element: Tensor

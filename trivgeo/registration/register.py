@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trivgeo.actions import ImageWarp
+from trivgeo.actions import ImageWarp, Volume
 from trivgeo.checks import check_count, check_tensor, check_type, promoted
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
@@ -15,6 +15,7 @@ from trivgeo.inversion.transformations import Transformations
 from trivgeo.registration.clouds import CloudRegistration
 from trivgeo.registration.images import ImageRegistration
 from trivgeo.registration.record import Registration
+from trivgeo.registration.volumes import register_volumes
 
 _NUM_STARTS_ON_PLANE = 64
 _NUM_STARTS_IN_SPACE = 512
@@ -23,16 +24,19 @@ _MAX_COORDINATES = 16  # coordinates of points up to which a matrix is more like
 
 
 def register(
-    moving: Float[Tensor, "*c m n"],
-    fixed: Float[Tensor, "*c k n"],
+    moving: Float[Tensor, "*c m n"] | Volume,
+    fixed: Float[Tensor, "*c k n"] | Volume,
     group: LieGroup,
     *,
     matched: bool | None = None,
+    similarity: str = "intensity",
+    moving_mask: Tensor | None = None,
+    fixed_mask: Tensor | None = None,
     transformations: Transformations | None = None,
     num_starts: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Registration:
-    r"""Find the transformation that maps one photograph, or one cloud of points, to another.
+    r"""Find the transformation that maps one photograph, one volume, or one cloud of points, to another.
 
     Photographs ``[c, h, w]`` are of one size; g is found from coarse images to fine ones, by inverse compositional
     steps (Baker and Matthews 2004) on the differences of pixels under a loss that leaves outliers alone (Geman and
@@ -61,20 +65,32 @@ def register(
     trusted either if they stay as far from each other as one and a half distances between neighbours and a tenth of
     their size, or in the same order as nine tenths of it.
 
+    Volumes ``[c, d, h, w]`` may be of any two sizes. A `Volume` brings the affine of its file: elements then act on
+    millimetres, so that ``SE(3)`` is rigid whatever the spacings; without it voxels are cubes of one size, in the frame
+    of the fixed volume (see `ImageWarp`). The search compares rotations by any angle, with centres on each other, on a
+    coarse grid, and descends from the best ones on finer grids beside a gain and an offset. Other modalities need
+    ``similarity="correlation-ratio"`` (Roche et al. 1998): brightness of the fixed volume is any function of that of
+    the moving one. Since either volume as a function of the other draws the element a little, the result is between
+    both, and the covariance admits their distance. Places that fit about as well are modes.
+
     Args:
-        moving: the photograph or cloud that is moved.
-        fixed: the photograph or cloud to which it is moved.
-        group: an action on points of the plane for photographs, of n coordinates for clouds.
+        moving: the photograph, volume or cloud that is moved.
+        fixed: the photograph, volume or cloud to which it is moved.
+        group: an action on points of the plane for photographs, of space for volumes, of n coordinates for clouds.
         matched: whether point i of one cloud belongs to point i of the other; default: whether that fits.
+        similarity: how volumes are compared, ``"intensity"`` or ``"correlation-ratio"``.
+        moving_mask: voxels of the moving volume that count, ``[d, h, w]``; default: all.
+        fixed_mask: voxels of the fixed volume that count, ``[d, h, w]``; default: all.
         transformations: distribution of elements to begin with, such as those of `trivgeo.inversion.transformations`.
         num_starts: number of elements to begin with; default 256 for photographs, 64 for clouds on the
-            plane, 512 in space.
+            plane, 512 in space, and 512 rotations of volumes.
         generator: for the first elements; default one with the same seed in every call.
 
     Raises:
         ConfigurationError: numbers that are not floating-point, or a group that does not act on such points.
         ShapeError: photographs of different sizes, or clouds of other points than the group acts on.
         NonFiniteError: the data hold NaN or infinity.
+        DomainError: an affine is singular, or a mask empty.
 
     Example:
         >>> corners = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 1.0], [2.0, 1.0]], dtype=torch.float64)
@@ -85,6 +101,25 @@ def register(
     """
     if not isinstance(group, LieGroup):
         raise ConfigurationError(f"group: expected a LieGroup, got {group!r}")
+    if isinstance(moving, Volume) or isinstance(fixed, Volume) or getattr(moving, "ndim", 0) == 4:
+        if matched is not None:
+            raise ConfigurationError(f"matched: expected None for volumes, got {matched!r}")
+        if transformations is not None and not callable(transformations):
+            raise ConfigurationError(
+                f"transformations: expected a function of (count, generator), got {transformations!r}"
+            )
+        return register_volumes(
+            moving,
+            fixed,
+            group,
+            similarity,
+            (moving_mask, fixed_mask),
+            transformations,
+            check_count("num_starts", _NUM_STARTS_IN_SPACE if num_starts is None else num_starts),
+            torch.Generator().manual_seed(0) if generator is None else generator,
+        )
+    if similarity != "intensity" or moving_mask is not None or fixed_mask is not None:
+        raise ConfigurationError("similarity, moving_mask, fixed_mask: expected none but for volumes")
     moving, fixed = promoted(moving=_checked("moving", moving), fixed=_checked("fixed", fixed))
     if moving.ndim != fixed.ndim or (moving.shape[-1] != fixed.shape[-1] and moving.ndim == 2):
         raise ShapeError(f"fixed: expected data like moving, {list(moving.shape)}, got {list(fixed.shape)}")

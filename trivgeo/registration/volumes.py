@@ -1,0 +1,519 @@
+"""Registration of volumes: from any rotation, in millimetres, also of one modality to another."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, cast, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from trivgeo._random import normal
+from trivgeo.actions import ImageWarp, Volume
+from trivgeo.actions.image import frame_from_pixels
+from trivgeo.actions.volume import check_volume
+from trivgeo.checks import check_tensor, promoted
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
+from trivgeo.groups import LieGroup
+from trivgeo.inversion.transformations import Transformations, sample_elements
+from trivgeo.registration.blocks import MIN_SHARED_CURVATURE, BlockEstimate, block_estimate
+from trivgeo.registration.images import Found, ImageRegistration, Solution
+from trivgeo.registration.inverse_compositional import CloseComparison, Comparison, Exposure, Grid, Picture, Sums
+from trivgeo.registration.record import Registration, rounding_std
+
+Similarity = Literal["intensity", "correlation-ratio"]
+
+_COARSEST_SIDE = 24  # longest side of the coarsest volumes on which descents run, in voxels
+_SEARCHED_SIDE = 12  # longest side of the volumes on which first elements are compared, in voxels
+_ANGLES_IN_DEGREES = (20.0, 40.0)  # rotations of first elements, about each of 26 axes
+_NUM_KEPT_FIRST = 12  # first elements from which descents begin
+_NUM_KEPT = (4, 2)  # distinct hypotheses that go on from each level
+_NUM_STEPS = (12, 8, 5)  # steps at each level
+_LEAST_STEP_IN_VOXELS = 0.02  # length of steps at which descents end at a level
+_FINER = math.sqrt(2.0)  # ratio of spacings from which on the finer volume is shrunk
+_LEAST_COVER = 0.999  # mean of a mask from which on a larger voxel counts
+_NUM_KNOTS = 8  # knots of a tone curve
+_OUTER_SHARE = 0.005  # share of the values below the first knot, and above the last one
+_NUM_VALUES = 2**16  # values by which knots are chosen
+_MATRIX_TOLERANCE = 1e-6  # distance of a matrix from the group
+_FIRST_DAMPING, _MAX_DAMPING, _ENDING_DAMPING = 1e-3, 1e3, 1.0  # of Levenberg and Marquardt, in units of the diagonal
+_MAX_VARIANCE = 0.5  # variance of a kernel of three voxels
+_SIDE_OF_SAMPLE = 24  # voxels along the longest side at which places between voxels are looked at
+_MARGIN = 2  # voxels along each edge that slopes and blurs read
+_WIDTH_IN_STDS = 5.0  # width of the first robust loss, in standard deviations of the residuals
+_MIN_LEFT = 1e-6  # share of the variance that is left, for the width of a loss
+_MAX_RIVAL_LEFT = 1.15  # share of the variance that a rival leaves, in units of that of the best one
+_MIN_DIFFERENCE = 1e-3  # difference of shares that does not tell two elements from each other
+
+
+class ToneCurve(Exposure):
+    r"""Any function of the values of a channel, linear between knots: :math:`\sum_q \theta_{cq} f_q(m_c)`.
+
+    The share of the variance that the best one explains is the correlation ratio (Roche et al. 1998).
+
+    Attributes:
+        theta: values at the knots, ``[c, q]``.
+        uneven: first knot and distance of knots of each channel, ``[c, 2]``.
+    """
+
+    @classmethod
+    def over(cls, image: Float[Tensor, "c *size"]) -> ToneCurve:
+        """Return the curve zero with knots that span the values of an image."""
+        values = image.flatten(1)
+        values = values[:, :: max(1, values.shape[1] // _NUM_VALUES)]
+        low, high = torch.quantile(values, values.new_tensor([_OUTER_SHARE, 1.0 - _OUTER_SHARE]), dim=1)
+        spacing = ((high - low) / (_NUM_KNOTS - 1)).clamp(min=torch.finfo(values.dtype).eps)
+        return cls(values.new_zeros(len(values), _NUM_KNOTS), torch.stack([low, spacing], 1))
+
+    def to(self, dtype: torch.dtype) -> ToneCurve:
+        assert self.uneven is not None
+        return ToneCurve(self.theta.to(dtype), self.uneven.to(dtype))
+
+    def functions(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "2 *p"]) -> tuple[Tensor, Tensor]:
+        assert self.uneven is not None
+        ones = [1] * (m.ndim - 1)
+        low, spacing = (part.to(m.dtype).reshape(-1, *ones) for part in self.uneven.unbind(1))
+        along = ((m - low) / spacing).clamp(0.0, _NUM_KNOTS - 1.0)
+        number = torch.arange(_NUM_KNOTS, dtype=m.dtype, device=m.device).reshape(-1, *ones)
+        values = (1.0 - (along.unsqueeze(1) - number).abs()).clamp(min=0.0)
+        rises = functional.pad(self.theta.diff(dim=1), (0, 1)).to(m.dtype) / spacing.flatten(1)
+        inside = (along > 0.0) & (along < _NUM_KNOTS - 1.0)
+        gain = rises.gather(1, along.long().flatten(1)).reshape(m.shape)
+        return values, gain * inside
+
+
+@dataclass(eq=False)
+class VolumeRegistration(ImageRegistration):
+    """Registration of two volumes: many places on a coarse grid, descents from coarse to fine, last steps and checks.
+
+    Steps are in coordinates of about unit size, with the middle of the fixed volume at zero where the group has shifts.
+
+    Args:
+        matrices: maps from voxels (i, j, k, 1) of both volumes to points, ``[4, 4]``.
+        similarity: how brightness is compared.
+        masks: voxels of both volumes that count, ``[d, h, w]``; ``None`` for all.
+        unit: map from coordinates of about unit size to points; ``None`` for that of the fixed volume.
+    """
+
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "most of what both volumes show moves as one",
+        "noise of one is not that of the other",
+        "the best place is near one of the coarse search",
+    )
+    hints: ClassVar[tuple[str, ...]] = ()
+
+    matrices: tuple[Tensor, ...] = ()
+    similarity: Similarity = "intensity"
+    masks: tuple[Tensor | None, ...] = (None, None)
+    unit: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.action = ImageWarp(self.group, guarded=False)
+        self.contrast = float(self.fixed.std(correction=0)) or 1.0
+        middle = self.fixed.mean()
+        if self.unit is None:
+            self.unit = _unit(self.group, self.fixed.shape[1:], self.matrices[1])
+        back = torch.linalg.inv(self.unit)
+        moving, fixed = (
+            Picture((image - middle) / self.contrast, Grid(tuple(image.shape[1:]), back @ matrix), mask)
+            for image, matrix, mask in zip((self.moving, self.fixed), self.matrices, self.masks, strict=True)
+        )
+        self.spacing = max(_spacing(moving), _spacing(fixed))
+        self.pictures = tuple(_with_spacing(picture, self.spacing) for picture in (moving, fixed))
+        self.longer = max(self.pictures[1].grid.size)
+        number = 1 + max(0, math.floor(math.log2(self.longer / _COARSEST_SIDE)))
+        self.factors = [0.5**level for level in range(number)][::-1]
+        self._comparisons: dict[float, Comparison] = {}
+
+    def _comparison(self, factor: float) -> Comparison:
+        """Return the comparison at voxels of so many times the spacing, in single precision."""
+        if factor not in self._comparisons:
+            pictures = [_with_spacing(picture.to(torch.float32), self.spacing / factor) for picture in self.pictures]
+            self._comparisons[factor] = Comparison(self.group, self.action.point_action, *pictures)
+        return self._comparisons[factor]
+
+    def _first(self) -> Float[Tensor, "k *e"]:
+        """Return first elements, for the inverse: of what was given, or rotations with centres on each other."""
+        group, action = self.group, self.action.point_action
+        identity = group.identity(1, dtype=torch.float64, device=self.moving.device)
+        if self.transformations is not None:
+            assert self.unit is not None
+            given = sample_elements(group, self.transformations, self.num_starts, self.generator).to(identity)
+            return group.inverse(torch.cat([identity, conjugated(group, torch.linalg.inv(self.unit), given)]))
+        moving, fixed = (_centre(picture) for picture in self.pictures)
+        turns = torch.cat([_small_rotations(), _random_rotations(self.num_starts, self.generator)]).to(identity)
+        matrices = torch.eye(4).to(identity).repeat(2 * len(turns) + 1, 1, 1)
+        matrices[:-1, :3, :3] = turns.repeat(2, 1, 1)
+        matrices[: len(turns), :3, 3] = moving - turns @ fixed
+        matrices[-1, :3, 3] = moving - fixed
+        found = action.from_homogeneous(matrices)
+        near = (action.homogeneous(found) - matrices).abs().amax((-2, -1)) < _MATRIX_TOLERANCE
+        return torch.cat([identity, found[near]])
+
+    def searched(self) -> Found:
+        comparison = self._comparison(min(1.0, _SEARCHED_SIDE / self.longer))
+        exposure, h = self._exposure(), self._first()
+        h = h[_left(comparison.sums(h, exposure, None)).argsort()[:_NUM_KEPT_FIRST]]
+        for level, factor in enumerate(self.factors[: max(1, len(self.factors) - 1)]):  # the last steps are at the last
+            comparison = self._comparison(factor)
+            h, left = self._descended_beside(comparison, h, exposure, _NUM_STEPS[min(level, len(_NUM_STEPS) - 1)])
+            h = h[left.argsort()]
+            h = self._distinct(h, 2.0 / max(comparison.fixed.grid.size))[: _NUM_KEPT[min(level, len(_NUM_KEPT) - 1)]]
+        return self._beside(comparison, h, exposure)
+
+    def _beside(self, comparison: Comparison, h: Tensor, exposure: Exposure) -> Found:
+        """Return the first element with its exposure, and others that leave about as little of the variance."""
+        sums = comparison.sums(h, exposure, None)
+        left = _left(sums)
+        if not math.isfinite(float(left[0])):
+            return Found(h[:1], exposure, found=False)
+        parts = sums.reduced()[2][0, ..., -1]
+        exposure = exposure._replace(theta=exposure.theta - parts.to(exposure.theta.dtype))
+        width = _WIDTH_IN_STDS * math.sqrt(max(float(left[0]), _MIN_LEFT))
+        alike = left < _MAX_RIVAL_LEFT * left[0] + _MIN_DIFFERENCE
+        return Found(h[alike], exposure, width, 1.0 - float(left[0]))
+
+    def _exposure(self) -> Exposure:
+        """Return the first exposure, beside which all others are found."""
+        if self.similarity == "correlation-ratio":
+            return ToneCurve.over(self.pictures[0].image.float())
+        return Exposure.none(len(self.fixed), self.pictures[1].image.float())
+
+    def _descended_beside(
+        self, comparison: Comparison, h: Tensor, exposure: Exposure, steps: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return elements after steps that leave less and less of the variance, each beside its own exposure."""
+        group = self.group
+        least = _LEAST_STEP_IN_VOXELS * 2.0 / max(comparison.fixed.grid.size)
+        sums = comparison.sums(h, exposure, None)
+        left = _left(sums)
+        damping = torch.full_like(left, _FIRST_DAMPING)
+        for _ in range(steps):
+            slope, curvature, _ = sums.reduced()
+            step = -_damped(curvature, slope, damping)
+            trial = group.project(group.perturb(h, step))
+            new = comparison.sums(trial, exposure, None)
+            new_left = _left(new)
+            better = new_left < left
+            h = torch.where(better.reshape(-1, *[1] * len(group.element_shape)), trial, h)
+            left = torch.where(better, new_left, left)
+            sums = Sums(
+                *(torch.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, sums, strict=True))
+            )
+            damping = torch.where(better, 0.2 * damping, 8.0 * damping).clamp(max=_MAX_DAMPING)
+            if not bool((better & (step.norm(dim=-1) > least) | ~better & (damping < _ENDING_DAMPING)).any()):
+                break
+        return h, left
+
+    def _estimated(self, close: CloseComparison) -> BlockEstimate:
+        # slopes of another modality are not expected to be alike
+        least = MIN_SHARED_CURVATURE if self.similarity == "intensity" else 0.0
+        return block_estimate(close.sums, rounding_std(self.moving.dtype), least)
+
+    def _hidden(self, found: Found) -> tuple[Tensor, float]:
+        return self.fixed.new_zeros(1), 0.0
+
+    def _full(self, h: Tensor, hidden: Tensor) -> Comparison:
+        return self._close(self.pictures, h)
+
+    def _close(self, pictures: Sequence[Picture], h: Tensor) -> Comparison:
+        """Return a comparison near an element, in which the fixed volume is as wide as an interpolated one."""
+        moving, fixed = pictures
+        margin = min(_MARGIN, (min(fixed.grid.size) - 1) // 8)
+        fixed = fixed._replace(margin=margin, mask=_eroded(fixed.mask, margin))
+        comparison = Comparison(self.group, self.action.point_action, moving, fixed)
+        fixed = _soft(fixed, _interpolated(comparison, h))
+        return Comparison(self.group, self.action.point_action, moving, fixed)
+
+    def _blurred(self, comparison: Comparison) -> Comparison:
+        # one kernel in space for both, whatever their voxels
+        pictures = [
+            _soft(picture, (self.spacing / picture.grid.matrix[:3, :3].norm(dim=0)).square().tolist())
+            for picture in (comparison.moving, comparison.fixed)
+        ]
+        return Comparison(comparison.group, comparison.action, *pictures)
+
+    def _is_uneven(self, found: Found) -> bool:
+        return False
+
+    def _others(
+        self, solution: Solution, met: Tensor, least_width: float, covariance: Tensor, noisy: bool, hidden: Tensor
+    ) -> Float[Tensor, "k *e"]:
+        return met[self._are_other(met, solution.element[None], covariance)] if len(met) else met
+
+    def judged(self, found: Found) -> Registration:
+        r = super().judged(found)
+        if not r.found:
+            return r
+        if self.similarity == "intensity":
+            return self._with_interpolation(r, found)
+        # brightness as a function of the other one draws either volume a little: the element is between both
+        group = self.group
+        other = VolumeRegistration(
+            self.fixed,
+            self.moving,
+            group,
+            self.transformations,
+            self.num_starts,
+            self.generator,
+            self.matrices[::-1],
+            self.similarity,
+            self.masks[::-1],
+            self.unit,
+        )
+        back = r.element[None].double()
+        comparison = other._comparison(other.factors[max(0, len(other.factors) - 2)])
+        second = ImageRegistration.judged(other, other._beside(comparison, back, other._exposure()))
+        v = group.log(group.compose(group.inverse(r.element.double()), group.inverse(second.element.double())))
+        adjoint = group.Ad(group.inverse(second.element.double()))
+        covariance = 0.5 * (r.covariance.double() + adjoint @ second.covariance.double() @ adjoint.mT)
+        square = 0.25 * v @ torch.linalg.solve(covariance, v)
+        element = group.perturb(r.element.double(), 0.5 * v)
+        return replace(
+            r,
+            element=element.to(r.element.dtype),
+            covariance=((1.0 + square / len(v)) * covariance).to(r.covariance.dtype),
+            verdict=r.verdict & second.verdict,
+        )
+
+    def _with_interpolation(self, r: Registration, found: Found) -> Registration:
+        """Return the registration with a covariance that admits errors of interpolation.
+
+        Between volumes of one width they fall with the fourth power of the side of a voxel, so that they are a fifteenth
+        of the distance to what voxels of twice the side give.
+        """
+        group, h = self.group, self.group.inverse(r.element.double())
+        coarse = [_with_spacing(picture, 2.0 * self.spacing) for picture in self.pictures]
+        comparison = self._blurred(self._close(coarse, h))
+        other = self._solved(comparison, found._replace(elements=h[None]), False)
+        v = group.log(group.compose(group.inverse(r.element.double()), group.inverse(other.element))) / 15.0
+        return replace(r, covariance=(r.covariance.double() + torch.outer(v, v)).to(r.covariance.dtype))
+
+    def registered(self) -> Registration:
+        assert self.unit is not None
+        r = self.judged(self.searched())
+        group, unit, dtype = self.group, self.unit, r.element.dtype
+        change = _adjoint(group, unit)
+        covariance = change @ r.covariance.double() @ change.mT
+        modes = replace(r.modes, elements=conjugated(group, unit, r.modes.elements))
+        element = conjugated(group, unit, r.element)
+        return replace(r, element=element.to(dtype), covariance=covariance.to(dtype), modes=modes)
+
+
+def _left(sums: Sums) -> Float[Tensor, " k"]:
+    """Return the share of the variance of the fixed volume that the exposure of the moving one does not explain."""
+    explained = (sums.ahead * sums.reduced()[2][..., -1]).sum((1, 2))
+    weight, _, fixed, _, square = sums.moments.unbind(-1)
+    variance = (square - fixed.square() / weight.clamp(min=1.0)).sum(1)
+    rest = sums.energy * weight[:, 0] - explained
+    return torch.where(variance > 0, rest.clamp(min=0.0) / variance, torch.inf)
+
+
+def _damped(curvature: Tensor, slope: Tensor, damping: Float[Tensor, " k"]) -> Tensor:
+    diagonal = curvature.diagonal(dim1=-2, dim2=-1)
+    least = 1e-9 * diagonal.amax(-1, keepdim=True) + torch.finfo(curvature.dtype).tiny
+    damped = curvature + torch.diag_embed(damping.unsqueeze(-1) * diagonal + least)
+    return torch.linalg.solve(damped, slope)
+
+
+def conjugated(group: LieGroup, unit: Float[Tensor, "4 4"], g: Tensor) -> Tensor:
+    """Return the element that acts on points as g does on points before ``unit`` moved them."""
+    action = group.action()
+    matrix = unit @ action.homogeneous(g.double()) @ torch.linalg.inv(unit)
+    return action.from_homogeneous(matrix / matrix[..., -1:, -1:])
+
+
+def _adjoint(group: LieGroup, unit: Float[Tensor, "4 4"]) -> Float[Tensor, "n n"]:
+    """Return the matrix from v to v' where `conjugated` takes ``exp(v)`` to ``exp(v')``."""
+    zero = torch.zeros(group.dim, dtype=unit.dtype, device=unit.device)
+    basis = torch.func.jacrev(lambda v: group.action().homogeneous(group.exp(v)))(zero)
+    moved = torch.einsum("ij,jkn,kl->iln", unit, basis, torch.linalg.inv(unit))
+    return torch.linalg.pinv(basis.flatten(0, 1)) @ moved.flatten(0, 1)
+
+
+def _unit(group: LieGroup, size: Sequence[int], matrix: Float[Tensor, "4 4"]) -> Float[Tensor, "4 4"]:
+    """Return the map from coordinates of about unit size to points; zero is the middle, if the group has shifts."""
+    sides = matrix[:3, :3].norm(dim=0) * matrix.new_tensor(size[::-1])
+    unit = torch.diag(torch.stack([*(0.5 * sides.max()).expand(3), torch.ones_like(sides[0])]))
+    middle = matrix[:3, :3] @ (0.5 * (matrix.new_tensor(size[::-1]) - 1.0)) + matrix[:3, 3]
+    shifted = unit.clone()
+    shifted[:3, 3] = middle
+    some = group.exp(0.1 * torch.eye(group.dim).to(matrix))
+    wanted = shifted @ group.action().homogeneous(some) @ torch.linalg.inv(shifted)
+    off = (group.action().homogeneous(conjugated(group, shifted, some)) - wanted).abs().amax()
+    return shifted if bool(off < _MATRIX_TOLERANCE * (middle.abs().amax() + sides.max())) else unit
+
+
+def _spacing(picture: Picture) -> float:
+    """Return the side of a cube as large as a voxel."""
+    return float(torch.linalg.det(picture.grid.matrix[:3, :3]).abs()) ** (1.0 / 3.0)
+
+
+def _with_spacing(picture: Picture, spacing: float) -> Picture:
+    """Return the picture with voxels of about a spacing along the axes along which they are clearly smaller."""
+    own = picture.grid.matrix[:3, :3].norm(dim=0).tolist()[::-1]
+    size = tuple(
+        max(1, round(n * side / spacing)) if spacing > _FINER * side else n
+        for n, side in zip(picture.grid.size, own, strict=True)
+    )
+    if size == picture.grid.size:
+        return picture
+    shrunk = [
+        functional.interpolate(part[None], size, mode="area")[0]
+        for part in (picture.image, None if picture.mask is None else picture.mask[None])
+        if part is not None
+    ]
+    mask = None if picture.mask is None else (shrunk[1][0] > _LEAST_COVER).to(picture.image.dtype)
+    return Picture(shrunk[0], picture.grid.resized(size), mask)
+
+
+def _soft(picture: Picture, variances: Sequence[float]) -> Picture:
+    """Return the picture under a kernel of given variances along w, h and d, in voxels.
+
+    The kernel is a product of kernels of three voxels, whose variances add up exactly.
+    """
+    image, reach = picture.image, 0
+    for dim, variance in enumerate(reversed(variances), 1):
+        passes, last = math.ceil(variance / _MAX_VARIANCE), image.shape[dim] - 1
+        beside = 0.5 * variance / max(passes, 1)
+        for _ in range(passes if last > 0 else 0):
+            ends = torch.cat([image.narrow(dim, 1, 1), image, image.narrow(dim, last - 1, 1)], dim)  # mirrored
+            around = ends.narrow(dim, 0, last + 1) + ends.narrow(dim, 2, last + 1)
+            image = torch.add((1.0 - 2.0 * beside) * image, around, alpha=beside)
+        reach = max(reach, passes)
+    fits = min(image.shape[1:]) > 8 * reach
+    margin = max(picture.margin, reach) if fits else picture.margin
+    return Picture(image, picture.grid, _eroded(picture.mask, reach), margin)
+
+
+def _interpolated(comparison: Comparison, h: Tensor) -> list[float]:
+    """Return the variances by which interpolation of the moving volume widens it, along w, h and d of the fixed one.
+
+    Between two voxels, at a part f of the way, these are f (1 - f) (Parzen).
+    """
+    n = comparison.n
+    fixed, moving = comparison.fixed.grid, comparison.moving.grid
+    matrix = torch.linalg.inv(moving.matrix) @ comparison.action.homogeneous(h) @ fixed.matrix
+    step = max(1, max(fixed.size) // _SIDE_OF_SAMPLE)
+    axes = [torch.arange(0, side, step).to(matrix) for side in fixed.size]
+    index = torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], -1).flatten(0, -2)
+    part = (index @ matrix[:n, :n].mT + matrix[:n, n]) % 1.0
+    back = torch.linalg.inv(matrix[:n, :n])
+    return (back.square() @ (part * (1.0 - part)).mean(0)).tolist()
+
+
+def _eroded(mask: Float[Tensor, "d h w"] | None, reach: int) -> Float[Tensor, "d h w"] | None:
+    """Return the voxels that are so many away from those that do not count."""
+    if mask is None or reach == 0:
+        return mask
+    return 1.0 - functional.max_pool3d(1.0 - mask[None, None], 2 * reach + 1, 1, reach)[0, 0]
+
+
+def _centre(picture: Picture) -> Float[Tensor, " 3"]:
+    """Return the centre of the squares of differences from the background, the median of the faces."""
+    image = picture.image.double()
+    faces = torch.cat([image.select(dim, side).flatten(1) for dim in (1, 2, 3) for side in (0, -1)], 1)
+    weight = (image - faces.median(1).values.reshape(-1, 1, 1, 1)).square().sum(0)
+    weight = weight if picture.mask is None else weight * picture.mask
+    total = weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
+    along = [
+        (weight.sum([axis for axis in range(3) if axis != dim]) * torch.arange(n).to(weight)).sum() / total
+        for dim, n in enumerate(weight.shape)
+    ]
+    return picture.grid.matrix[:3, :3] @ torch.stack(along[::-1]) + picture.grid.matrix[:3, 3]
+
+
+def _small_rotations() -> Float[Tensor, "r 3 3"]:
+    """Return rotations about 26 axes, and the identity."""
+    axes = torch.tensor([v for v in itertools.product((-1.0, 0.0, 1.0), repeat=3) if any(v)], dtype=torch.float64)
+    v = torch.cat([functional.normalize(axes, dim=1) * math.radians(angle) for angle in (0.0, *_ANGLES_IN_DEGREES)])
+    v = v[len(axes) - 1 :]
+    eye = torch.eye(3, dtype=v.dtype)
+    return torch.linalg.matrix_exp(torch.linalg.cross(v[:, None].expand(-1, 3, 3), eye.expand(len(v), 3, 3)).mT)
+
+
+def _random_rotations(number: int, generator: torch.Generator) -> Float[Tensor, "r 3 3"]:
+    """Return uniform rotations, from normal quaternions."""
+    q = functional.normalize(normal((number, 4), torch.zeros(1, dtype=torch.float64), generator), dim=1)
+    w, x, y, z = q.unbind(1)
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    return torch.stack([torch.stack(row, -1) for row in rows], -2)
+
+
+def register_volumes(
+    moving: Volume | Tensor,
+    fixed: Volume | Tensor,
+    group: LieGroup,
+    similarity: str,
+    masks: tuple[Tensor | None, Tensor | None],
+    transformations: Transformations | None,
+    num_starts: int,
+    generator: torch.Generator,
+) -> Registration:
+    """Return the registration of two volumes, both with the affine of a file or both without, see `register`.
+
+    Raises:
+        ConfigurationError: numbers that are not floating-point, one `Volume` and one tensor, a group that does not
+            act on space by matrices, or an unknown similarity.
+        ShapeError: several volumes, different numbers of channels, or masks of other sizes.
+        NonFiniteError: the data hold NaN or infinity.
+    """
+    if isinstance(moving, Volume) != isinstance(fixed, Volume):
+        raise ConfigurationError(f"fixed: expected a {type(moving).__name__}, as moving, got {type(fixed).__name__}")
+    if 3 not in group.action().point_dims:
+        raise ConfigurationError(f"group: expected one that acts on points of 3 coordinates, got {group!r}")
+    group.action().homogeneous(group.identity(1))  # raises where the group has no matrices
+    if similarity not in get_args(Similarity):
+        raise ConfigurationError(f"similarity: expected one of {', '.join(get_args(Similarity))}, got {similarity!r}")
+    data = [_checked(name, volume) for name, volume in (("moving", moving), ("fixed", fixed))]
+    if len(data[0]) != len(data[1]):
+        raise ShapeError(f"fixed: expected {len(data[0])} channels, as moving, got {len(data[1])}")
+    x, y = promoted(moving=data[0], fixed=data[1])
+    if isinstance(moving, Volume) and isinstance(fixed, Volume):
+        matrices = tuple(volume.affine.detach().to(x.device, torch.float64) for volume in (moving, fixed))
+        for name, matrix in zip(("moving", "fixed"), matrices, strict=True):
+            if not bool(torch.isfinite(matrix).all()) or not float(torch.linalg.det(matrix[:3, :3]).abs()) > 0.0:
+                raise DomainError(f"{name}.affine: expected a finite regular matrix, got {matrix}")
+    else:  # voxels of one size, in the frame of the fixed volume
+        matrices = tuple(
+            torch.diag(whole.new_tensor([*([max(own) / max(y.shape[1:])] * 3), 1.0])) @ whole
+            for own, whole in ((part.shape[1:], frame_from_pixels(part.shape[1:], x)) for part in (x, y))
+        )
+    counted = [_checked_mask(*part) for part in zip(("moving_mask", "fixed_mask"), masks, (x, y), strict=True)]
+    return VolumeRegistration(
+        x, y, group, transformations, num_starts, generator, matrices, cast(Similarity, similarity), tuple(counted)
+    ).registered()
+
+
+def _checked(name: str, volume: Volume | Tensor) -> Float[Tensor, "c d h w"]:
+    """Return the data of one finite volume, in single precision at least."""
+    if isinstance(volume, Volume):
+        check_volume(name, volume)
+    data = check_tensor(name, volume.data if isinstance(volume, Volume) else volume).detach()
+    if data.ndim != 4 or 0 in data.shape:
+        raise ShapeError(f"{name}: expected one volume [c, d, h, w], got {list(data.shape)}")
+    if not bool(torch.isfinite(data).all()):
+        raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
+    return data.to(torch.promote_types(data.dtype, torch.float32))
+
+
+def _checked_mask(name: str, mask: Tensor | None, data: Float[Tensor, "c d h w"]) -> Float[Tensor, "d h w"] | None:
+    """Return ones where voxels count, or ``None`` for all."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.shape != data.shape[1:]:
+        got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise ShapeError(f"{name}: expected a tensor {list(data.shape[1:])}, as the volume, got {got}")
+    counted = mask.to(data.device) > 0
+    if not bool(counted.any()):
+        raise DomainError(f"{name}: expected some voxels that count, got none")
+    return counted.to(data.dtype)
