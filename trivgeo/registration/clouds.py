@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
+from scipy.spatial import KDTree
 from scipy.special import chdtri
 from torch import Tensor
 
-from trivgeo._random import permutation, uniform
+from trivgeo._random import uniform
 from trivgeo.actions import PointCloud
 from trivgeo.groups import SO, Affine, E, GLPlus, LieGroup, MatrixGroup, O, Projective, Similarity, Translation
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
 from trivgeo.groups.similarity import ScaledRotations
 from trivgeo.inversion.energies.least_squares import GemanMcClure, LeastSquares
-from trivgeo.inversion.energies.point_residuals import PairedPoints, SymmetricNearestPoints
+from trivgeo.inversion.energies.point_residuals import PairedPoints
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.point_alignment import fit_points, num_points_needed
-from trivgeo.inversion.posterior import InverseProblem, Posterior
 from trivgeo.inversion.result import PosteriorModes
 from trivgeo.inversion.stage import Stage
 from trivgeo.inversion.stages.chains import Select
 from trivgeo.inversion.stages.levenberg_marquardt import LevenbergMarquardt
 from trivgeo.inversion.transformations import sample_elements
+from trivgeo.registration.cloud_search import Cloud, Poses, connected, searched_poses
 from trivgeo.registration.overlay import Overlay
+from trivgeo.registration.partners import Partners, spacing
 from trivgeo.registration.record import (
     Registration,
     RegistrationMethod,
@@ -40,11 +43,12 @@ from trivgeo.registration.record import (
 from trivgeo.verdict import Verdict
 
 _NUM_SUBSETS = 128  # closed forms of a few points each, for clouds in the same order with outliers
-_NUM_SEARCH_POINTS = 300  # points of each cloud in the search for wells
-_NUM_FINAL_POINTS = 2000  # points of each cloud at the end
-_SEARCH_WIDTHS = (0.7, 0.35, 0.18, 0.1)  # widths of the robust losses, in root mean square distances from the centre
-_NUM_KEPT = (64, 24, 8, 4)  # hypotheses that go on with each width, of one place each
-_MAX_SIMILAR = 24  # hypotheses that go on where a symmetric object has several poses
+_NUM_KEPT = 4  # hypotheses that go on, of clouds in the same order
+_NUM_PLACES_POINTS = 300  # points whose places tell poses apart
+_NUM_JUDGED_POINTS, _NUM_FINAL_POINTS = (
+    2000,
+    30_000,
+)  # points of each cloud that tell poses apart, and of the last steps
 _MAX_POSES = 120  # poses that are given; the symmetries of an icosahedron, reflections included
 _ISOTROPIC_STDS = 3.0  # log ratio of spreads across and along a surface that is none, in standard errors
 _MIN_TANGENT = 0.05  # least share of residuals along a surface that counts
@@ -53,9 +57,6 @@ _NUM_GENERATORS = 6  # symmetries whose products lead to further poses
 _ALIKE_IN_STDS = 4.0  # difference of the sums of losses, in standard errors, up to which poses fit alike
 _MIN_WEIGHT = 0.01  # weight of a pose that is given, in units of that of the best
 _SAME_PLACE = 0.03  # root mean square distance between points moved by elements of one pose, in units of the size
-_MAX_ENERGY_RATIO = 1.3  # energy of such a hypothesis over the lowest one
-_SAME_PLACE_IN_WIDTHS = 0.3  # root mean square distance between points moved by two hypotheses of one place, in widths
-_NUM_STEPS = (6, 6, 10, 15)  # steps with each width
 _LAST_WIDTH_IN_STDS = 4.0  # width of the last loss, in standard deviations of the residuals
 _ORDERED_STEPS, _SEARCHED_STEPS = 8, 20  # last steps of clouds in the same order, and in none
 _MAX_ORDERED_RESIDUAL = 0.1  # median residual, in units of the size, up to which the given order is taken for the same
@@ -65,7 +66,10 @@ _MAX_RESIDUAL, _MAX_SPACINGS = 0.1, 1.5
 _MAX_MATCHED_RESIDUAL = 0.9  # residual of clouds in the same order, in units of the size; of unrelated ones 1 to 1.41
 # of clouds in the same order the first
 _ASSUMPTIONS = ("errors of points are independent", "the best pose is near one at which the search began")
-_MAX_DISTANCES_IN_MEMORY = 2**22  # distances between points at once
+_MIN_GAIN_RATIO = 0.5  # gain of a pose that fits as well, over that of the best one
+_MIN_OVERLAP = 0.15  # share of the points of a cloud that must have a partner
+_MIN_RIVAL_GAIN = 0.25  # gain of a pose that explains a part of the clouds, over that of the best one
+_MAX_MORE_CONTRADICTIONS = 0.15  # points beside the other cloud for each partner, by which such a pose may have more
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,10 @@ class _Conditioning:
     moving: Tensor
     fixed: Tensor
     size: float
+
+    def cpu(self) -> _Conditioning:
+        """Return the same on the CPU."""
+        return _Conditioning(self.moving.cpu(), self.fixed.cpu(), self.size)
 
     def conditioned_clouds(self, moving: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
         """Return both clouds, centred and in units of their sizes."""
@@ -103,7 +111,7 @@ class _Conditioning:
 
 
 @dataclass(eq=False)
-class CloudRegistration(RegistrationMethod["_Descent"]):
+class CloudRegistration(RegistrationMethod["_Descent | Poses"]):
     """Registration of two clouds, on conditioned data: by closed forms and descents.
 
     Args:
@@ -123,128 +131,150 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         if may_match and self.matched is None:
             residual = math.inf if self.closed_forms is None else self._medians(self.closed_forms).min()
             self.in_order = bool(residual < _MAX_ORDERED_RESIDUAL)
+        if not self.in_order:  # search trees are on the CPU
+            self.units = self.units.cpu()
+            self.x, self.y = self.x.cpu(), self.y.cpu()
 
-    def searched(self) -> _Descent:
+    def searched(self) -> _Descent | Poses:
         """Descend from all starts, in each component of the group; the best one comes first."""
-        if self.in_order:
-            unit = self.group.identity(1, dtype=self.x.dtype, device=self.x.device)
-            starts = unit if self.closed_forms is None else self.closed_forms
-        else:
-            starts = self._starts()
-        descend = self._descended_in_order if self.in_order else self._descended
-        descents = sorted((descend(part) for part in _by_component(self.group, starts)), key=self._residual_std)
+        if not self.in_order:
+            return searched_poses(self.action, self.x, self.y, self._starts(), self.generator)
+        unit = self.group.identity(1, dtype=self.x.dtype, device=self.x.device)
+        starts = unit if self.closed_forms is None else self.closed_forms
+        descents = [self._descended_in_order(part) for part in _by_component(self.group, starts)]
+        descents.sort(key=self._residual_std)
         return descents[0]._replace(elements=torch.cat([descent.elements for descent in descents]))
 
-    def judged(self, found: _Descent) -> Registration:
+    def judged(self, found: _Descent | Poses) -> Registration:
+        return self._judged_poses(found) if isinstance(found, Poses) else self._judged_in_order(found)
+
+    def _judged_in_order(self, found: _Descent) -> Registration:
+        group = self.group
+        loss = GemanMcClure(max(_LAST_WIDTH_IN_STDS * math.sqrt(self.x.shape[-1]) * self._residual_std(found), 1e-7))
+        energy = LeastSquares(PairedPoints(self.y), loss)
+        refine = Inverter(self.action, energy, [LevenbergMarquardt(_ORDERED_STEPS)], progress=False)
+        g = group.inverse(refine(self.x[None], initial=found.elements[None]).elements[0])
+
+        def losses(g: Tensor) -> Tensor:
+            return loss((self._moved(g) - self.y).square().sum(-1)).clamp(min=rounding_std(torch.float64) ** 2)
+
+        g = g[losses(g).sum(-1).nan_to_num(torch.inf).argsort()]
+        if not bool(torch.isfinite(losses(g[:1])).all()):
+            return nothing(self.action, g)
+        overlay = Overlay(self.action, self._moved(g[:1])[0], self.y, loss)
+        return self._registration(g, overlay, _Judge(losses, None, len(self.x)), (), None)
+
+    def _judged_poses(self, found: Poses) -> Registration:
+        group, n = self.group, self.x.shape[-1]
+        g = found.elements
+        if not bool(torch.isfinite(g).all()) or len(g) == 0:
+            return nothing(self.action, g if len(g) else group.identity(1, dtype=self.x.dtype))
+        reasons = _doubtful_overlap(found)
+        usual, tangent, surface = float(found.likelihood.std[0]), found.partners.tangent, found.partners.surface
+        parts = [connected(p) if surface else p for p in (self.x, self.y)]
+        kept = self.x.new_tensor([len(part) / len(p) for part, p in zip(parts, (self.x, self.y), strict=True)])
+        x, y = (Cloud.of(p, _NUM_FINAL_POINTS, self.generator) for p in parts)
+        most = Partners(self.action, x.points, y.points, (x.normals, y.normals), surface=surface, tangent=tangent)
+        some = most.thinned(_NUM_JUDGED_POINTS, tangent)
+        for _ in range(2):
+            pairs = some.pairs(g[:1])
+            inside = (pairs.near & ~some.beyond_edge(pairs))[0]
+            r = pairs.residual[0]
+            tangent = _tangent(r[inside], some.normals[1][pairs.second[0]][inside])
+            some.tangent = most.tangent = tangent
+            usual = robust_std(some.weighed(r, pairs.second[0])[inside]) if bool(inside.any()) else usual
+            loss = GemanMcClure(max(_LAST_WIDTH_IN_STDS * math.sqrt(n) * usual, 1e-7))
+            g = some.descended(g, loss.width, _SEARCHED_STEPS // 2, inside=True)
+            g = g[some.likelihood(g).total.argsort(descending=True)]
+        best = most.descended(g[:1], loss.width, _SEARCHED_STEPS, inside=True)
+        g = torch.cat([best, g[1:]])
+        overlay = Overlay(self.action, most.moved(best)[0], most.y, loss, (most, best[0]))
+
+        def losses(g: Tensor) -> Tensor:
+            return -some.likelihood(g).gains
+
+        def refine(g: Tensor) -> Tensor:
+            return some.descended(g, loss.width, _SEARCHED_STEPS, inside=True)
+
+        overlap = kept * most.likelihood(best).overlap[0]
+        return self._registration(g, overlay, _Judge(losses, refine, len(some.rows[0])), reasons, overlap)
+
+    def _registration(
+        self, g: Tensor, overlay: Overlay, judge: _Judge, reasons: tuple[str, ...], overlap: Tensor | None
+    ) -> Registration:
+        """Return the registration of elements on conditioned data, the best one first."""
         group, units, dtype = self.group, self.units, self.moving.dtype
-        for steps in (_ORDERED_STEPS,) if self.in_order else (_SEARCHED_STEPS // 2, _SEARCHED_STEPS // 2):
-            if isinstance(found.residuals, SymmetricNearestPoints):
-                found = found._replace(residuals=SymmetricNearestPoints(found.reference, self._tangent(found)))
-            width = max(_LAST_WIDTH_IN_STDS * math.sqrt(found.cloud.shape[-1]) * self._residual_std(found), 1e-7)
-            loss = GemanMcClure(width)
-            energy = LeastSquares(found.residuals, loss)
-            refine = Inverter(self.action, energy, [LevenbergMarquardt(steps)], progress=False)
-            h, losses = self._sorted(found, self._descend(refine, found.cloud, found.elements), loss)
-            found = found._replace(elements=h)
-        if not bool(torch.isfinite(losses[0]).all()):
-            return nothing(self.action, found.elements)
-        overlay = Overlay(self.action, self._moved(found.cloud, h[:1])[0], found.residuals, loss)
+        h = group.inverse(g)
         errors = overlay.errors(rounding_std(torch.float64))
-        adjoint = units.adjoint(group, found.cloud) @ group.Ad(h[0])
+        adjoint = units.adjoint(group, g) @ group.Ad(h[0])
         free = errors.free @ adjoint.mT
-        reasons = (*doubts(errors.covariance, errors.decrement, errors.agreement, free), *errors.reasons)
+        agreement = errors.agreement if overlap is None else 1.0
+        reasons = (*doubts(errors.covariance, errors.decrement, agreement, free), *errors.reasons, *reasons)
         if errors.is_determined:
-            modes, complete = self._poses(
-                found, h, loss, refine, max(_SAME_PLACE, overlay.displacement(errors)), closed=not errors.reasons
-            )
+            radius = max(_SAME_PLACE, overlay.displacement(errors))
+            modes, complete = self._poses(g, judge, radius, closed=not errors.reasons)
             reasons += rivals(modes)
             if not complete:
                 reasons += (f"more than {_MAX_POSES} poses fit about as well, of which {_MAX_POSES} are given",)
         else:
-            modes = modes_at(group.inverse(h[:1]), h.new_ones(1))
+            modes = modes_at(g[:1], g.new_ones(1))
         if not self.in_order or errors.is_determined:
-            reasons += _unlike(errors.rms, found.cloud, self.y, self.in_order)
+            reasons += _unlike(errors.rms, self.x, self.y, self.in_order)
         covariance = adjoint @ errors.covariance @ adjoint.mT
-        element = units.restored(group, group.inverse(h[0]))
+        element = units.restored(group, g[0])
         is_element = bool(torch.isfinite(element).all())
         if not is_element:  # rounding took a nearly singular element out of the group
             reasons += ("what was found is no element of the group",)
         elif not bool(torch.isfinite(torch.cat([element.flatten(), covariance.flatten()]).to(dtype)).all()):
             reasons += (f"the element or its covariance is beyond the largest number of {dtype}",)
-        modes = replace(modes, elements=units.restored(group, modes.elements))
         rms, verdict = errors.rms * units.size, Verdict(reasons, _ASSUMPTIONS[: 1 if self.in_order else 2])
-        return Registration(self.action, element.to(dtype), covariance.to(dtype), modes, rms, is_element, verdict)
+        shares = element.new_full((2,), errors.agreement) if overlap is None else overlap
+        modes = replace(modes, elements=units.restored(group, modes.elements))
+        element, covariance, shares = (part.to(self.moving) for part in (element, covariance, shares))
+        modes = replace(modes, **{name: part.to(self.moving.device) for name, part in vars(modes).items()})
+        return Registration(self.action, element, covariance, modes, rms, is_element, verdict, shares)
 
-    def _descend(self, search: Inverter, cloud: Tensor, h: Tensor) -> Tensor:
-        """Return the ends of descents of elements ``[k, ...]``."""
-        found: Tensor = search(cloud[None], initial=h[None]).elements[0]
-        return found
+    def _moved(self, g: Tensor) -> Float[Tensor, "k m n"]:
+        """Return the moving cloud as elements move it."""
+        return self.action(g, self.x.expand(len(g), -1, -1))
 
-    def _moved(self, cloud: Tensor, h: Tensor) -> Float[Tensor, "k m n"]:
-        """Return the cloud as the inverses of elements move it."""
-        return self.action(self.group.inverse(h), cloud.expand(len(h), -1, -1))
-
-    def _losses(self, found: _Descent, h: Tensor, loss: GemanMcClure) -> Float[Tensor, "k q"]:
-        """Return the losses of the residuals of elements; what is rounding makes no difference."""
-        losses = loss(found.residuals(self._moved(found.cloud, h)).square().sum(-1))
-        return losses.clamp(min=rounding_std(torch.float64) ** 2)
-
-    def _sorted(self, found: _Descent, h: Tensor, loss: GemanMcClure) -> tuple[Tensor, Float[Tensor, "k q"]]:
-        """Return elements and the losses of their residuals, the lowest sum first."""
-        losses = self._losses(found, h, loss)
-        order = losses.sum(-1).nan_to_num(torch.inf).argsort()
-        return h[order], losses[order]
-
-    def _poses(
-        self, found: _Descent, h: Tensor, loss: GemanMcClure, refine: Inverter, radius: float, *, closed: bool
-    ) -> tuple[PosteriorModes, bool]:
-        """Return the elements that fit about as well as the first of h, and whether these are all.
+    def _poses(self, g: Tensor, judge: _Judge, radius: float, *, closed: bool) -> tuple[PosteriorModes, bool]:
+        """Return the elements that fit about as well as the first of g, and whether these are all.
 
         Products of the symmetries among them lead to further ones. What the sums of losses differ by is compared with
         what differences of single losses let expect: poses that do not differ by it weigh alike.
         """
-        group, some = self.group, found.cloud[:_NUM_SEARCH_POINTS]
+        group, some = self.group, self.x[:_NUM_PLACES_POINTS].to(g.device)
         scale = radius * math.sqrt(len(some))
         if isinstance(group, O | E):  # points beside a flat cloud tell its reflection from the identity
             some = torch.cat([some, math.sqrt(len(some)) * torch.eye(some.shape[-1]).to(some)])
 
-        def places(h: Tensor) -> Tensor:
-            return self._moved(some, h).flatten(1).nan_to_num(torch.inf)
+        def places(g: Tensor) -> Tensor:
+            return self.action(g, some.expand(len(g), -1, -1)).flatten(1).nan_to_num(torch.inf)
 
         number = 1
         for _ in range(_MAX_ROUNDS):
-            h, losses = self._sorted(found, h, loss)
-            weights, at = self._weights(losses), places(h)
+            losses = judge.losses(g)
+            order = torch.cat([g.new_zeros(1).long(), 1 + losses[1:].sum(-1).nan_to_num(torch.inf).argsort()])
+            g, losses = g[order], losses[order]
+            weights, at = judge.weights(losses), places(g)
             first = ~(torch.cdist(at, at) < scale).tril(-1).any(-1) & (weights > _MIN_WEIGHT)
-            h, weights, at = h[first], weights[first], at[first]
-            if not number < len(h) <= _MAX_POSES or self.in_order or not closed:
+            g, weights, at = g[first], weights[first], at[first]
+            if not number < len(g) <= _MAX_POSES or judge.refine is None or not closed:
                 break
-            number = len(h)
-            turns = group.compose(group.inverse(h[:1]), h[1 : 1 + _NUM_GENERATORS])
-            products = group.compose(h.unsqueeze(1), turns).flatten(0, 1)
+            number = len(g)
+            turns = group.compose(group.inverse(g[:1]), g[1 : 1 + _NUM_GENERATORS])
+            products = group.compose(g.unsqueeze(1), turns).flatten(0, 1)
             ends = places(products)
             new = (torch.cdist(ends, at) >= scale).all(-1) & ~(torch.cdist(ends, ends) < scale).tril(-1).any(-1)
-            likely = self._losses(found, torch.cat([h[:1], products[new]]), loss)
-            new = products[new][self._weights(likely, 2.0 * _ALIKE_IN_STDS)[1:] > _MIN_WEIGHT]
+            likely = judge.losses(torch.cat([g[:1], products[new]]))
+            new = products[new][judge.weights(likely, 2.0 * _ALIKE_IN_STDS)[1:] > _MIN_WEIGHT]
             if len(new):
-                h = torch.cat([h, self._descend(refine, found.cloud, new)])
-        complete = len(h) <= _MAX_POSES
-        h, weights = h[:_MAX_POSES], weights[:_MAX_POSES]
+                g = torch.cat([g, judge.refine(new)])
+        complete = len(g) <= _MAX_POSES
+        g, weights = g[:_MAX_POSES], weights[:_MAX_POSES]
         order = weights.argsort(descending=True, stable=True)
-        return modes_at(group.inverse(h[order]), weights[order]), complete
-
-    def _weights(self, losses: Float[Tensor, "k q"], alike: float = _ALIKE_IN_STDS) -> Float[Tensor, " k"]:
-        """Return weights of elements by their losses, in units of that of the first."""
-        m = losses.shape[1] if self.in_order else len(self.x)
-        excess = losses - losses[:1]
-        # residuals back and forth are of the same points
-        std = sum(
-            part.std(-1, correction=0) * math.sqrt(part.shape[-1])
-            for part in (excess[:, :m], excess[:, m:])
-            if part.shape[-1]
-        )
-        score = (excess.sum(-1) / std).nan_to_num(0.0, posinf=torch.inf)
-        return (-0.5 * (score.square() - alike**2).clamp(min=0.0)).exp()
+        return modes_at(g[order], weights[order]), complete
 
     def _closed_forms(self, group: LieGroup, x: Tensor) -> Tensor | None:
         """Return finite elements from all points, and from subsets of a few points."""
@@ -281,34 +311,12 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
 
     def _residual_std(self, found: _Descent) -> float:
         """Return the standard deviation of the residuals of the first element."""
-        residuals = found.residuals(self._moved(found.cloud, found.elements[:1]))[0]
-        if not self.in_order:
-            return robust_std(residuals)
+        residuals = (self._moved(self.group.inverse(found.elements[:1])) - self.y)[0]
         m, n = residuals.shape
         # so few points were brought near each other by the fit; the factor is that of Rousseeuw and Leroy (1987)
         few = 1.0 + 5.0 / max(m - num_points_needed(self.group, n), 1)
         normal = math.sqrt(chdtri(n, 1.0 - self._middle / (m + 1)))
         return few * float(residuals.norm(dim=-1).nan_to_num(torch.inf).kthvalue(self._middle).values) / normal
-
-    def _tangent(self, found: _Descent) -> float:
-        """Return by how much the parts of residuals along the surface are to count less than those across it.
-
-        The inverse ratio of their standard deviations: along the surface two samples of it lie apart by the distance of
-        neighbours. Points of a volume, and the same points seen twice, give one.
-        """
-        moved = self._moved(found.cloud, found.elements[:1])
-        across, whole = (SymmetricNearestPoints(found.reference, tangent)(moved)[0] for tangent in (0.0, 1.0))
-        n = across.shape[-1]
-        if n == 1:
-            return 1.0
-        normal, along = (
-            float(part.norm(dim=-1).median()) / math.sqrt(chdtri(number, 0.5))
-            for part, number in ((across, 1), (whole - across, n - 1))
-        )
-        share = normal / along if along > 0.0 else 1.0
-        # the standard error of the logarithm of a ratio of two medians of normal sizes is about 1.4 over sqrt(m)
-        noise = _ISOTROPIC_STDS * 1.4 / math.sqrt(min(len(found.cloud), len(found.reference)))
-        return 1.0 if share > math.exp(-noise) else max(share, _MIN_TANGENT)
 
     def _starts(self) -> Tensor:
         """Return given transformations, the identity on the data and on conditioned data, and else rotations.
@@ -335,7 +343,7 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
     def _descended_in_order(self, starts: Tensor) -> _Descent:
         """Return descents from the elements of lowest median distance."""
         medians = self._medians(starts)
-        starts = starts[medians.argsort()[: _NUM_KEPT[-1]]]
+        starts = starts[medians.argsort()[:_NUM_KEPT]]
         m, n = self.x.shape
         few = 1.0 + 5.0 / max(m - num_points_needed(self.group, n), 1)
         width = max(_LAST_WIDTH_IN_STDS * math.sqrt(n) * few * float(medians.min()), 1e-6)
@@ -343,42 +351,41 @@ class CloudRegistration(RegistrationMethod["_Descent"]):
         stages: list[Stage] = [LevenbergMarquardt(_ORDERED_STEPS), Select(1)]
         search = Inverter(self.action, LeastSquares(residuals, GemanMcClure(width)), stages, progress=False)
         h = search(self.x[None], initial=self.group.inverse(starts)[None]).elements[0]
-        return _Descent(h, residuals, self.x, self.y)
-
-    def _descended(self, starts: Tensor) -> _Descent:
-        """Return descents under losses that become narrower, of fewer and fewer hypotheses on more and more points."""
-        few = [_some(p, _NUM_SEARCH_POINTS, self.generator) for p in (self.x, self.y)]
-        many = [_some(p, _NUM_FINAL_POINTS, self.generator) for p in (self.x, self.y)]
-        h = self.group.inverse(starts)
-        for place, (width, steps, number) in enumerate(zip(_SEARCH_WIDTHS, _NUM_STEPS, _NUM_KEPT, strict=True)):
-            cloud, reference = many if place == len(_SEARCH_WIDTHS) - 1 else few
-            energy = LeastSquares(SymmetricNearestPoints(reference), GemanMcClure(width))
-            together = max(1, _MAX_DISTANCES_IN_MEMORY // (len(cloud) * len(reference)))
-            stages: list[Stage] = [LevenbergMarquardt(steps)]
-            if place:
-                energies = InverseProblem(self.action, energy).given(few[0][None], max_evaluations=together)
-                h = _places(energies, h, width, number)
-            else:
-                stages = [Select(min(number, len(h))), *stages]
-            search = Inverter(self.action, energy, stages, max_evaluations=together, progress=False)
-            h = search(cloud[None], initial=h[None]).elements[0]
-        return _Descent(h, SymmetricNearestPoints(many[1]), *many)
+        return _Descent(h)
 
 
 class _Descent(NamedTuple):
-    """Ends of descents.
+    """Ends of descents of clouds in the same order: elements of the inverter, the best one first."""
 
-    Attributes:
-        elements: elements of the inverter, the best one first, ``[k, *element_shape]``.
-        residuals: residuals to the fixed cloud.
-        cloud: the moving cloud, or points of it, ``[m, n]``.
-        reference: the fixed cloud, or points of it, ``[k, n]``.
-    """
+    elements: Float[Tensor, "k *e"]
 
-    elements: Tensor
-    residuals: PairedPoints | SymmetricNearestPoints
-    cloud: Tensor
-    reference: Tensor
+
+@dataclass(frozen=True)
+class _Judge:
+    """What tells poses apart: losses of residuals ``[k, q]``, descents to further poses, and the number of points."""
+
+    losses: Callable[[Tensor], Tensor]
+    refine: Callable[[Tensor], Tensor] | None
+    number: int
+
+    def weights(self, losses: Float[Tensor, "k q"], alike: float = _ALIKE_IN_STDS) -> Float[Tensor, " k"]:
+        """Return weights of elements by their losses, in units of that of the first."""
+        excess = losses - losses[:1]
+        std = self._std(excess)
+        if self.refine is not None:  # few points without a partner may decide: losses of the first say how they vary
+            std = torch.minimum(std, self._std(losses[:1]).clamp(min=1.0))
+        score = (excess.sum(-1) / std).nan_to_num(0.0, posinf=torch.inf)
+        weights = (-0.5 * (score.square() - alike**2).clamp(min=0.0)).exp()
+        if self.refine is None:
+            return weights
+        gain = -losses.sum(-1)
+        return torch.where(gain >= _MIN_GAIN_RATIO * gain[0], weights, 0.0)
+
+    def _std(self, values: Float[Tensor, "k q"]) -> Float[Tensor, " k"]:
+        """Return the standard deviation of sums of independent values; those back and forth are of the same points."""
+        parts = values[:, : self.number], values[:, self.number :]
+        stds = [part.std(-1, correction=0) * math.sqrt(part.shape[-1]) for part in parts if part.shape[-1]]
+        return torch.stack(stds).sum(0)
 
 
 def _conditioning(group: LieGroup, moving: Tensor, fixed: Tensor) -> _Conditioning:
@@ -415,30 +422,37 @@ def _by_component(group: LieGroup, g: Tensor) -> list[Tensor]:
     return [part for part in (g[proper], g[~proper]) if len(part)]
 
 
-def _places(posterior: Posterior, h: Tensor, width: float, number: int) -> Tensor:
-    """Return the hypotheses of lowest energy, one of each place to which they move the points back.
+def _tangent(r: Float[Tensor, "q n"], normals: Float[Tensor, "q n"]) -> float:
+    """Return by how much the parts of residuals along the surface are to count less than those across it.
 
-    There are ``number`` of them, or more of a symmetric object, where several places have almost the lowest energy. The
-    elements between these are about symmetries of the object, and take the others to further places.
+    The inverse ratio of their standard deviations: along the surface two samples of it lie apart by the distance of
+    neighbours. Points of a volume, and the same points seen twice, give one.
     """
-    group, cloud = posterior.group, posterior.x[0]
+    n = r.shape[-1]
+    if n == 1 or len(r) == 0:
+        return 1.0
+    across = (r * normals).sum(-1, keepdim=True) * normals
+    normal, along = (
+        float(part.norm(dim=-1).median()) / math.sqrt(chdtri(number, 0.5))
+        for part, number in ((across, 1), (r - across, n - 1))
+    )
+    share = normal / along if along > 0.0 else 1.0
+    # the standard error of the logarithm of a ratio of two medians of normal sizes is about 1.4 over sqrt(m)
+    noise = _ISOTROPIC_STDS * 1.4 / math.sqrt(len(r) / 2)
+    return 1.0 if share > math.exp(-noise) else max(share, _MIN_TANGENT)
 
-    def distinct(h: Tensor) -> tuple[Tensor, int]:
-        energies = posterior.energies(h[None])[0]
-        order = energies.argsort()
-        h, energies = h[order], energies[order]
-        moved = posterior.action(group.inverse(h), cloud).flatten(1).nan_to_num(torch.inf)
-        near = torch.cdist(moved, moved) < _SAME_PLACE_IN_WIDTHS * width * math.sqrt(len(cloud))
-        first = ~near.tril(-1).any(-1)  # no lower hypothesis is near
-        h, energies = h[first], energies[first]
-        return h, int((energies <= _MAX_ENERGY_RATIO * energies[0]).sum())
 
-    h, similar = distinct(h)
-    if similar > 1:
-        poses = h[: min(similar, _MAX_SIMILAR)]
-        symmetries = group.compose(group.inverse(h[:1]), poses)
-        h, similar = distinct(torch.cat([h, group.compose(poses.unsqueeze(1), symmetries).flatten(0, 1)]))
-    return h[: max(number, min(similar, _MAX_SIMILAR))]
+def _doubtful_overlap(found: Poses) -> tuple[str, ...]:
+    """Return why the pose that explains both clouds best may be none, or not the only one."""
+    overlap = float(found.likelihood.overlap[0].max())
+    said = []
+    if not overlap >= _MIN_OVERLAP:
+        said.append(f"{overlap:.0%} of the points have a partner: less than {_MIN_OVERLAP:.0%}")
+    gain, contradictions = found.likelihood.total, found.contradictions
+    others = (gain > _MIN_RIVAL_GAIN * gain[0]) & (contradictions < contradictions[0] + _MAX_MORE_CONTRADICTIONS)
+    if int(others.sum()) > 1:
+        said.append(f"{int(others.sum())} poses explain a part of the clouds: which one is seen is not known")
+    return tuple(said)
 
 
 def _unlike(residual: float, x: Tensor, y: Tensor, in_order: bool) -> tuple[str, ...]:
@@ -446,25 +460,16 @@ def _unlike(residual: float, x: Tensor, y: Tensor, in_order: bool) -> tuple[str,
     if in_order:
         said = f"points are {residual:.2g} of the size of the clouds from those that match: too much for one shape"
         return () if residual <= _MAX_MATCHED_RESIDUAL else (said,)
-    spacing = max(_spacing(cloud) for cloud in (x, y))
-    if residual <= max(_MAX_RESIDUAL, _MAX_SPACINGS * spacing):
+    apart = max(_spacing(cloud) for cloud in (x, y))
+    if residual <= max(_MAX_RESIDUAL, _MAX_SPACINGS * apart):
         return ()
     return (
-        f"points are {residual:.2g} of the size of the clouds from the others, which are {spacing:.2g} apart: too much "
+        f"points are {residual:.2g} of the size of the clouds from the others, which are {apart:.2g} apart: too much "
         "for clouds of one shape",
     )
 
 
 def _spacing(cloud: Tensor) -> float:
     """Return the median distance of a point from its nearest neighbour."""
-    some = cloud[:_NUM_FINAL_POINTS]
-    if len(some) < 2:
-        return 0.0
-    return float(torch.cdist(some, some).fill_diagonal_(torch.inf).amin(-1).median())
-
-
-def _some(points: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Return at most ``number`` of the points."""
-    if len(points) <= number:
-        return points
-    return points[permutation((len(points),), points, generator)[:number]]
+    some = cloud[:_NUM_JUDGED_POINTS].cpu()
+    return spacing(some, KDTree(some.numpy()))

@@ -15,19 +15,15 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.spatial import KDTree
 from scipy.special import chdtrc, chdtri, fdtri
 from torch import Tensor
 
 from trivgeo._autocast import matmul
 from trivgeo.actions import PointCloud
 from trivgeo.inversion.energies.least_squares import GemanMcClure
-from trivgeo.inversion.energies.point_residuals import PairedPoints, SymmetricNearestPoints, nearest_indices
+from trivgeo.registration.partners import Partners
 from trivgeo.registration.record import MIN_STEP, UNKNOWN_STD, scaled_eigh
 
-_NUM_NEIGHBOURS = 10  # nearest points of a cloud that say whether it goes on in a direction
-_MIN_TANGENT_SHARE = 0.4  # share of a residual along the surface from which on it may point beyond an edge
-_MIN_AHEAD = 0.5  # how far a cloud must go on beyond a nearest point, in residuals, for it not to end there
 _MIN_WEIGHT = 0.25  # weight of a residual that agrees
 _MIN_SLOPE_STDS = 8.0  # least slope at a distance that tells a curvature, in standard deviations of its noise
 _MAX_DISPLACEMENT = 0.5  # largest displacement of the points by which slopes are measured, in units of the size
@@ -70,48 +66,50 @@ class Overlay:
 
     Args:
         moved: points after the transformation g.
-        residuals: residuals from the fixed points: of clouds in the same order, or of nearest points both ways.
+        fixed: the fixed points, in the same order unless there are ``partners``.
+        loss: the loss of the squares of residuals.
+        partners: the clouds in no order, and the element g, for residuals of nearest points both ways. Points that have
+            no partner, or lie beyond the end of the other cloud, do not count.
     """
 
     def __init__(
         self,
         action: PointCloud,
         moved: Float[Tensor, "m n"],
-        residuals: PairedPoints | SymmetricNearestPoints,
+        fixed: Float[Tensor, "k n"],
         loss: GemanMcClure,
+        partners: tuple[Partners, Tensor] | None = None,
     ) -> None:
-        self.action, self.moved, self.loss = action, moved, loss
-        self.in_order = isinstance(residuals, PairedPoints)
-        self.nearest = None if isinstance(residuals, PairedPoints) else residuals.forth
-        fixed = residuals.reference if isinstance(residuals, PairedPoints) else residuals.forth.reference
-        assert fixed is not None
-        self.fixed = fixed
-        self.first, self.second = (index[0] for index in self._pairs(moved[None]))
-        self.distances = (moved[self.first] - fixed[self.second]).norm(dim=-1)
-        self.r = self._weighed(moved[self.first] - fixed[self.second], self.second)
+        self.action, self.moved, self.fixed, self.loss = action, moved, fixed, loss
+        self.partners = partners
+        if partners is None:
+            self.first = self.second = torch.arange(len(moved), device=moved.device)
+            self.r = moved - fixed
+            distances, self.near = self.r.norm(dim=-1), torch.ones_like(self.first, dtype=torch.bool)
+            self.inside = self.near
+        else:
+            clouds, g = partners
+            pairs = clouds.pairs(g.unsqueeze(0))
+            self.first, self.second, self.near = pairs.first[0], pairs.second[0], pairs.near[0]
+            self.inside = self.near & ~clouds.beyond_edge(pairs)[0]
+            distances = pairs.residual[0].norm(dim=-1)
+            self.r = clouds.weighed(pairs.residual[0], self.second)
+        self.distances = distances
         square = self.r.square().sum(-1)
         slope = torch.func.grad(lambda s: loss(s).sum())
-        self.losses = loss(square)
-        self.weights = slope(square)
+        self.all_weights = slope(square) * self.near
+        self.weights = self.all_weights * self.inside
         bend = torch.func.grad(lambda s: slope(s).sum())(square)
-        self.steep = self.weights + 2.0 / moved.shape[-1] * square * bend
+        self.steep = self.weights + 2.0 / moved.shape[-1] * square * bend * self.inside
 
-    def _pairs(self, moved: Float[Tensor, "b m n"]) -> tuple[Int[Tensor, "b q"], Int[Tensor, "b q"]]:
-        """Return the indices of the moved and fixed points of each residual."""
-        each = torch.arange(moved.shape[1], device=moved.device).expand(len(moved), -1)
-        if self.in_order:
-            return each, each
-        other = torch.arange(len(self.fixed), device=moved.device).expand(len(moved), -1)
-        assert self.nearest is not None
-        there = self.nearest.nearest(moved)
-        back = nearest_indices(self.fixed.expand(len(moved), -1, -1), moved)
-        return torch.cat([each, back], -1), torch.cat([there, other], -1)
+    @property
+    def in_order(self) -> bool:
+        """True if the points of both clouds are in the same order."""
+        return self.partners is None
 
     def _weighed(self, d: Float[Tensor, "*b n"], second: Int[Tensor, "*b"]) -> Float[Tensor, "*b n"]:
         """Return differences from the fixed points of indices ``second`` as they count."""
-        if self.nearest is None or self.nearest.normals is None:
-            return d
-        return self.nearest.weighed(d, self.nearest.normals[second])
+        return d if self.partners is None else self.partners[0].weighed(d, second)
 
     def _jacobian(self, moved: Float[Tensor, "*b m n"]) -> Float[Tensor, "*b m n d"]:
         group = self.action.group
@@ -125,28 +123,21 @@ class Overlay:
         pull = self._weighed(self.weights.unsqueeze(-1) * self.r, self.second)
         return torch.einsum("qn,qni->qi", pull, self._jacobian(self.moved)[self.first])
 
-    @cached_property
-    def _neighbours(self) -> tuple[Int[Tensor, "m c"], Int[Tensor, "k c"]]:
-        return _neighbours(self.moved), _neighbours(self.fixed)
-
     def slopes(self, v: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b d"]]:
         """Return slopes of the energy at exp(v) g with nearest points found there and the weights of g: of all
         residuals, and without those that point beyond the edge of a cloud."""
-        moved = self.action(self.action.group.exp(v), self.moved.expand(len(v), -1, -1))
-        first, second = self._pairs(moved)
-        row = torch.arange(len(v), device=v.device).unsqueeze(-1)
-        x, y = moved[row, first], self.fixed[second]
-        r = x - y
-        pull = self._weighed(self.weights.unsqueeze(-1) * self._weighed(r, second), second)
-        slopes = torch.einsum("bqn,bqni->bqi", pull, self._jacobian(moved)[row, first])
-        if self.in_order:
-            return slopes.sum(1), slopes.sum(1)
-        ours, others = self._neighbours
-        m = self.moved.shape[0]
-        there = _beyond_edge(r[:, :m], self.fixed[others[second[:, :m]]] - y[:, :m].unsqueeze(-2))
-        around = moved[row.unsqueeze(-1), ours[first[:, m:]]] - x[:, m:].unsqueeze(-2)
-        back = _beyond_edge(-r[:, m:], around)
-        inside = ~torch.cat([there, back], -1)
+        group = self.action.group
+        if self.partners is None:
+            moved = self.action(group.exp(v), self.moved.expand(len(v), -1, -1))
+            pull = self.weights.unsqueeze(-1) * (moved - self.fixed)
+            slopes = torch.einsum("bqn,bqni->bi", pull, self._jacobian(moved))
+            return slopes, slopes
+        clouds, g = self.partners
+        pairs = clouds.pairs(group.compose(group.exp(v), g), math.inf)
+        r = clouds.weighed(pairs.residual, pairs.second)
+        pull = clouds.weighed(self.all_weights.unsqueeze(-1) * r, pairs.second)
+        slopes = torch.einsum("bqn,bqni->bqi", pull, clouds.jacobian(pairs.moved))
+        inside = self.inside & ~clouds.beyond_edge(pairs)
         return slopes.sum(1), (slopes * inside.unsqueeze(-1)).sum(1)
 
     def shared(self, values: Float[Tensor, "q c"]) -> Float[Tensor, "q c"]:
@@ -213,7 +204,7 @@ class Overlay:
         if bool((at_edges & ~known).any()):
             reasons.append("only where the clouds end determines the transformation in some direction")
         total = self.scores.sum(0) @ directions
-        decrement = math.sqrt(max(float(total @ torch.linalg.solve(spread, total)), 0.0)) if len(spread) else 0.0
+        decrement = math.sqrt(max(float(total @ torch.linalg.pinv(spread, hermitian=True) @ total), 0.0)) if len(spread) else 0.0
         if float((directions @ total).norm()) < MIN_STEP:
             decrement = 0.0
         if not self.in_order:  # slopes jump where nearest points change
@@ -267,14 +258,13 @@ class Overlay:
         while True:
             v = step * directions.mT
             both, inner = (bend * (s[:p] - s[p:]) / (2.0 * step) @ directions for s in self.slopes(torch.cat([v, -v])))
-            curvature = 0.5 * (both + both.mT)
-            values, turn = torch.linalg.eigh(curvature)
+            values, turn = torch.linalg.eigh(0.5 * (inner + inner.mT))
             noise = torch.einsum("ia,ij,ja->a", turn, spread, turn).clamp(min=0.0).sqrt()
-            inside = torch.einsum("ia,ij,ja->a", turn, inner, turn)
-            known, within = (_MIN_SLOPE_STDS * noise <= step * curve for curve in (values, inside))
+            with_edges = torch.einsum("ia,ij,ja->a", turn, both, turn)
+            known, seen = (_MIN_SLOPE_STDS * noise <= step * curve for curve in (values, with_edges))
             moved = step * matmul(moves, turn).square().sum(1).mean(0).sqrt()
-            if bool((known & within).all()) or 2.0 * float(moved.max()) > _MAX_DISPLACEMENT:
-                return turn, torch.diag(values), known & within, known & ~within
+            if bool(known.all()) or 2.0 * float(moved.max()) > _MAX_DISPLACEMENT:
+                return turn, torch.diag(values), known, seen & ~known
             step *= 2.0
 
     def _parts(self, directions: Tensor, spread: Tensor) -> tuple[float, float]:
@@ -291,31 +281,6 @@ class Overlay:
         statistic = number / (number - 1) * float((sums * torch.linalg.solve(spread, sums.mT).mT).sum())
         ratio = statistic / p
         return ratio, float(chdtrc(freedom, ratio * freedom)) if math.isfinite(ratio) else 0.0
-
-
-def _neighbours(cloud: Float[Tensor, "m n"]) -> Int[Tensor, "m c"]:
-    """Return the indices of the nearest other points of each point."""
-    points = cloud.detach().double().cpu().numpy()
-    number = min(_NUM_NEIGHBOURS, len(points) - 1)
-    if number < 1:
-        return torch.zeros(len(points), 1, dtype=torch.long, device=cloud.device)
-    return torch.from_numpy(KDTree(points).query(points, k=[*range(2, number + 2)])[1]).to(cloud.device)
-
-
-def _beyond_edge(r: Float[Tensor, "*b n"], around: Float[Tensor, "*b c n"]) -> Bool[Tensor, "*b"]:
-    """Return whether points at r from their nearest one lie beyond the edge of its cloud.
-
-    Args:
-        around: differences of the neighbours of the nearest point from it: ahead, along the surface, there are none.
-    """
-    covariance = matmul(around.mT, around)
-    along = matmul(covariance, r.unsqueeze(-1)).squeeze(-1)
-    largest = torch.linalg.matrix_norm(covariance)  # about the largest eigenvalue
-    length = along.norm(dim=-1)
-    unit = along / length.clamp(min=torch.finfo(r.dtype).tiny).unsqueeze(-1)
-    ahead = matmul(around, unit.unsqueeze(-1)).squeeze(-1).amax(-1)
-    tangent = length > _MIN_TANGENT_SHARE * largest * r.norm(dim=-1)
-    return tangent & (ahead < _MIN_AHEAD * (r * unit).sum(-1))
 
 
 def _parts_of(points: Float[Tensor, "m n"], number: int) -> Int[Tensor, " m"]:

@@ -45,6 +45,8 @@ class Registration(Described):
         residual: root mean square of the residuals that agree, in units of the data.
         found: whether there is an element of finite energy.
         verdict: whether the registration passes its own checks.
+        overlap: estimated shares of the points of ``moving`` and of ``fixed`` that have a partner in the other cloud,
+            ``[2]``; ``None`` for photographs.
     """
 
     action: Action
@@ -54,6 +56,7 @@ class Registration(Described):
     residual: float
     found: bool
     verdict: Verdict
+    overlap: Float[Tensor, "2"] | None = None
 
     @property
     def group(self) -> LieGroup:
