@@ -29,8 +29,14 @@ _NUM_LAST_STEPS = 6
 _NUM_POSES = 12  # poses that are refined on all points of the search
 _MAX_SIMILAR = 24  # poses that go on where a symmetric object has several
 _MIN_GAIN_RATIO = 0.8  # gain of such a pose over the highest one
+_MIN_SMALL_GAIN_RATIO = 0.15  # gain of a pose that is refined, over the highest one, by few points
+_CLEAR_OVERLAP, _CLEAR_GAIN = 0.3, 0.3  # least overlap and mean gain of a pose of correspondences that ends the search
 _SAME_PLACE_IN_WIDTHS = 0.3  # root mean square distance between points moved by two hypotheses of one place, in widths
-_MAX_PLANARITY = 0.6  # ratio of the two least spreads of neighbours, up to which points are of a surface
+# ratio of the two least spreads of neighbours of a volume's points, by the number of coordinates; what of it is of a
+# surface; how far it varies, times the root of the number of points
+_VOLUME_RATIOS = {2: 0.565, 3: 0.72}
+_LAST_VOLUME_RATIO = 0.78
+_SURFACE_SHARE, _RATIO_SPREAD = 0.85, 0.5
 _TANGENT = 0.3  # what counts of residuals along a surface in the search
 _MAX_ISOLATION = 2.5  # distance to a sixth neighbour, in units of the usual, of a point that is searched with
 _ISOLATION_NEIGHBOURS = 6
@@ -45,6 +51,13 @@ class Cloud:
     points: Float[Tensor, "m n"]
     normals: Float[Tensor, "m n"]
     planarity: float
+
+    @property
+    def is_surface(self) -> bool:
+        """True if neighbourhoods are flatter than those of points of a volume."""
+        m, n = self.points.shape
+        usual = _VOLUME_RATIOS.get(n, _LAST_VOLUME_RATIO)
+        return n > 1 and self.planarity < _SURFACE_SHARE * usual - _RATIO_SPREAD / math.sqrt(m)
 
     @staticmethod
     def of(points: Float[Tensor, "m n"], number: int, generator: torch.Generator) -> Cloud:
@@ -105,25 +118,34 @@ def searched_poses(
 ) -> Poses:
     """Return poses that explain two clouds, on conditioned data."""
     a, b = (Cloud.of(connected(points), _NUM_SEARCH_POINTS, generator) for points in (x, y))
-    surface = max(a.planarity, b.planarity) < _MAX_PLANARITY
+    surface = a.is_surface and b.is_surface
     tangent = _TANGENT if surface else 1.0
     most = Partners(action, a.points, b.points, (a.normals, b.normals), surface=surface, tangent=tangent)
     small = most.thinned(_NUM_WIDE_POINTS, tangent)
-    found = [_widely_searched(most, starts)]
+    width, reach, radius = _WIDTHS[-1], 2 * _WIDTHS[-1], _SAME_PLACE_IN_WIDTHS * _WIDTHS[-1]
+    g = starts[:0]
     if most.keeps_shapes and x.shape[-1] > 1:
         g = consensus_poses(action.group, a.points, b.points, a.normals, b.normals)
-        g = distinct(most, g, torch.arange(len(g), 0, -1), _SAME_PLACE_IN_WIDTHS * _WIDTHS[-1], _NUM_CONSENSUS)
-        if len(g):
-            found.append(distinct(most, g, _support(small, g), 0.5 * _WIDTHS[-1], _NUM_SUPPORTED))
-    g = small.descended(torch.cat(found), _WIDTHS[-1], _NUM_STEPS[-1], reach=2 * _WIDTHS[-1])
+        g = distinct(most, g, torch.arange(len(g), 0, -1), radius, _NUM_CONSENSUS)
+    if len(g):
+        g = distinct(most, g, _support(small, g), 0.5 * width, _NUM_SUPPORTED)
+        g = small.descended(g, width, _NUM_STEPS[-1], reach=reach)
+    if not len(g) or not surface or not _is_clear(small.likelihood(g)):
+        g = torch.cat([g, small.descended(_widely_searched(most, starts), width, _NUM_STEPS[-1], reach=reach)])
     gain = small.likelihood(g).total
+    g, gain = (part[gain > _MIN_SMALL_GAIN_RATIO * gain.max()] for part in (g, gain))
     number = max(_NUM_POSES, min(_MAX_SIMILAR, int((gain > _MIN_GAIN_RATIO * gain.max()).sum())))
-    radius = _SAME_PLACE_IN_WIDTHS * _WIDTHS[-1]
     g = distinct(most, g, gain, radius, number)
-    for width in _LAST_WIDTHS:
-        g = most.descended(g, width * most.reach, _NUM_LAST_STEPS)
+    for last in _LAST_WIDTHS:
+        g = most.descended(g, last * most.reach, _NUM_LAST_STEPS)
     g = distinct(most, g, most.likelihood(g).total, radius, number)
     return Poses(g, most, most.likelihood(g))
+
+
+def _is_clear(found: Likelihood) -> bool:
+    """Return whether one pose explains so much that others need not be looked for."""
+    best = int(found.total.argmax())
+    return float(found.overlap[best].min()) > _CLEAR_OVERLAP and float(found.gains[best].mean()) > _CLEAR_GAIN
 
 
 def distinct(

@@ -170,6 +170,8 @@ class CloudRegistration(RegistrationMethod["_Descent | Poses"]):
         if not bool(torch.isfinite(g).all()) or len(g) == 0:
             return nothing(self.action, g if len(g) else group.identity(1, dtype=self.x.dtype))
         reasons = _doubtful_overlap(found)
+        gain = found.likelihood.total
+        g = g[gain >= _MIN_RIVAL_GAIN * gain[0]]
         usual, tangent, surface = float(found.likelihood.std[0]), found.partners.tangent, found.partners.surface
         parts = [connected(p) if surface else p for p in (self.x, self.y)]
         kept = self.x.new_tensor([len(part) / len(p) for part, p in zip(parts, (self.x, self.y), strict=True)])

@@ -90,7 +90,8 @@ class Overlay:
         else:
             clouds, g = partners
             pairs = clouds.pairs(g.unsqueeze(0))
-            self.first, self.second, self.near = pairs.first[0], pairs.second[0], pairs.near[0]
+            self.first, self.second = pairs.first[0], pairs.second[0]
+            self.near = clouds.may_be_partners(pairs.elements, pairs)[0]
             self.inside = self.near & ~clouds.beyond_edge(pairs)[0]
             distances = pairs.residual[0].norm(dim=-1)
             self.r = clouds.weighed(pairs.residual[0], self.second)
@@ -175,8 +176,9 @@ class Overlay:
         rms = math.sqrt(float((agrees * self.distances.square()).sum()) / max(float(agrees.sum()), 1.0))
         psi = weights.unsqueeze(-1) * self.r
         variance = max(float(psi.square().sum(-1).mean()), float((psi * self.shared(psi)).sum(-1).mean())) / n
-        variance = max(variance / float(weights.mean()), rounding**2)
-        bend = max(float(self.steep.mean() / weights.mean()), 0.1)
+        usual = max(float(weights.mean()), torch.finfo(weights.dtype).tiny)  # none if no point has a partner
+        variance = max(variance / usual, rounding**2)
+        bend = max(float(self.steep.mean()) / usual, 0.1)
         jacobian = self._jacobian(self.moved)[self.first]
         jacobian = self._weighed(jacobian.mT, self.second.unsqueeze(-1).expand(-1, dim)).mT
         fixed_curvature = torch.einsum("qni,q,qnj->ij", jacobian, weights, jacobian)
@@ -204,7 +206,11 @@ class Overlay:
         if bool((at_edges & ~known).any()):
             reasons.append("only where the clouds end determines the transformation in some direction")
         total = self.scores.sum(0) @ directions
-        decrement = math.sqrt(max(float(total @ torch.linalg.pinv(spread, hermitian=True) @ total), 0.0)) if len(spread) else 0.0
+        decrement = (
+            math.sqrt(max(float(total @ torch.linalg.pinv(spread, hermitian=True) @ total), 0.0))
+            if len(spread)
+            else 0.0
+        )
         if float((directions @ total).norm()) < MIN_STEP:
             decrement = 0.0
         if not self.in_order:  # slopes jump where nearest points change

@@ -22,6 +22,8 @@ from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.energies.point_residuals import nearest_indices
 
 _NUM_NEIGHBOURS = 10  # nearest points of a cloud that say whether it goes on in a direction
+_NUM_EDGE_NEIGHBOURS = 16  # of a point, which lie on one side of it at an edge
+_EDGE_SHIFT = 0.32  # distance of their middle from a point at an edge, in units of that of the farthest; .42 at a line
 _MIN_TANGENT_SHARE = 0.4  # share of a residual along the surface from which on it may point beyond an edge
 _MIN_AHEAD = 0.5  # how far a cloud must go on beyond a nearest point, in residuals, for it not to end there
 # distance beyond which points are no partners, in median distances between neighbours; of two samples of a surface
@@ -179,14 +181,26 @@ class Partners:
         turned = matmul(self.normals[0], linear.mT)
         return turned / turned.norm(dim=-1, keepdim=True).clamp(min=1e-12)
 
+    @cached_property
+    def edges(self) -> tuple[Bool[Tensor, " m"], Bool[Tensor, " k"]]:
+        """Masks of the points at the edges of both surfaces, whose neighbours lie on one side; none of a volume."""
+        if not self.surface:
+            return torch.zeros(len(self.x), dtype=torch.bool), torch.zeros(len(self.y), dtype=torch.bool)
+        x, y = (
+            _at_edge(points, neighbours(points, tree, _NUM_EDGE_NEIGHBOURS))
+            for points, tree in zip((self.x, self.y), self.trees, strict=True)
+        )
+        return x, y
+
     def beyond_edge(self, pairs: Pairs) -> Bool[Tensor, "k q"]:
-        """Return which points lie beyond the end of the other cloud: their nearest point is on its edge."""
+        """Return which points may lie beyond the end of the other cloud: their nearest point is on its edge."""
         ours, others = self._around
         m, r = len(self.rows[0]), pairs.residual
         second, first = pairs.second[:, :m], pairs.first[:, m:]
         there = _beyond_edge(r[:, :m], self.y[others[second]] - self.y[second].unsqueeze(-2))
         around = self.moved(pairs.elements, self.x[ours[first]].flatten(1, 2)).unflatten(1, (first.shape[1], -1))
-        return torch.cat([there, _beyond_edge(-r[:, m:], around - pairs.moved[:, m:].unsqueeze(-2))], -1)
+        back = _beyond_edge(-r[:, m:], around - pairs.moved[:, m:].unsqueeze(-2))
+        return torch.cat([there | self.edges[1][second], back | self.edges[0][first]], -1)
 
     def descended(
         self, g: Float[Tensor, "k *e"], width: float, steps: int, *, reach: float | None = None, inside: bool = False
@@ -202,7 +216,7 @@ class Partners:
         loss = GemanMcClure(width)
         for _ in range(steps):
             pairs = self.pairs(g, reach)
-            counts = pairs.near & ~self.beyond_edge(pairs) if inside else pairs.near
+            counts = self.may_be_partners(g, pairs) & ~self.beyond_edge(pairs) if inside else pairs.near
             r = self.weighed(pairs.residual, pairs.second)
             weights = _slope(loss, r.square().sum(-1)) * counts
             if not inside:
@@ -312,9 +326,15 @@ def spacing(points: Float[Tensor, "m n"], tree: KDTree) -> float:
     return float(np.median(tree.query(points.numpy(), k=[2])[0])) if len(points) > 1 else 0.0
 
 
-def neighbours(points: Float[Tensor, "m n"], tree: KDTree) -> Int[Tensor, "m c"]:
+def _at_edge(points: Float[Tensor, "m n"], index: Int[Tensor, "m c"]) -> Bool[Tensor, " m"]:
+    """Return which points are far from the middle of their neighbours."""
+    around = points[index] - points.unsqueeze(1)
+    return around.mean(1).norm(dim=-1) > _EDGE_SHIFT * around.norm(dim=-1).amax(-1)
+
+
+def neighbours(points: Float[Tensor, "m n"], tree: KDTree, number: int = _NUM_NEIGHBOURS) -> Int[Tensor, "m c"]:
     """Return the indices of the nearest other points of each point."""
-    number = min(_NUM_NEIGHBOURS, len(points) - 1)
+    number = min(number, len(points) - 1)
     if number < 1:
         return torch.zeros(len(points), 1, dtype=torch.long)
     return torch.from_numpy(tree.query(points.numpy(), k=[*range(2, number + 2)])[1])

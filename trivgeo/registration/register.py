@@ -49,21 +49,27 @@ def register(
 
     Clouds ``[m, n]`` and ``[k, n]`` are centred and scaled first, wherever the group has the translations and scalings
     for it, so that map coordinates are as good as others. In the same order they are fitted in closed form (Kabsch
-    1976, Umeyama 1991, the direct linear transformation), from all points and from many subsets, then by a descent. In
-    no order, the distances to nearest points count both ways: a scale cannot shrink a cloud to a point to make them
-    small. The search begins with rotations about the centres; with `O` and `E` half of the first elements are
-    reflections. Photographs are reflected only if the ``transformations`` are. Where the clouds are two samples of a
+    1976, Umeyama 1991, the direct linear transformation), from all points and from many subsets, then by a descent.
+
+    In no order, each cloud may show a part of the object, and hold points that belong to nothing. Poses come from
+    correspondences of points with similar neighbourhoods (histograms of angles with normals, as in Rusu et al. 2009)
+    that agree in pairs (Chen et al. 2022), for groups that keep shapes, and from descents that begin at the identity
+    and at rotations about the centres; with `O` and `E` half of these are reflections. Photographs are reflected only
+    if the ``transformations`` are. The likeliest pose is refined: the likelihood is that of a mixture of points with a
+    partner in the other cloud and points without, in both directions, whose shares are the ``overlap`` of the record.
+    Points beyond the end of the other cloud, or next to its edge, do not pull. Where the clouds are two samples of a
     surface, residuals along it count less than those across it, by the ratio of their sizes (Segal et al. 2009).
 
     Clouds are trusted where this very pair bears out the covariance. In the same order: the residuals leave at least
     three numbers more than the group has dimensions, few of them enlarge the covariance to that of Student's
     distribution, and the pulls of parts of the cloud vary as those of independent errors do. In no order, too: slopes
-    of the energy at a distance, with nearest points found anew, tell its curvature from noise, also without points
-    beyond the end of the other cloud; and no pose that a descent found, or a product of the symmetries among such
-    poses, has a sum of losses within four standard errors of the lowest. These poses, up to 120, are the modes.
-    Directions that the clouds leave free have a standard deviation of about 1000 units of the basis. Clouds are not
-    trusted either if they stay as far from each other as one and a half distances between neighbours and a tenth of
-    their size, or in the same order as nine tenths of it.
+    of the energy at a distance, with nearest points found anew and without points beyond the end of the other cloud,
+    tell its curvature from noise; no pose that was found, or a product of the symmetries among such poses, has a
+    likelihood within four standard errors of the highest (these poses, up to 120, are the modes); and no pose explains
+    another part of both clouds at least a quarter as well without more points that lie beside the other cloud: the
+    larger overlap need not be the true one. Directions that the clouds leave free have a standard deviation of about
+    1000 units of the basis. Clouds are not trusted either if they stay as far from each other as one and a half
+    distances between neighbours and a tenth of their size, or in the same order as nine tenths of it.
 
     Volumes ``[c, d, h, w]`` may be of any two sizes. A `Volume` brings the affine of its file: elements then act on
     millimetres, so that ``SE(3)`` is rigid whatever the spacings; without it voxels are cubes of one size, in the frame
