@@ -41,7 +41,7 @@ EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
 PUBLIC = (
     *("groups", "actions", "pde", "inversion", "symmetry", "geoopt", "errors", "checks", "expressions", "verdict"),
     *("sde", "sde.noise", "sde.scores", "sde.processes", "sde.solvers", "sde.likelihood", "sde.resampling"),
-    "sde.mcmc",
+    *("sde.mcmc", "pose_graph"),
     *("generative", "generative.paths", "generative.distributions"),
     *(
         "actions.image",

@@ -30,7 +30,7 @@ PACKAGES = (
     *("generative", "generative.paths", "generative.distributions"),
     *("groups.harmonic", "groups.rotations", "groups.semidirect", "groups.from_generators"),
     *("inversion.stages", "inversion.energies", "inversion.learned", "inversion.transformations"),
-    *("features", "registration"),
+    *("features", "registration", "pose_graph"),
 )
 
 SHAPED = {"Float", "Int", "Bool", "Shaped", "Inexact", "Num", "Complex", "Integer"}
