@@ -21,6 +21,7 @@ XLA = BENCHMARKS / "xla-cpu.json"
 SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
 VERDICTS = BENCHMARKS / "verdicts-cpu.json"
 CONSISTENCY = BENCHMARKS / "operator-consistency-cpu.json"
+SEARCHES = BENCHMARKS / "search-cpu.json"
 CANONICAL = BENCHMARKS / "canonical-operators-cpu.json"
 GPUS = "gpu-*.json"
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
@@ -389,6 +390,28 @@ def wrong_verdicts() -> str:
     return markdown(["asked", "kind", "situation", "trusted and wrong", "why we bet on it"], cells)
 
 
+def searches(budget: int) -> str:
+    """Shares of the data that searches solve, in percent; bold within two standard errors or 3 points of the best."""
+    rows = [row for row in json.loads(SEARCHES.read_text())["rows"] if row["budget"] == budget]
+    methods = [name for name, found in rows[0].items() if isinstance(found, dict)]
+    lines = []
+    for row in rows:
+        shares = {name: row[name]["solved"] for name in methods if name in row}
+        best = max(shares[name] for name in shares if "known" not in name)
+        cells = []
+        for name in methods:
+            share = shares.get(name)
+            if share is None:
+                cells.append("–")
+                continue
+            spread = (best * (1 - best) / row["data"] + share * (1 - share) / row["data"]) ** 0.5
+            told = "known" in name
+            is_best = not told and share >= best - max(0.03, 2 * spread)
+            cells.append(f"**{100 * share:.0f}**" if is_best else f"{100 * share:.0f}")
+        lines.append([row["problem"], *cells])
+    return markdown(["", *methods], lines)
+
+
 def devices() -> str:
     """One test on one process and on two."""
     rows = json.loads((BENCHMARKS / "devices-cpu.json").read_text())["rows"]
@@ -688,6 +711,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "verdicts": verdicts,
     "operator-consistency": operator_consistency,
     "wrong-verdicts": wrong_verdicts,
+    "searches-300": lambda: searches(300),
+    "searches-1000": lambda: searches(1000),
     "devices": devices,
     "report": report,
     "speed-forward": lambda: speed("forward", 100_000, 1e-3),

@@ -228,11 +228,12 @@ def try_search(
     task: NetworkTask | None,
     seed: int,
     max_memory: float | None = None,
+    seconds: float | None = None,
 ) -> SearchBenchmark:
     """Invert a few moved clean data, and compare with the transformations.
 
-    Everything but rounding is a function of the arguments: neither the time that an energy takes nor the machine
-    changes which data are tried, or how many chains they have.
+    Without ``seconds`` everything but rounding is a function of the arguments: neither the time that an energy takes
+    nor the machine changes which data are tried, or by how many evaluations. With it fewer data are, down to eight.
 
     Raises:
         DomainError: no transformation drawn is defined on its datum.
@@ -248,7 +249,10 @@ def try_search(
     turns = torch.arange(max(len(index), _NUM_TRIALS), device=index.device) % len(index)
     g = sample_elements(group, transformations, len(turns), keyed(seed, 8)).to(reference)
     defined = action.is_valid(g, _rows_of(x, turns)).reshape(len(turns), -1).all(-1)
-    chosen = torch.nonzero(defined)[:_NUM_TRIALS, 0]
+    number = _NUM_TRIALS
+    if seconds is not None:
+        number = min(number, max(_MIN_TRIALS, int(seconds / (_TRIAL_EVALUATIONS * profile.seconds))))
+    chosen = torch.nonzero(defined)[:number, 0]
     if len(chosen) == 0:
         raise DomainError(f"transformations: expected elements that are defined on clean data, got none of {len(g)}")
     g, turns = g[chosen], turns[chosen]
@@ -256,7 +260,7 @@ def try_search(
     moved = action(g, x)
     expected = PriorEnergy(energy, spread, profile.temperature)
     search = AdaptiveSearch(_TRIAL_EVALUATIONS, transformations)
-    inverter = Inverter(action.with_scale(profile.scale), expected, [search], max_memory=max_memory, progress=False)
+    inverter = Inverter(action.with_scale(profile.scale), expected, [search], max_memory=max_memory, seconds=seconds)
     result = inverter(moved, generator=keyed(seed, 9, device=reference.device))
     restored, best = result.restore(moved), result.best()
     left = group.compose(group.inverse(best), g)

@@ -28,6 +28,8 @@ from trivgeo.sde import GeometricSchedule
 
 MAX_MEASURED = 64
 """Number of clean data that are looked at."""
+_MIN_MEASURED = 2  # data that are looked at however short the time is
+_GRADIENT_COST = 3.0  # time of an energy with its gradient, in units of that of an energy
 _PROFILE_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]  # distances in spreads of the transformations
 _PROFILE_DIRECTIONS = 4  # directions for each datum
 _HESSIAN_DIRECTIONS = 16  # directions for each datum, with gradients to both sides
@@ -155,8 +157,12 @@ def measure_energy(
     num_samples: int = 32,
     seed: int = 0,
     max_memory: float | None = None,
+    seconds: float | None = None,
 ) -> EnergyProfile:
     """Measure how the energy of clean data rises when ``num_samples`` transformations move each datum.
+
+    Args:
+        seconds: time that this may take: fewer data are looked at where it is short, see `TIED`.
 
     Raises:
         ConfigurationError: see `check_energy` for this and further errors.
@@ -165,7 +171,13 @@ def measure_energy(
     spread = spread_of(check_action(action).group, transformations, seed)
     problem = InverseProblem(action.with_scale(spread), energy)
     with evaluation_mode(problem.energy):
+        began = time.perf_counter()
         x, _, at_rest = some_data(problem, clean, seed, max_memory)
+        if seconds is not None:
+            each = _GRADIENT_COST * (time.perf_counter() - began) / len(at_rest)
+            evaluations = num_samples + 2 * _HESSIAN_DIRECTIONS + _PROFILE_DIRECTIONS * len(_PROFILE_RADII)
+            number = max(_MIN_MEASURED, int(seconds / (each * evaluations)))
+            x, at_rest = pytree.tree_map(lambda leaf: leaf[:number], x), at_rest[:number]
         probe = _Probe(problem, x, at_rest, max_memory)
         began = time.perf_counter()
         moved = sample_elements(probe.group, transformations, len(at_rest) * num_samples, keyed(seed, 4)).to(at_rest)

@@ -48,7 +48,8 @@ class TIED(Inverter):
             `trivgeo.inversion.transformations`; ``None`` if nothing is known of them.
         clean: clean data, one batch dimension.
         evaluations: number of energies, with or without gradient, of each datum.
-        seconds: time of a call; where it is short fewer energies are evaluated.
+        seconds: time of a call; where it is short fewer energies are evaluated. The measurement of clean data and the
+            trial on them take no longer either.
         max_memory: memory in GiB that energies may take at once, see `Inverter`.
         scales: standard deviations of the draws without ``transformations``, in units of the group's basis; by default
             0.1, 0.3 and 1.
@@ -87,8 +88,10 @@ class TIED(Inverter):
             spread = spread_of(action.group, transformations, seed)
             given = action.with_scale(spread)
             if clean is not None:
-                profile = measure_energy(action, energy, clean, transformations, seed=seed, max_memory=max_memory)
-                trial = try_search(action, energy, clean, transformations, profile, None, seed, max_memory)
+                profile = measure_energy(
+                    action, energy, clean, transformations, seed=seed, max_memory=max_memory, seconds=seconds
+                )
+                trial = try_search(action, energy, clean, transformations, profile, None, seed, max_memory, seconds)
                 known = trial.known(profile.depth)
                 given = action.with_scale(profile.scale)
                 temperature = profile.temperature if temperature is None else temperature
