@@ -40,6 +40,8 @@ _SHARE_KEPT, _MIN_KEPT = 0.25, 16  # share of the descents that are hypotheses: 
 _PROBES, _NEIGHBOURS = 8, 4  # elements whose gradients are compared with the energies of their nearest draws
 _MIN_EVALUATIONS_PROBED = 200  # evaluations below which ripples are not looked for
 _MIN_TREND, _MAX_PREDICTED = 0.75, 0.4  # rank correlations of an energy that has ripples on a wide well
+# generations that are enough, so that more evaluations make larger ones, and the largest in units of the usual
+_GENERATIONS, _MAX_GENERATION = 40, 4
 _EVOLUTION_STD, _POLISH_SHARE = 0.5, 0.1  # deviation of the first generation; share of the evaluations that polish
 
 _SHORT = 0.9  # share of the evaluations below which the report speaks of the time
@@ -195,9 +197,10 @@ class AdaptiveSearch(Stage):
         posterior: Posterior, starts: Population, evaluations: int, generator: torch.Generator | None
     ) -> Population:
         """Return the starts beside what evolves from the best of them by a number of evaluations."""
-        size = EvolutionStrategy(1).size(posterior.group.dim)
+        least = EvolutionStrategy(1).size(posterior.group.dim)
         polish = max(2, int(_POLISH_SHARE * evaluations))
-        strategy = EvolutionStrategy(max(1, (evaluations - polish) // size), _EVOLUTION_STD)
+        size = max(least, min(_MAX_GENERATION * least, (evaluations - polish) // _GENERATIONS))
+        strategy = EvolutionStrategy(max(1, (evaluations - polish) // size), _EVOLUTION_STD, size)
         found = strategy(posterior, starts, generator)
         best = QuasiNewton(polish - 1)(posterior, Select(1)(posterior, found, generator), generator)
         return EvaluatedPopulation.joined(*(part.evaluated(posterior) for part in (best, found, starts)))
