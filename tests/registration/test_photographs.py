@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.helpers import randn, seeded
 from trivgeo.actions import ImageWarp
+from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
 from trivgeo.inversion.transformations import rotations
 from trivgeo.registration import Registration, register
@@ -111,6 +112,92 @@ def test_uneven_exposure() -> None:
         off = ImageWarp(group).to_pixels(r.element, (SIDE, SIDE)) - matrix
         assert float((off @ torch.tensor([47.0, 47.0, 1.0]).double()).norm()) < 0.15
         assert not r.trusted or squared_distance(r, g) < 18.5  # the region of 99.9 %
+
+
+def shapes(points: Tensor, seed: int = 0) -> Tensor:
+    """Discs of many sizes that hide each other, at positions, ``[3, h, w]``."""
+    generator = seeded(seed)
+    total = torch.full((3, *points.shape[1:]), 0.5, dtype=torch.float64)
+    for _ in range(150):
+        centre = 200 * torch.rand(2, 1, 1, generator=generator, dtype=torch.float64) - 50
+        radius = 3.0 + 15.0 * float(torch.rand(1, generator=generator)) ** 3
+        cover = torch.sigmoid(2.0 * (radius - (points - centre).norm(dim=0)))
+        total = total + cover * (torch.rand(3, 1, 1, generator=generator, dtype=torch.float64) - total)
+    return total
+
+
+def off_at_corners(found: Tensor, matrix: Tensor, size: tuple[int, int]) -> float:
+    """The largest distance between corners, in pixels."""
+    height, width = size
+    corners = torch.tensor([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1]]).double()
+    a, b = (corners @ m.mT for m in (found, matrix))
+    return float((a[:, :2] / a[:, 2:] - b[:, :2] / b[:, 2:]).norm(dim=-1).max())
+
+
+def similarity(angle: float, scale: float, x: float, y: float) -> Tensor:
+    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
+    return torch.tensor([[cos, -sin, x], [sin, cos, y], [0.0, 0.0, 1.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("degrees", "scale"), [(180.0, 1.0), (-75.0, 1.6), (130.0, 0.6)])
+def test_any_rotation_and_scale_without_a_law(degrees: float, scale: float) -> None:
+    """Matches of keypoints say where to begin: without them the search stayed near the identity."""
+    pytest.importorskip("cv2")
+    about = similarity(0.0, 1.0, 50.0, 50.0)
+    matrix = about @ similarity(math.radians(degrees), scale, 4.0, -3.0) @ torch.linalg.inv(about)
+    images = (shapes(positions(None, 100)), shapes(positions(matrix, 100)))
+    r = register(*(image + 0.01 * randn(3, 100, 100, seed=k) for k, image in enumerate(images)), Similarity(2))
+    assert r.trusted, r.reasons
+    assert off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.15
+
+
+def test_two_sizes() -> None:
+    """A part of a picture in grey and as bytes, beside all of it in colours: pixels have one size in both."""
+    matrix = similarity(0.1, 1.0, -28.0, -15.0)
+    whole, part = shapes(positions(None, 100)), shapes(positions(matrix, 100))[:, :60, :72]
+    part = (255 * part.mean(0, keepdim=True)).round().to(torch.uint8)
+    r = register(whole, part, SE(2))
+    assert r.trusted, r.reasons
+    assert off_at_corners(r.to_pixels(), matrix, (60, 72)) < 0.1
+    back = register(part, whole, SE(2))
+    assert back.trusted, back.reasons
+    assert off_at_corners(back.to_pixels(), torch.linalg.inv(matrix), (60, 72)) < 0.1
+    assert back.mask is not None
+    assert tuple(back.mask.shape) == (100, 100)
+
+
+def test_edges_of_a_negative() -> None:
+    """Intensities of a negative have nothing in common; edges are where they were."""
+    matrix = similarity(0.05, 1.02, 3.0, -2.0)
+    moving, fixed = (shapes(positions(m, 100)) for m in (None, matrix))
+    images = (image + 0.01 * randn(3, 100, 100, seed=k) for k, image in enumerate((moving, 1.0 - fixed)))
+    r = register(*images, Similarity(2), similarity="gradient")
+    assert r.trusted, r.reasons
+    assert off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.3
+    assert not register(moving, 1.0 - fixed, Similarity(2), num_starts=8).trusted
+    with pytest.raises(ConfigurationError, match="intensity, gradient"):
+        register(moving, fixed, Similarity(2), similarity="edges")  # type: ignore[arg-type]
+
+
+def test_what_hides_a_part_is_returned() -> None:
+    """Another picture over 30 % of the frame: an estimated mask, or one that is given."""
+    matrix = similarity(0.05, 1.0, 3.0, -2.0)
+    moving, fixed = shapes(positions(None, 100)), shapes(positions(matrix, 100))
+    fixed[:, :, :30] = shapes(positions(None, 100), seed=5)[:, :, :30]
+    r = register(moving, fixed, SE(2))
+    assert off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.05
+    assert r.mask is not None
+    hidden, seen = r.mask[10:90, 3:26], r.mask[10:90, 36:90]
+    assert float(hidden.double().mean()) < 0.35
+    assert float(seen.double().mean()) > 0.9
+    known = torch.ones(100, 100, dtype=torch.bool)
+    known[:, :30] = False
+    given = register(moving, fixed, SE(2), fixed_mask=known)
+    assert given.trusted, given.reasons
+    assert off_at_corners(given.to_pixels(), matrix, (100, 100)) < 0.05
+    back = register(fixed, moving, SE(2), moving_mask=known)
+    assert back.trusted, back.reasons
+    assert off_at_corners(back.to_pixels(), torch.linalg.inv(matrix), (100, 100)) < 0.05
 
 
 def test_other_places_that_fit_as_well() -> None:

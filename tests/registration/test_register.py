@@ -485,13 +485,14 @@ def test_refusals() -> None:
     cloud, image = torch.zeros(4, 3), torch.zeros(1, 5, 6)
     for error, moving, fixed, group in (
         (ShapeError, cloud, image, SE(3)),
-        (ShapeError, image, torch.zeros(1, 6, 5), SE(2)),
+        (ShapeError, image.repeat(3, 1, 1), image.repeat(2, 1, 1), SE(2)),
         (ConfigurationError, image[0].repeat(9, 9), image[0].repeat(9, 9), SE(2)),
         (ShapeError, torch.zeros(3), torch.zeros(3), SE(2)),
         (ShapeError, cloud, torch.zeros(4, 2), SE(3)),
         (ConfigurationError, cloud, cloud, SE(2)),
         (ConfigurationError, image, image, SE(3)),
-        (ConfigurationError, image.byte(), image.byte(), SE(2)),
+        (ConfigurationError, cloud[:, :2].byte(), cloud[:, :2].byte(), SE(2)),
+        (ConfigurationError, image.bool(), image.bool(), SE(2)),
         (ShapeError, torch.zeros(20, 30, 3), torch.zeros(20, 30, 3), SE(2)),
         (NonFiniteError, image * math.nan, image, SE(2)),
     ):
@@ -499,6 +500,10 @@ def test_refusals() -> None:
             register(moving, fixed, group)
     with pytest.raises(ConfigurationError, match="matched"):
         register(image, image, SE(2), matched=True)
+    with pytest.raises(ShapeError, match="fixed_mask"):
+        register(image, image, SE(2), fixed_mask=torch.ones(6, 5))
+    with pytest.raises(ConfigurationError, match="photographs"):
+        register(randn(9, 2), randn(9, 2), SE(2), matched=True).to_pixels()
 
 
 def test_figures_that_are_none_are_not_trusted() -> None:

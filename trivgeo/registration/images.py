@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,7 +17,8 @@ from trivgeo.actions import ImageWarp
 from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.transformations import sample_elements
 from trivgeo.registration.blocks import BlockEstimate, block_estimate
-from trivgeo.registration.inverse_compositional import CloseComparison, Comparison, Exposure, Grid, Picture
+from trivgeo.registration.inverse_compositional import CloseComparison, Comparison, Exposure, Grid, Picture, box_sums
+from trivgeo.registration.keypoints import MISSING, consensus
 from trivgeo.registration.look_alikes import look_alikes
 from trivgeo.registration.record import (
     NORMAL_MEDIAN,
@@ -40,10 +41,11 @@ _NUM_KEPT = (12, 8, 6, 4, 4)  # distinct hypotheses that go on from each level
 _LEAST_STEP_IN_PIXELS = 0.02  # length of steps at which descents end at a level
 _MIN_SHARED_NEAR = 0.8  # shared contrast at the end of the nearest hypotheses from which on others are not looked for
 _LOSS_WIDTH_IN_STDS = 5.0  # width of the robust loss, in standard deviations of the residuals
+_FIRST_WIDTH = 2.0  # width of the loss at the coarsest size, in units of the contrast; half of it at the next
 _NUM_EXPOSURES = 6  # estimates of gain and offset, each with outliers by the one before
 _MIN_STD = 1e-3  # standard deviation of residuals for the robust loss, in units of the contrast
 _NOISY_STD = 0.02  # standard deviation of residuals from which on images are blurred, in units of the contrast
-_BLUR_REACH = 2  # pixels on each side that a blur reads
+_BLUR_REACH, _HALO = 2, 2  # pixels on each side that a blur, and a slope, reads
 _MIN_SHARED_CONTRAST = 0.5  # share of the contrast that both images must have in common
 _MEAN_SIDE = 4  # pixels along squares whose means show an uneven exposure
 _MAX_LEFT_BY_EXPOSURE = 0.5  # share of squares of residuals of means that an uneven exposure may leave
@@ -57,10 +59,19 @@ _BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = (
     16,
     8,
 )  # blocks along the longer side, and pixels along one, whose losses are compared
+_MAX_SIDE_OF_HIDDEN = 640  # longer side of the images in which hidden parts are looked for, in pixels
 _HIDDEN_REACH, _MIN_HIDDEN_SHARE = 2, 0.5  # pixels on each side of which so many disagree where an image is hidden
+_GRADIENT_BLURS = 4  # blurs of one pixel before gradients are taken
+_GRADIENT_WINDOW = 12  # pixels on each side, over which the mean length of gradients is taken
+_MIN_GRADIENT = 0.02  # gradient by a pixel that counts as noise, in units of the contrast
+_NUM_CONSENSUS = 3  # elements that matches of keypoints support, from which descents start
+_LEAST_SIDE_OF_MATCHED = 192  # longer side of the images at which descents from them begin, in pixels
 _NUM_LOOK_ALIKES = 10  # other places that are tried, where pictures look alike
-_NUM_STEPS_OF_OTHERS, _LEAST_SIDE_OF_OTHERS = 10, 80  # steps from each, at a size of at least so much, and at the full
-_MAX_SIDE_OF_OTHERS = 512  # longer side of the images on which others are compared with what was found, in pixels
+_NUM_STEPS_OF_OTHERS, _LEAST_SIDE_OF_OTHERS = (
+    (10, 4),
+    80,
+)  # steps from each, at a size of at least so much, and the largest
+_MAX_SIDE_OF_OTHERS = 256  # longer side of the images on which others are compared with what was found, in pixels
 _MAX_ENERGY_RATIO = 10.0  # energy of another element, in units of that of the best one, at which it is compared closely
 _SAME_IN_STDS = 6.0  # distance of ends of descents that are one element
 _MAX_EVIDENCE_IN_STDS = 6.0  # evidence against another element, in standard deviations, that does not yet count
@@ -69,9 +80,17 @@ _OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
 
+SIMILARITIES = ("intensity", "gradient")
+
+
 @dataclass(eq=False)
 class ImageRegistration(RegistrationMethod["Found"]):
-    """Registration of two images: descents from coarse sizes to fine ones, the last steps, and checks."""
+    """Registration of two images: descents from coarse sizes to fine ones, the last steps, and checks.
+
+    Args:
+        similarity: what both show alike, their intensities or where they have gradients.
+        masks: ones at pixels that count, ``[h, w]``, of both images; ``None`` for all.
+    """
 
     # what two images alone do not show
     assumptions: ClassVar[tuple[str, ...]] = (
@@ -82,18 +101,36 @@ class ImageRegistration(RegistrationMethod["Found"]):
         "the search began near the identity: give transformations if the transformation may be larger",
     )
 
+    matches_keypoints = True
+
+    similarity: str = "intensity"
+    masks: tuple[Tensor | None, ...] = (None, None)
+
     def __post_init__(self) -> None:
         self.action = ImageWarp(self.group, guarded=False)
+        if self.similarity == "gradient":
+            self.moving, self.fixed = normalized_gradients(self.moving), normalized_gradients(self.fixed)
         self.contrast = float(self.fixed.std(correction=0)) or 1.0
         middle = self.fixed.mean()
-        size, own = self.fixed.shape[-2:], self.moving.shape[-2:]
-        self.longer = max(size)
+        self.longer = max(self.fixed.shape[-2:])
         self.pictures = tuple(
-            Picture((image - middle) / self.contrast, Grid(tuple(shape), _frame(shape, self.longer, image)))
-            for image, shape in ((self.moving, own), (self.fixed, size))
+            Picture(
+                (image - middle) / self.contrast,
+                Grid(tuple(image.shape[-2:]), _frame(image.shape[-2:], self.longer, image)),
+                mask,
+                margin,
+            )
+            # beside what the moving image covers, the fixed one may show nothing, from which slopes are not to be taken
+            for image, mask, margin in ((self.moving, self.masks[0], _HALO), (self.fixed, self.masks[1], 0))
         )
-        self.factors = _factors(*size)
+        self.factors = _factors(self.fixed.shape[-2:], self.moving.shape[-2:])
         self._comparisons: dict[float, Comparison] = {}
+
+    @property
+    def frames(self) -> tuple[Tensor, Tensor]:
+        """The maps from pixels of both images to coordinates."""
+        moving, fixed = self.pictures
+        return moving.grid.matrix, fixed.grid.matrix
 
     def _comparison(self, factor: float) -> Comparison:
         """Return the comparison of both images at so many times their sizes."""
@@ -107,9 +144,14 @@ class ImageRegistration(RegistrationMethod["Found"]):
             self._comparisons[factor] = Comparison(self.group, self.action.point_action, moving, fixed)
         return self._comparisons[factor]
 
-    def _near(self) -> Tensor:
-        """Return the first hypotheses, for the inverse; the identity."""
-        return self.group.identity(1, dtype=torch.float64, device=self.moving.device)
+    def _matched(self) -> Tensor:
+        """Return elements that matches of keypoints support, inverted; none without OpenCV."""
+        group = self.group
+        moving, fixed = self.pictures
+        found = consensus(group, moving.image, fixed.image, self.frames, _NUM_CONSENSUS)
+        self.matches_keypoints = found is not None
+        none = group.identity(0, dtype=torch.float64, device=self.moving.device)
+        return none if found is None else group.inverse(group.project(found))
 
     def _drawn(self) -> Tensor:
         """Return elements that were given or are near the identity, inverted."""
@@ -122,28 +164,60 @@ class ImageRegistration(RegistrationMethod["Found"]):
         return group.inverse(group.project(drawn.to(self.moving.device, torch.float64)))
 
     def registered(self) -> Registration:
-        near = self._near()
-        if self.transformations is None:
-            found = self._descended(near)
-            if found.shared >= _MIN_SHARED_NEAR and (judged := self.judged(found)).trusted:
+        met = []
+        for found in self._attempts():
+            met.append(judged := self.judged(found))
+            if judged.trusted:
                 return judged
-        return self.judged(self._descended(torch.cat([near, self._drawn()])))
+        return max(met, key=lambda r: 0.0 if r.mask is None else float(r.mask.float().mean()))
+
+    def _attempts(self) -> Iterator[Found]:
+        """Yield ends of descents: from the identity, from what keypoints say, and from many elements."""
+        identity = self.group.identity(1, dtype=torch.float64, device=self.moving.device)
+        if self.transformations is None:
+            found = self._descended(identity, promising=True)
+            if found.shared >= _MIN_SHARED_NEAR:
+                yield found
+        matched = self._matched()
+        for start in matched:
+            found = self._improved(start)
+            if found.shared >= _MIN_SHARED_CONTRAST:
+                yield found
+        yield self._descended(torch.cat([identity, matched, self._drawn()]))
 
     def searched(self) -> Found:
-        return self._descended(torch.cat([self._near(), self._drawn()]))
+        identity = self.group.identity(1, dtype=torch.float64, device=self.moving.device)
+        return self._descended(torch.cat([identity, self._matched(), self._drawn()]))
 
-    def _descended(self, starts: Tensor) -> Found:
-        """Return the ends of descents at all sizes but the full one."""
-        reference = self.pictures[1].image.float()
-        exposure = Exposure.none(len(reference), reference)
-        found = self._level(0, Found(starts, exposure))
-        if not found.shared >= _MIN_SHARED_CONTRAST:  # the exposures may be very different
-            alike = self._level(0, Found(starts, self._standardised()))
-            found = alike if alike.shared > found.shared else found
-        for level in range(1, len(self.factors)):
+    def _improved(self, start: Tensor) -> Found:
+        """Return the end of descents from an element that is off by some pixels, with the loss that it calls for."""
+        last = len(self.factors) - 1
+        level = next((k for k, f in enumerate(self.factors) if f * self.longer >= _LEAST_SIDE_OF_MATCHED), last)
+        exposure, width = _exposure(*self._comparison(self.factors[level]).sample(start, _NUM_SAMPLES))
+        return self._descended(start[None], first=level, found=Found(start[None], exposure, width))
+
+    def _descended(self, starts: Tensor, promising: bool = False, first: int = 0, found: Found | None = None) -> Found:
+        """Return the ends of descents at all sizes but the full one.
+
+        Args:
+            starts: elements to begin with.
+            promising: whether to go on only with what shares contrast.
+            first: the level to begin at.
+            found: what is known of the first element, with its exposure.
+        """
+        if found is None:
+            reference = self.pictures[1].image.float()
+            found = self._level(first, Found(starts, Exposure.none(len(reference), reference)))
+            if not found.shared >= _MIN_SHARED_CONTRAST:  # the exposures may be very different
+                alike = self._level(first, Found(starts, self._standardised()))
+                found = alike if alike.shared > found.shared else found
+            first += 1
+        for level in range(first, len(self.factors)):
             if level == len(self.factors) - 1 and len(found.elements) == 1 and found.shared >= _MIN_SHARED_CONTRAST:
                 break  # the last steps are at the full size
             found = self._level(level, found)
+            if promising and not found.shared >= _MIN_SHARED_CONTRAST:
+                break
         return found
 
     def _standardised(self) -> Exposure:
@@ -160,6 +234,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
         place, comparison = min(level, len(_NUM_STEPS) - 1), self._comparison(self.factors[level])
         least = _LEAST_STEP_IN_PIXELS * 2.0 / max(comparison.fixed.grid.size)
         h, exposure, width = before.elements, before.exposure, before.width
+        # outliers come to count for less and less, as edges that lie beside each other come together
+        width = max(width or 0.0, 0.5**level * _FIRST_WIDTH * math.sqrt(len(self.fixed)))
         if len(h) > _NUM_KEPT_FIRST:
             h, sums = comparison.descended(h, exposure, width, _FIRST_STEPS, least)
             h = h[sums.energy.argsort()[:_NUM_KEPT_FIRST]]
@@ -190,7 +266,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         group, dtype = self.group, self.moving.dtype
         if not found.found or found.width is None:
             elements = group.inverse(found.elements).to(dtype)
-            return replace(nothing(self.action, elements), action=ImageWarp(group))
+            return replace(nothing(self.action, elements), action=ImageWarp(group), frames=self.frames)
         hidden, share = self._hidden(found)
         comparison = self._full(found.elements[0], hidden)
         noisy = found.width > _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD
@@ -208,6 +284,10 @@ class ImageRegistration(RegistrationMethod["Found"]):
             v = group.log(group.compose(group.inverse(solution.element), softer.element))
             square = v @ torch.linalg.solve(estimate.covariance, v)
             estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
+        # how the images were interpolated is not known: half of what another kernel changes is a standard deviation
+        v = 0.5 * self._step(comparison.interpolated("linear"), solution)
+        square = v @ torch.linalg.solve(estimate.covariance, v)
+        estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
         h = solution.element
         element, adjoint = group.inverse(h), group.Ad(h)
         covariance = adjoint @ estimate.covariance @ adjoint.mT
@@ -224,7 +304,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
             modes = modes_at(torch.cat([element[None], group.inverse(others)]), element.new_ones(1 + len(others)))
             reasons += rivals(modes)
         if reasons and self.transformations is None:
-            reasons += self.hints
+            reasons += [*self.hints, *(() if self.matches_keypoints else (MISSING,))]
         return Registration(
             ImageWarp(group),
             element.to(dtype),
@@ -233,6 +313,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
             close.rms * self.contrast,
             True,
             Verdict(tuple(dict.fromkeys(reasons)), self.assumptions),
+            mask=_at_size(close.agrees, self.fixed.shape[1:]),
+            frames=self.frames,
         )
 
     def _blurred(self, comparison: Comparison) -> Comparison:
@@ -249,11 +331,11 @@ class ImageRegistration(RegistrationMethod["Found"]):
         These are regions in most of which residuals do not agree, and what a slope or a blur mixes with them.
         """
         assert found.width is not None
-        comparison = self._comparison(self.factors[-1 if len(self.factors) == 1 else -2])
+        factor = max((f for f in self.factors if f * self.longer <= _MAX_SIDE_OF_HIDDEN), default=self.factors[0])
+        comparison = self._comparison(factor)
         image, seen = comparison.image(found.elements[0], found.exposure)
         square = (image - comparison.fixed.image).square().sum(0)
-        width = max(found.width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * _NOISY_STD)
-        off = seen * (square > width**2)
+        off = seen * (square > max(found.width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * _NOISY_STD) ** 2)
         reach = _HIDDEN_REACH
         side = 2 * reach + 1
         share = functional.avg_pool2d(torch.stack([off, seen])[:, None], side, 1, reach, count_include_pad=False)[:, 0]
@@ -268,14 +350,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
         scale = comparison.scale(h)
         if math.isfinite(scale) and not 1.0 / _OTHER_SCALE < scale < _OTHER_SCALE:
             moving, fixed = moving.resized(min(1.0, 1.0 / scale)), fixed.resized(min(1.0, scale))
-        margin = min(_BLUR_REACH, (min(fixed.grid.size) - 1) // 8)
-        fixed = fixed._replace(margin=margin)
-        if bool(hidden.any()):
-            seen = 1.0 - functional.interpolate(hidden[None, None], fixed.grid.size, mode="nearest")[0, 0].to(
-                fixed.image
-            )
-            fixed = fixed._replace(mask=seen if fixed.mask is None else seen * fixed.mask)
-        return Comparison(self.group, self.action.point_action, moving, fixed)
+        fixed = _uncovered(fixed._replace(margin=_HALO), hidden)
+        return Comparison(self.group, self.action.point_action, moving, fixed, "cubic")
 
     def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
         """Return the solution of the equations of the inverse compositional steps, gain and offset among them."""
@@ -289,9 +365,12 @@ class ImageRegistration(RegistrationMethod["Found"]):
             exposure = exposure.bent(values[:, seen > 0])
         least = max(_MAX_LAST_STEP_IN_DIGITS * torch.finfo(dtype).eps, 1e-9)
         longer, before = 1.0, None
+        steep = comparison.steep(_NUM_SAMPLES)
         for _ in range(_MAX_LAST_STEPS):
             values, fixed, seen = comparison.sample(h[0], _NUM_SAMPLES, exposure)
-            std = robust_std((values - fixed).mT, seen)
+            off = (values - fixed).mT
+            # what is left by interpolation is as large as the slopes, by which alone elements are told apart
+            std = max(robust_std(off, part) for part in (seen, seen * steep) if bool(part.any()))
             if std > _MIN_REFINED_STD:
                 width = min(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * std)
             sums = comparison.sums(h, exposure, width)
@@ -305,13 +384,21 @@ class ImageRegistration(RegistrationMethod["Found"]):
                 break
             # noise of the fixed image has curvature, too, which makes steps too short
             if before is not None:
+                if float(step @ curvature[0] @ step) > float(before @ curvature[0] @ before):
+                    longer = 1.0
                 left = float(before @ curvature[0] @ step) / float(before @ curvature[0] @ before)
                 longer = min(max(longer / max(1.0 - left, _MIN_SHARE_OF_STEP), 1.0), 1.0 / _MIN_SHARE_OF_STEP)
             change = -(parts[0, ..., -1] + longer * torch.einsum("cqn,n->cq", parts[0, ..., :-1], step))
             h, before = group.project(group.perturb(h, longer * step[None])), step
             exposure = exposure._replace(theta=exposure.theta + change.to(dtype))
-        close = comparison.closely(h[0], exposure, width, parts[0, ..., :-1])
+        agreeing = max(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD)
+        close = comparison.closely(h[0], exposure, width, parts[0, ..., :-1], agreeing)
         return Solution(h[0], exposure, width, close, ended)
+
+    def _step(self, comparison: Comparison, solution: Solution) -> Tensor:
+        """Return the step from a solution to that of another comparison."""
+        slope, curvature, _ = comparison.sums(solution.element[None], solution.exposure, solution.width).reduced()
+        return -torch.linalg.lstsq(curvature, slope.unsqueeze(-1)).solution[0, :, 0]
 
     def _is_uneven(self, found: Found) -> bool:
         """Return whether an exposure that varies over the frame and with brightness leaves half of what a gain leaves.
@@ -345,23 +432,25 @@ class ImageRegistration(RegistrationMethod["Found"]):
         fixed one.
         """
         group, h, exposure = self.group, solution.element, solution.exposure
-        width = max(solution.width, least_width)
         largest = min(1.0, _MAX_SIDE_OF_OTHERS / self.longer)
         sides = [factor for factor in self.factors if factor <= max(largest, self.factors[0])]
         full = self._comparison(sides[-1])
         full = Comparison(group, self.action.point_action, full.moving, _uncovered(full.fixed, hidden))
         full = _blurred(full) if noisy else full
         moved, seen = full.image(h, exposure)
+        # what the size of these images adds to the residuals
+        own = float(((moved - full.fixed.image).square().sum(0) * seen).sum() / seen.sum().clamp(min=1.0))
+        width = max(solution.width, least_width, _LOSS_WIDTH_IN_STDS * math.sqrt(own))
         alike = look_alikes(self.action, torch.cat([moved, seen[None]]), full.fixed.image, _NUM_LOOK_ALIKES)
         candidates = torch.cat([met, group.compose(h, alike.double())])
         if not len(candidates):
             return candidates
         small = next((f for f in sides if f * self.longer >= _LEAST_SIDE_OF_OTHERS), sides[-1])
-        for comparison in (self._comparison(small), full):
+        for comparison, steps in zip((self._comparison(small), full), _NUM_STEPS_OF_OTHERS, strict=True):
             least = _LEAST_STEP_IN_PIXELS * 2.0 / max(comparison.fixed.grid.size)
-            candidates, sums = comparison.descended(candidates, exposure, width, _NUM_STEPS_OF_OTHERS, least)
-            own = comparison.sums(h[None], exposure, width).energy
-            low = sums.energy < _MAX_ENERGY_RATIO * own + 2.0 * _MIN_STD**2
+            candidates, sums = comparison.descended(candidates, exposure, width, steps, least)
+            best = comparison.sums(h[None], exposure, width).energy
+            low = sums.energy < _MAX_ENERGY_RATIO * best + 2.0 * _MIN_STD**2
             candidates = candidates[low & self._are_other(candidates, h, covariance)]
             if not len(candidates):
                 return candidates
@@ -410,6 +499,13 @@ class Solution(NamedTuple):
     ended: bool
 
 
+def _at_size(mask: Bool[Tensor, "*size"], size: Sequence[int]) -> Bool[Tensor, "*other"]:
+    """Return a mask of another size."""
+    if mask.shape == tuple(size):
+        return mask
+    return functional.interpolate(mask[None, None].float(), tuple(size), mode="nearest")[0, 0] > 0
+
+
 def _uncovered(picture: Picture, hidden: Float[Tensor, "h w"]) -> Picture:
     """Return a picture of which a part, that is given at any size, does not count."""
     if not bool(hidden.any()):
@@ -453,11 +549,14 @@ def _exposure(image: Float[Tensor, "c p"], fixed: Float[Tensor, "c p"], seen: Te
     return Exposure(torch.cat([offset, gain], 1)), width
 
 
-def _factors(height: int, width: int) -> list[float]:
-    """Return sizes of the images of a pyramid in units of the full one, from the coarsest."""
-    longer = max(height, width)
+def _factors(*sizes: Sequence[int]) -> list[float]:
+    """Return sizes of the images of a pyramid in units of the full ones, from the coarsest."""
+    longer = max(sizes[0])
+    least = max(
+        max(_COARSEST_SIDE / max(size), _MIN_SHORTER_SIDE / min(size)) if max(size) > 1 else 1.0 for size in sizes
+    )
     sides = [longer]
-    while sides[-1] >= 2 * max(_COARSEST_SIDE, _MIN_SHORTER_SIDE * longer / min(height, width)):
+    while sides[-1] >= 2 * least * longer:
         sides.append(sides[-1] // 2)
     return [side / longer for side in sides[::-1]]
 
@@ -484,13 +583,35 @@ def _shared_contrast(
 def _blurred(comparison: Comparison) -> Comparison:
     """Return a comparison of blurred pictures, without borders, into which the blur mixes what lay beside them."""
     moving, fixed = comparison.moving, comparison.fixed
-    pictures = []
-    for picture, margin in ((moving, 2 * _BLUR_REACH), (fixed, _BLUR_REACH)):
-        fits = min(picture.grid.size) > 8 * _BLUR_REACH
-        pictures.append(
-            picture._replace(image=_soft(picture.image), margin=max(picture.margin, margin) if fits else picture.margin)
-        )
-    return Comparison(comparison.group, comparison.action, *pictures)
+    pictures: list[Picture] = []
+    for picture in (moving, fixed):
+        margin = picture.margin + (_BLUR_REACH if picture is moving else 0)
+        pictures.append(picture._replace(image=_soft(picture.image), margin=margin))
+    moving, fixed = pictures
+    return Comparison(comparison.group, comparison.action, moving, fixed, comparison.interpolation)
+
+
+def normalized_gradients(image: Float[Tensor, "c *size"]) -> Float[Tensor, "1 *size"]:
+    r"""Return the lengths of gradients, in units of those around, :math:`|\nabla I| / (|\nabla I| + m + \epsilon)`.
+
+    Edges are where they are in another modality, or in a negative, whatever the values on both sides (Haber and
+    Modersitzki 2006 compare directions, too). Gradients are of an image blurred by two pixels; m is their mean over
+    windows.
+
+    Args:
+        image: values; gradients of channels are added as squares.
+    """
+    n = image.ndim - 1
+    for _ in range(_GRADIENT_BLURS):
+        image = _soft(image)
+    square = torch.zeros_like(image[:1])
+    for dim in range(1, n + 1):
+        if image.shape[dim] > 1:
+            square = square + torch.gradient(image, dim=dim)[0].square().sum(0)
+    length = square.sqrt()
+    mean = box_sums(length, _GRADIENT_WINDOW) / box_sums(torch.ones_like(length), _GRADIENT_WINDOW)
+    least = _MIN_GRADIENT * image.std(correction=0)
+    return length / (length + mean + least).clamp(min=torch.finfo(image.dtype).tiny)
 
 
 def _soft(image: Float[Tensor, "c *size"]) -> Float[Tensor, "c *size"]:

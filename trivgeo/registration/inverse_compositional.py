@@ -11,10 +11,11 @@ are taken at the centres of cells; equations whose fields are off by a little ha
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -31,15 +32,19 @@ _MAX_NUMBERS_AT_ONCE = 2**20  # numbers of restored images that are worked on at
 _MAX_NUMBERS_KEPT = 2**24  # numbers of strips that are kept between steps; else they are made anew
 _HALO = 2  # pixels on each side that a slope reads
 _EDGE_IN_PIXELS = 1e-3  # distance beyond the outermost centres of pixels at which an image still shows something
+_MIN_BICUBIC_SIDE = 16  # sides of images whose outermost pixels bicubic interpolation leaves out
 _LEAST_COVER = 0.999  # value of an interpolated mask from which on all pixels around are in the mask
 LEAST_OVERLAP = 0.1  # share of the fixed image that is compared, below which an element is not found
+_MAX_RISE = 1.02  # energy after a step that is taken, in units of that before
 _FIRST_DAMPING, _MAX_DAMPING = 1e-3, 1e8  # damping of Levenberg and Marquardt, in units of the diagonal
-_MIN_AGREEING_WEIGHT = 0.25  # weight of residuals that agree, in units of that of a residual of zero
 _RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
 _MIN_STD = 1e-3  # standard deviation of an image for its tone, in units of the contrast
 _TONE_KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # shares of darker pixels at which a tone curve bends
 _BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = 16, 8  # blocks along the longer side, and pixels along a block, for checks
 _CORRELATION_REACH = 4  # pixels on each side in which scores of blurred noise are correlated
+
+
+Interpolation = Literal["linear", "cubic"]
 
 
 class Grid(NamedTuple):
@@ -71,7 +76,7 @@ class Picture(NamedTuple):
         image: values ``[c, *size]``.
         grid: where the pixels are.
         mask: pixels that count, ones and zeros ``[*size]``; ``None`` for all.
-        margin: pixels along each edge that do not count.
+        margin: pixels along each edge that do not count, of an image that is large enough.
     """
 
     image: Float[Tensor, "c *size"]
@@ -90,19 +95,28 @@ class Picture(NamedTuple):
         if self.mask is not None:
             mask = functional.interpolate(self.mask[None, None], size, mode="area")[0, 0]
             mask = (mask > _LEAST_COVER).to(image.dtype)
-        return Picture(image, self.grid.resized(size), mask)
+        return Picture(image, self.grid.resized(size), mask, self.margin)
 
     def to(self, dtype: torch.dtype) -> Picture:
         """Return the picture in another dtype."""
         return self._replace(image=self.image.to(dtype), mask=None if self.mask is None else self.mask.to(dtype))
 
+    @property
+    def kept_margin(self) -> int:
+        """The margin, at most an eighth of the shorter side."""
+        return min(self.margin, (min(self.grid.size) - 1) // 8)
+
+    def number(self) -> float:
+        """Return the number of pixels that count, but for the margin."""
+        return math.prod(self.grid.size) if self.mask is None else float(self.mask.sum())
+
     def counted(self, axes: Sequence[Tensor]) -> Float[Tensor, " *part"]:
         """Return ones at pixels that count, at indices along each dimension."""
         ones = self.image.new_ones([len(axis) for axis in axes])
         counted = ones if self.mask is None else _at(self.mask[None], axes)[0]
-        if self.margin:
+        if margin := self.kept_margin:
             for dim, (axis, length) in enumerate(zip(axes, self.grid.size, strict=True)):
-                inside = (axis >= self.margin) & (axis < length - self.margin)
+                inside = (axis >= margin) & (axis < length - margin)
                 counted = counted * inside.reshape(-1, *[1] * (len(axes) - dim - 1)).to(counted.dtype)
         return counted
 
@@ -190,7 +204,7 @@ class Sums(NamedTuple):
 
     Attributes:
         energy: mean loss where both show something, infinite below the least overlap, ``[k]``.
-        overlap: share of the fixed picture that is compared, ``[k]``.
+        overlap: pixels that are compared, in units of those of the smaller picture, ``[k]``.
         slope: derivative of half the sum of losses along the basis, ``[k, n]``.
         curvature: Gauss and Newton's, ``[k, n, n]``.
         gram: of the functions of the exposure of each channel, ``[k, c, q, q]``.
@@ -224,15 +238,30 @@ class Comparison:
         action: its action on points of n coordinates.
         moving: the picture that is read at h p.
         fixed: the picture with pixels p.
+        interpolation: between pixels of the moving picture; ``"cubic"`` is for two dimensions only.
     """
 
-    def __init__(self, group: LieGroup, action: PointAction, moving: Picture, fixed: Picture) -> None:
+    def __init__(
+        self,
+        group: LieGroup,
+        action: PointAction,
+        moving: Picture,
+        fixed: Picture,
+        interpolation: Interpolation = "linear",
+    ) -> None:
         self.group, self.action, self.moving, self.fixed = group, action, moving, fixed
+        self.interpolation = interpolation
         size = fixed.grid.size
         self.n, self.channels, self.num_pixels = len(size), len(fixed.image), math.prod(size)
         self.side = next(s for s in range(1, max(size) + 1) if math.prod(-(-n // s) for n in size) <= _MAX_CELLS)
         self.cells = tuple(-(-n // self.side) for n in size)
         self._kept: list[_Strip] = []
+
+    def interpolated(self, interpolation: Interpolation) -> Comparison:
+        """Return the comparison with another interpolation of the moving picture."""
+        other = copy.copy(self)
+        other.interpolation = interpolation
+        return other
 
     # -- the grid ------------------------------------------------------------------------------------------------------
 
@@ -355,11 +384,14 @@ class Comparison:
         image, mask, n = self.moving.image, self.moving.mask, self.n
         places, valid = self._places(h, index)
         size = image.new_tensor(self.moving.grid.size[::-1])
-        edge = 1.0 + 2.0 * (self.moving.margin - _EDGE_IN_PIXELS)
-        seen = (places.abs() <= 1.0 - edge / size).all(-1) & valid.unsqueeze(-1)
-        seen = seen.to(image.dtype)
-        grid = places.clamp(-2.0, 2.0).reshape(1, *[1] * (n - 2), *places.shape)
-        sampled = functional.grid_sample(image[None], grid, padding_mode="border", align_corners=False)
+        outermost = self.interpolation == "cubic" and min(self.moving.grid.size) > _MIN_BICUBIC_SIDE
+        margin = self.moving.kept_margin + outermost
+        # the share of a pixel fades out along a pixel beside the margin, so that solutions are no jumps between shares
+        inside = (0.5 * size * (1.0 - places.abs()) - 0.5 - margin).amin(-1)
+        seen = (1.0 + inside / max(min(margin, 1), _EDGE_IN_PIXELS)).clamp(0.0, 1.0) * valid.unsqueeze(-1)
+        places = places.clamp(-2.0, 2.0)
+        grid = places.reshape(1, *[1] * (n - 2), *places.shape)
+        sampled = _cubic(image, grid, size) if self.interpolation == "cubic" else _sampled(image, grid, "bilinear")
         if mask is not None:
             cover = functional.grid_sample(mask[None, None], grid, padding_mode="zeros", align_corners=False)
             seen = seen * (cover > _LEAST_COVER).reshape(seen.shape).to(image.dtype)
@@ -392,6 +424,17 @@ class Comparison:
             seen = seen * self.fixed.counted(axes).flatten()[place]
         values = values if exposure is None else self._exposed(values, index, exposure)
         return values, self.fixed.image.flatten(1)[:, place], seen
+
+    def steep(self, number: int) -> Float[Tensor, " p"]:
+        """Return ones at the pixels of a sample at which the slope of the fixed picture is above its mean square."""
+        image, place = self.fixed.image.flatten(1), self._sampled(number)
+        square, stride = torch.zeros_like(image[0, place]), 1
+        for length in self.fixed.grid.size[::-1]:
+            at = place // stride % length
+            after, before = torch.where(at < length - 1, stride, 0), torch.where(at > 0, stride, 0)
+            square = square + (image[:, place + after] - image[:, place - before]).square().sum(0)
+            stride *= length
+        return (square > square.mean()).to(image.dtype)
 
     def sampled_places(self, number: int) -> Float[Tensor, "2 p"]:
         """Return the places of the pixels of a sample."""
@@ -453,8 +496,12 @@ class Comparison:
         first, second = torch.triu_indices(dim, dim)
         curvature[:, first, second] = products
         curvature[:, second, first] = products
-        total_count = self.num_pixels if self.fixed.mask is None else float(self.fixed.mask.sum())
-        overlap = count / max(total_count, 1.0)
+        # of the smaller one
+        most = min(
+            math.prod(part.grid.size) if part.mask is None else float(part.mask.sum())
+            for part in (self.fixed, self.moving)
+        )
+        overlap = count / max(most, 1.0)
         energy = torch.where(overlap >= LEAST_OVERLAP, loss / count.clamp(min=1.0), torch.inf)
         return Sums(energy, overlap, slope, curvature, gram, mixed, ahead, moments)
 
@@ -520,7 +567,8 @@ class Comparison:
             step = -_solved(curvature, slope, damping)
             trial = group.project(group.perturb(h, step))
             new = self.sums(trial, exposure, width)
-            better = new.energy < sums.energy
+            # the steps solve equations of which energies are no integrals
+            better = new.energy < _MAX_RISE * sums.energy
             h = torch.where(better.reshape(-1, *[1] * len(group.element_shape)), trial, h)
             sums = Sums(
                 *(torch.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, sums, strict=True))
@@ -532,7 +580,7 @@ class Comparison:
 
     # -- the last comparison -------------------------------------------------------------------------------------------
 
-    def closely(self, h: Tensor, exposure: Exposure, width: float, parts: Tensor) -> CloseComparison:
+    def closely(self, h: Tensor, exposure: Exposure, width: float, parts: Tensor, agreeing: float) -> CloseComparison:
         """Return sums for covariances and checks of one element ``[*element_shape]``.
 
         Args:
@@ -540,15 +588,17 @@ class Comparison:
             exposure: that of the moving picture.
             width: width of the loss.
             parts: parts of the functions of the exposure in the derivatives, of `Sums.reduced`, ``[c, q, n]``.
+            agreeing: residual up to which pixels agree.
         """
         dim, n, image = self.group.dim, self.n, self.fixed.image
         cells, (channels, functions, _) = math.prod(self.cells), parts.shape
         scores, noise = image.new_zeros(cells, dim), image.new_zeros(cells, n, n)
-        own, descent, bends, alone = (parts.new_zeros(dim, dim) for _ in range(4))
+        parts_of_cells = image.new_zeros(cells, dim, dim)
+        own, bends, alone = (parts.new_zeros(dim, dim) for _ in range(3))
         gram = parts.new_zeros(channels, functions, functions)
         mixed = parts.new_zeros(2, channels, functions, dim)  # with slopes of the restored picture, and the fixed one
         taken = parts.to(image.dtype).flatten(0, 1)
-        count = agreeing = square_sum = 0.0
+        count = number = square_sum = 0.0
         agrees = torch.zeros(self.fixed.grid.size, dtype=torch.bool, device=image.device)
         for (first, last), strip in zip(self._ranges(), self._strips(), strict=True):
             fields = self.fields[strip.cells]
@@ -565,23 +615,27 @@ class Comparison:
             bends += (2.0 * bend.flatten() * ours_along) @ theirs_along.mT
             noise[strip.cells] = _squares(rough, rough).unflatten(-1, (n, n))
             own += _contracted(_squares(weight * ours, ours).unbind(-1), fields)
-            descent += _contracted(_squares(weight * ours, strip.slopes).unbind(-1), fields)
+            pairs = _squares(weight * ours, strip.slopes).unflatten(-1, (n, n))
+            parts_of_cells[strip.cells] = fields @ pairs @ fields.mT
             weighted = weight * functions_here
             gram += weighted.flatten(2) @ functions_here.flatten(2).mT
             for total, slopes in zip(mixed, (ours, strip.slopes), strict=True):
                 beside = torch.stack([(weighted * slope.unsqueeze(1)).sum(-1) for slope in slopes], -1)
                 total += torch.einsum("cxma,mia->cxi", beside, fields)
-            good = seen * (weight > _MIN_AGREEING_WEIGHT)
-            count, agreeing = count + float(seen.sum()), agreeing + float(good.sum())
-            square_sum += float((good * r.square().sum(0)).sum())
+            square = r.square().sum(0)
+            good = seen * (square < agreeing**2)
+            count, number = count + float(seen.sum()), number + float(good.sum())
+            square_sum += float((good * square).sum())
             inner = self._axes(first, last, 0)[0]
             agrees[inner] = self._from_cells(good, [len(inner), *self.fixed.grid.size[1:]]) > 0.5
         solved = torch.linalg.solve(_ridged(gram), torch.cat([*mixed], -1))
         own = own - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., :dim])
-        descent = descent - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., dim:])
+        descent = parts_of_cells.double().sum(0) - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., dim:])
         descent = 0.5 * (descent + descent.mT)
         reach = -(-_CORRELATION_REACH // self.side)
-        around = scores.mT @ _box_sums(scores.mT.unflatten(1, self.cells), reach).flatten(1).mT
+        windows = box_sums(parts_of_cells.flatten(1).mT.unflatten(1, self.cells), reach).flatten(1).mT
+        freed = _without_own_pull(scores, windows.unflatten(1, (dim, dim)), descent)
+        around = freed.mT @ box_sums(freed.mT.unflatten(1, self.cells), reach).flatten(1).mT
         sums = BlockSums(
             -scores.double(),
             descent[None],
@@ -592,8 +646,8 @@ class Comparison:
             0.5 * (around + around.mT).double(),
             max(count / ((2 * reach + 1) * self.side) ** n, 1.0),
         )
-        rms = math.sqrt(square_sum / max(agreeing, 1.0))
-        return CloseComparison(sums, agreeing / max(count, 1.0), rms, count / self.num_pixels, agrees)
+        rms = math.sqrt(square_sum / max(number, 1.0))
+        return CloseComparison(sums, number / max(count, 1.0), rms, count / self.num_pixels, agrees)
 
     def _numbers(self, first: int, last: int) -> slice:
         """Return the numbers of the cells of rows of cells."""
@@ -659,6 +713,24 @@ class CloseComparison(NamedTuple):
     agrees: Bool[Tensor, " *size"]
 
 
+def _sampled(image: Float[Tensor, "c *size"], grid: Tensor, mode: str) -> Tensor:
+    return functional.grid_sample(image[None], grid, mode=mode, padding_mode="border", align_corners=False)
+
+
+def _cubic(image: Float[Tensor, "c h w"], grid: Tensor, size: Float[Tensor, " 2"]) -> Tensor:
+    """Return values between pixels by the cubic kernel with a = -1/2, which alone is exact for parabolas (Keys 1981).
+
+    Kernels are linear in a. That of torch has a = -3/4, and moves pictures by a share of a pixel; that with a = 0 is
+    linear interpolation at other places. The rest of the product of two kernels is an eighth of a product of two small
+    differences.
+    """
+    pixels = 0.5 * (size * (grid + 1.0) - 1.0)
+    first = pixels.floor()
+    part = pixels - first
+    smooth = (2.0 * (first + part.square() * (3.0 - 2.0 * part)) + 1.0) / size - 1.0
+    return (2.0 * _sampled(image, grid, "bicubic") + _sampled(image, smooth, "bilinear")) / 3.0
+
+
 def _vector_fields(group: LieGroup, action: PointAction, points: Float[Tensor, "p n"]) -> Float[Tensor, "p d n"]:
     """Return the vector fields of the basis at points; those of homographies from their matrices."""
     identity = group.identity(dtype=points.dtype, device=points.device)
@@ -688,6 +760,25 @@ def _solved(curvature: Tensor, slope: Tensor, damping: Float[Tensor, " k"]) -> T
     scaled = torch.where(known[:, None, None], scaled, torch.eye(curvature.shape[-1]).to(curvature))
     step, info = torch.linalg.solve_ex(scaled, torch.where(known[:, None], scale * slope, 0.0))
     return torch.where((info == 0)[:, None], scale * step, 0.0).nan_to_num(0.0)
+
+
+def _without_own_pull(
+    scores: Float[Tensor, "m d"], windows: Float[Tensor, "m d d"], curvature: Float[Tensor, "d d"]
+) -> Float[Tensor, "m d"]:
+    """Return scores as they would be at an estimate that knows nothing of the pixels around.
+
+    The estimate follows what windows with much of the curvature say, as the corners do, and makes their scores small
+    (MacKinnon and White 1985; Bell and McCaffrey 2002).
+    """
+    values, vectors = torch.linalg.eigh(curvature)
+    least = 1e-9 * values[-1].clamp(min=torch.finfo(values.dtype).tiny)
+    inverse = ((vectors / values.clamp(min=least)) @ vectors.mT).to(scores.dtype)
+    # the square root of the inverse of one minus the pull, which makes variances right on average
+    pull = 0.5 * windows @ inverse
+    pulled = scores
+    for _ in range(2):
+        pulled = scores + (pull @ pulled.unsqueeze(-1)).squeeze(-1)
+    return pulled
 
 
 def _ridged(gram: Float[Tensor, "*b q q"]) -> Float[Tensor, "*b q q"]:
@@ -750,7 +841,7 @@ def _slopes(image: Float[Tensor, "c *size"]) -> Float[Tensor, "n c *inner"]:
     return torch.stack(found)
 
 
-def _box_sums(values: Float[Tensor, "c *size"], reach: int) -> Float[Tensor, "c *size"]:
+def box_sums(values: Float[Tensor, "c *size"], reach: int) -> Float[Tensor, "c *size"]:
     """Return sums over windows of so many places on each side."""
     for dim in range(1, values.ndim):
         moved = values.movedim(dim, -1)

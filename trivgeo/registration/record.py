@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._text import Described
+from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.result import PosteriorModes
 from trivgeo.inversion.transformations import Transformations
@@ -47,6 +48,8 @@ class Registration(Described):
         verdict: whether the registration passes its own checks.
         overlap: estimated shares of the points of ``moving`` and of ``fixed`` that have a partner in the other cloud,
             ``[2]``; ``None`` for photographs.
+        mask: pixels of the fixed image that the moved one shows, too, ``[h, w]`` or ``[d, h, w]``; ``None`` for clouds.
+        frames: maps from pixels (x, y, 1) of both images to coordinates; ``None`` for clouds.
     """
 
     action: Action
@@ -57,6 +60,23 @@ class Registration(Described):
     found: bool
     verdict: Verdict
     overlap: Float[Tensor, "2"] | None = None
+    mask: Bool[Tensor, "*size"] | None = None
+    frames: tuple[Float[Tensor, "k k"], Float[Tensor, "k k"]] | None = None
+
+    def to_pixels(self) -> Float[Tensor, "k k"]:
+        """Return the homography from pixels (x, y, 1) of the moving photograph to those of the fixed one, ``[3, 3]``.
+
+        That of ``cv2.warpPerspective(moving, matrix, (width, height))``, also for photographs of two sizes; of volumes
+        from voxels (i, j, k, 1), ``[4, 4]``.
+
+        Raises:
+            ConfigurationError: clouds have no pixels, or the elements of the group are no homographies.
+        """
+        if self.frames is None:
+            raise ConfigurationError(f"expected a registration of photographs, got one of {self.action!r}")
+        moving, fixed = self.frames
+        matrix = torch.linalg.inv(fixed) @ self.group.action().homogeneous(self.element).double() @ moving
+        return matrix / matrix[-1, -1]
 
     @property
     def group(self) -> LieGroup:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -13,13 +15,14 @@ from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.transformations import Transformations
 from trivgeo.registration.clouds import CloudRegistration
-from trivgeo.registration.images import ImageRegistration
+from trivgeo.registration.images import SIMILARITIES, ImageRegistration
 from trivgeo.registration.record import Registration
 from trivgeo.registration.volumes import register_volumes
 
 _NUM_STARTS_ON_PLANE = 64
 _NUM_STARTS_IN_SPACE = 512
 _NUM_STARTS_OF_IMAGES = 256
+_WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.int32, torch.int64)
 _MAX_COORDINATES = 16  # coordinates of points up to which a matrix is more likely a cloud than an image
 
 
@@ -38,14 +41,18 @@ def register(
 ) -> Registration:
     r"""Find the transformation that maps one photograph, one volume, or one cloud of points, to another.
 
-    Photographs ``[c, h, w]`` are of one size; g is found from coarse images to fine ones, by inverse compositional
-    steps (Baker and Matthews 2004) on the differences of pixels under a loss that leaves outliers alone (Geman and
-    McClure 1987), on the part that both show and nothing hides. Exposures may differ: a gain and an offset of each
-    channel are fitted beside g, or a tone curve and a vignette where they are needed. The covariance is that of the
-    equations which the last steps solve (a sandwich). Directions that noise alone determines are free; rotations and
-    shifts that fit as well are modes. The search begins at the identity, then near it (shifts by some 15 % of the
-    frame); for others, such as rotations by any angle, give ``transformations``. Images that share less than half of
-    their contrast are not trusted. Data of half precision are registered in single precision, and so are the elements.
+    Photographs ``[c, h, w]`` may have two sizes, colours and grey, and values of any range; g is found from coarse
+    images to fine ones, by inverse compositional steps (Baker and Matthews 2004) on the differences of pixels under a
+    loss that leaves outliers alone (Geman and McClure 1987), on the part that both show and nothing hides. Exposures
+    may differ: a gain and an offset of each channel are fitted beside g, or a tone curve and a vignette where they are
+    needed. The covariance is that of the equations which the last steps solve (a sandwich). Directions that noise alone
+    determines are free; rotations and shifts that fit as well are modes. The search begins at the identity, at what
+    matches of keypoints support (Lowe 2004; where OpenCV is installed: ``pip install 'trivgeo[keypoints]'``), then near
+    the identity (shifts by some 15 % of the frame), or at the ``transformations``. Images that share less than half of
+    their contrast are not trusted. Half precision and whole numbers are registered in single precision, and so are the
+    elements. Pixels have one size in both photographs, and coordinates their origin in the middle of each; the unit is
+    half of the longer side of ``fixed``. `Registration.to_pixels` is the homography from pixels of one to those of the
+    other.
 
     Clouds ``[m, n]`` and ``[k, n]`` are centred and scaled first, wherever the group has the translations and scalings
     for it, so that map coordinates are as good as others. In the same order they are fitted in closed form (Kabsch
@@ -84,9 +91,10 @@ def register(
         fixed: the photograph, volume or cloud to which it is moved.
         group: an action on points of the plane for photographs, of space for volumes, of n coordinates for clouds.
         matched: whether point i of one cloud belongs to point i of the other; default: whether that fits.
-        similarity: how volumes are compared, ``"intensity"`` or ``"correlation-ratio"``.
-        moving_mask: voxels of the moving volume that count, ``[d, h, w]``; default: all.
-        fixed_mask: voxels of the fixed volume that count, ``[d, h, w]``; default: all.
+        similarity: what both show alike: ``"intensity"``, up to the exposure; of photographs also ``"gradient"``, the
+            places of edges, for a negative or another modality; of volumes ``"correlation-ratio"``.
+        moving_mask: pixels or voxels of the moving image that count, ``[h, w]`` or ``[d, h, w]``; default: all.
+        fixed_mask: likewise of the fixed one.
         transformations: distribution of elements to begin with, such as those of `trivgeo.inversion.transformations`.
         num_starts: number of elements to begin with; default 256 for photographs, 64 for clouds on the
             plane, 512 in space, and 512 rotations of volumes.
@@ -94,7 +102,8 @@ def register(
 
     Raises:
         ConfigurationError: numbers that are not floating-point, or a group that does not act on such points.
-        ShapeError: photographs of different sizes, or clouds of other points than the group acts on.
+        ShapeError: photographs of different numbers of channels, neither in grey, masks of other sizes, or clouds of
+            other points than the group acts on.
         NonFiniteError: the data hold NaN or infinity.
         DomainError: an affine is singular, or a mask empty.
 
@@ -124,8 +133,6 @@ def register(
             check_count("num_starts", _NUM_STARTS_IN_SPACE if num_starts is None else num_starts),
             torch.Generator().manual_seed(0) if generator is None else generator,
         )
-    if similarity != "intensity" or moving_mask is not None or fixed_mask is not None:
-        raise ConfigurationError("similarity, moving_mask, fixed_mask: expected none but for volumes")
     moving, fixed = promoted(moving=_checked("moving", moving), fixed=_checked("fixed", fixed))
     if moving.ndim != fixed.ndim or (moving.shape[-1] != fixed.shape[-1] and moving.ndim == 2):
         raise ShapeError(f"fixed: expected data like moving, {list(moving.shape)}, got {list(fixed.shape)}")
@@ -143,20 +150,46 @@ def register(
     number = check_count("num_starts", usual if num_starts is None else num_starts)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     if moving.ndim == 2:
+        if similarity != "intensity" or moving_mask is not None or fixed_mask is not None:
+            raise ConfigurationError("similarity, moving_mask, fixed_mask: expected none for clouds")
         return CloudRegistration(moving, fixed, group, transformations, number, generator, matched).registered()
-    if moving.shape != fixed.shape:
-        hint = "crop or pad both to one size"
-        raise ShapeError(f"fixed: expected an image {list(moving.shape)}, as moving, got {list(fixed.shape)}; {hint}")
     if matched is not None:
         raise ConfigurationError(f"matched: expected None for photographs, got {matched!r}")
-    ImageWarp(group).check_data(moving, "moving")
-    return ImageRegistration(moving, fixed, group, transformations, number, generator).registered()
+    if similarity not in SIMILARITIES:
+        raise ConfigurationError(f"similarity: expected one of {', '.join(SIMILARITIES)}, got {similarity!r}")
+    for name, image in (("moving", moving), ("fixed", fixed)):
+        ImageWarp(group).check_data(image, name)
+    moving, fixed = _like(moving, fixed), _like(fixed, moving)
+    masks = _mask("moving_mask", moving_mask, moving), _mask("fixed_mask", fixed_mask, fixed)
+    settings = (group, transformations, number, generator, similarity, masks)
+    return ImageRegistration(moving, fixed, *settings).registered()
 
 
-def _checked(name: str, value: Tensor) -> Tensor:
-    """Return an image or a cloud if it is finite."""
-    if isinstance(value, Tensor | np.ndarray) and value.dtype in (torch.uint8, np.uint8):
-        raise ConfigurationError(f"{name}: expected floating-point numbers, such as image / 255.0, got {value.dtype}")
+def _like(image: Tensor, other: Tensor) -> Tensor:
+    """Return an image in grey where the other one is."""
+    if len(image) == len(other) or len(image) == 1:
+        return image
+    if len(other) == 1:
+        return image.mean(0, keepdim=True)
+    raise ShapeError(f"expected as many channels, or one of grey, got {len(image)} and {len(other)}")
+
+
+def _mask(name: str, mask: Tensor | None, image: Tensor) -> Tensor | None:
+    """Return ones and zeros at the pixels of an image."""
+    if mask is None:
+        return None
+    mask = torch.as_tensor(mask, device=image.device)
+    if mask.shape != image.shape[-2:]:
+        raise ShapeError(f"{name}: expected {list(image.shape[-2:])}, got {list(mask.shape)}")
+    return (mask > 0).to(image.dtype)
+
+
+def _checked(name: str, value: Any) -> Tensor:
+    """Return an image or a cloud if it is finite; bytes and 16-bit numbers of an image in units of the largest."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        value = torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, Tensor) and value.ndim == 3 and value.dtype in _WHOLE_NUMBERS:
+        value = value.to(torch.float32) / (torch.iinfo(value.dtype).max if value.element_size() < 4 else 1)
     value = check_tensor(name, value).detach()
     if value.ndim not in (2, 3) or 0 in value.shape:
         raise ShapeError(f"{name}: expected a photograph [c, h, w] or a cloud [m, n], got {list(value.shape)}")

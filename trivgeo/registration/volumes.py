@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, cast, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -95,8 +95,6 @@ class VolumeRegistration(ImageRegistration):
 
     Args:
         matrices: maps from voxels (i, j, k, 1) of both volumes to points, ``[4, 4]``.
-        similarity: how brightness is compared.
-        masks: voxels of both volumes that count, ``[d, h, w]``; ``None`` for all.
         unit: map from coordinates of about unit size to points; ``None`` for that of the fixed volume.
     """
 
@@ -108,8 +106,6 @@ class VolumeRegistration(ImageRegistration):
     hints: ClassVar[tuple[str, ...]] = ()
 
     matrices: tuple[Tensor, ...] = ()
-    similarity: Similarity = "intensity"
-    masks: tuple[Tensor | None, ...] = (None, None)
     unit: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -130,11 +126,15 @@ class VolumeRegistration(ImageRegistration):
         self.factors = [0.5**level for level in range(number)][::-1]
         self._comparisons: dict[float, Comparison] = {}
 
+    @property
+    def frames(self) -> tuple[Tensor, Tensor]:
+        return self.matrices[0], self.matrices[1]
+
     def _comparison(self, factor: float) -> Comparison:
         """Return the comparison at voxels of so many times the spacing, in single precision."""
         if factor not in self._comparisons:
             pictures = [_with_spacing(picture.to(torch.float32), self.spacing / factor) for picture in self.pictures]
-            self._comparisons[factor] = Comparison(self.group, self.action.point_action, *pictures)
+            self._comparisons[factor] = Comparison(self.group, self.action.point_action, pictures[0], pictures[1])
         return self._comparisons[factor]
 
     def _first(self) -> Float[Tensor, "k *e"]:
@@ -236,7 +236,7 @@ class VolumeRegistration(ImageRegistration):
             _soft(picture, (self.spacing / picture.grid.matrix[:3, :3].norm(dim=0)).square().tolist())
             for picture in (comparison.moving, comparison.fixed)
         ]
-        return Comparison(comparison.group, comparison.action, *pictures)
+        return Comparison(comparison.group, comparison.action, pictures[0], pictures[1])
 
     def _is_uneven(self, found: Found) -> bool:
         return False
@@ -261,9 +261,9 @@ class VolumeRegistration(ImageRegistration):
             self.transformations,
             self.num_starts,
             self.generator,
-            self.matrices[::-1],
             self.similarity,
             self.masks[::-1],
+            self.matrices[::-1],
             self.unit,
         )
         back = r.element[None].double()
@@ -284,7 +284,7 @@ class VolumeRegistration(ImageRegistration):
     def _with_interpolation(self, r: Registration, found: Found) -> Registration:
         """Return the registration with a covariance that admits errors of interpolation.
 
-        Between volumes of one width they fall with the fourth power of the side of a voxel, so that they are a fifteenth
+        Between volumes of one width they fall with the fourth power of the side of a voxel: they are a fifteenth
         of the distance to what voxels of twice the side give.
         """
         group, h = self.group, self.group.inverse(r.element.double())
@@ -490,7 +490,7 @@ def register_volumes(
         )
     counted = [_checked_mask(*part) for part in zip(("moving_mask", "fixed_mask"), masks, (x, y), strict=True)]
     return VolumeRegistration(
-        x, y, group, transformations, num_starts, generator, matrices, cast(Similarity, similarity), tuple(counted)
+        x, y, group, transformations, num_starts, generator, similarity, tuple(counted), matrices
     ).registered()
 
 
