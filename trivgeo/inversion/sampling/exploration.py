@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trivgeo._autocast import einsum, matmul
+from trivgeo._random import uniform
 from trivgeo._text import Described
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.curvature import absolute_eigh, safe_cholesky
@@ -38,6 +39,7 @@ _MIN_RELATIVE_CURVATURE = 0.01  # least curvature of a component, in units of th
 _PARTICLES_PER_DIMENSION = 5.0  # particles, for each dimension, that are enough to tell the shape of a well
 _MAX_COVER_IN_WIDTHS = 3.0  # size of a component that covers a well, in widths; its centre is within about one width
 _SHARE_OF_MAXIMA = 0.3  # share of the first draws that components about maxima get
+_MIN_LOG_EXCESS = 1.0  # log-density over that of a mixture, above those of its centres, of elements that it misses
 _MIN_WIDTH, _MAX_WIDTH = 1e-4, 1.0  # widths of wells, in units of the basis
 
 
@@ -338,6 +340,59 @@ def with_maxima(
     newton = newton * (width.unsqueeze(-1) / newton.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
     share = torch.where(usable & positive, _SHARE_OF_MAXIMA / num_further, 0.0).to(factors.dtype)
     return proposal.with_components(target.group.retract(centre, newton.nan_to_num(0.0)), factors, share, first=True)
+
+
+def with_products(
+    target: Posterior, proposal: StudentMixture, num_products: int, num_further: int, generator: torch.Generator | None
+) -> tuple[StudentMixture, Tensor, Float[Tensor, "b m"]]:
+    r"""Return a mixture with further components about products :math:`c_i c_j^{-1} c_k` of its centres.
+
+    The modes of an object with symmetries S are g S for one g, and such products are others of them. Those that the
+    mixture does not cover get a component with the covariance of :math:`c_i`, which multiplication from the right has
+    turned: :math:`c_i e^v c_j^{-1} c_k = p \, e^{\mathrm{Ad} v}` with the inverse of :math:`c_j^{-1} c_k` in Ad.
+
+    Args:
+        proposal: the mixture, whose last component is broad and has no part in products.
+        num_products: number of products, drawn at random.
+        num_further: the largest number of further components, which share a fixed part of the draws.
+
+    Returns:
+        The mixture; the products with the centres, ``[b, m, *element_shape]``; their log-densities.
+    """
+    group, centres = proposal.group, proposal.centres[:, :-1]
+    used = torch.isfinite(proposal.log_shares[:, :-1])
+    order = used.to(torch.int8).argsort(dim=-1, descending=True, stable=True)  # those in use first
+    draw = uniform((len(used), 3 * num_products), proposal.factors, generator)
+    index = order.gather(1, (draw * used.sum(-1, keepdim=True).clamp(min=1)).long())
+    first, second, third = (take_rows(centres, part) for part in index.chunk(3, 1))
+    turn = group.compose(group.inverse(second), third)
+    products = group.compose(first, turn)
+    unit = group.identity(dtype=products.dtype, device=products.device)
+    finite = torch.isfinite(products).flatten(2).all(-1)
+    turn, products = where_rows(finite, turn, unit), where_rows(finite, products, unit)
+    elements = torch.cat([products, centres], 1)
+    values, _ = target.log_prob_and_energy(elements)
+    excess = values - proposal.log_density(elements)
+    mine, known = excess[:, :num_products], torch.where(used, excess[:, num_products:], -torch.inf)
+    free = finite & (mine > known.amax(-1, keepdim=True) + _MIN_LOG_EXCESS)
+    own = take_rows(proposal.factors, index[:, :num_products])
+    factors = matmul(group.Ad(group.inverse(turn)), own)
+    factors, positive = safe_cholesky(matmul(factors, factors.mT))
+    free = free & positive
+    rows = torch.arange(len(used), device=used.device)
+    chosen, usable = [], []
+    for _ in range(num_further):
+        best = torch.where(free, values[:, :num_products], -torch.inf).argmax(-1)
+        usable.append(free.any(-1))
+        chosen.append(best)
+        v = group.log(group.compose(group.inverse(products[rows, best]).unsqueeze(1), products))
+        away = torch.linalg.solve_triangular(factors[rows, best], v.mT, upper=False).square().sum(-2)
+        free = free & ~(away < reach_of_normal(group.dim))
+        free[rows, best] = False
+    at = torch.stack(chosen, 1)
+    share = torch.where(torch.stack(usable, 1), _SHARE_OF_MAXIMA / num_further, 0.0).to(factors.dtype)
+    mixture = proposal.with_components(take_rows(products, at), take_rows(factors, at), share, first=True)
+    return mixture, elements, values
 
 
 def _uncovered(

@@ -30,6 +30,7 @@ from trivgeo.inversion.sampling.exploration import (
     mixture_of_particles,
     weighted_draws,
     with_maxima,
+    with_products,
 )
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage, WeightedPopulation
@@ -82,6 +83,8 @@ _MAX_DEPTH = 12.0  # depth below the highest log-density beyond which an element
 _EVEN_EFFICIENCY = 0.9  # effective share of the draws above which the tail of their weights is small
 _ASSUMPTION = "a search met every well that matters"
 _ASSUMPTION_OF_COMPONENTS = "there is no mass in components of the group that it does not name"
+_MAX_PRODUCTS = 96  # products of centres of components
+_MAX_PRODUCTS_KEPT = 16  # products that get a component
 _NUM_PRIOR_DRAWS = 512  # draws of a prior that say where it is
 _STARTING_SCALES = (1.0, 2.0, 0.4)  # spreads of the first proposal, in units of the basis, or of the prior
 _HYPOTHESIS_SCALE = 0.3  # spread about a hypothesis, in units of the first proposal
@@ -113,12 +116,14 @@ class _Budget:
         ascents: ascents, of `_ASCENT_STEPS` gradients each.
         particles: particles, of `_NUM_MOVES` and one gradients each.
         maxima: components about ends of ascents.
+        products: products of centres of components.
     """
 
     draws: int
     ascents: int
     particles: int
     maxima: int
+    products: int
 
     @staticmethod
     def of(total: int, num_samples: int, dim: int) -> _Budget:
@@ -127,7 +132,8 @@ class _Budget:
         draws = int(0.3 * exploration)
         ascents = int(0.2 * exploration / _ASCENT_STEPS)
         particles = int(0.45 * exploration / (_NUM_MOVES + 1))
-        return _Budget(draws, ascents, particles, min(4, int(0.05 * exploration / dim)))
+        products = min(_MAX_PRODUCTS, int(0.08 * exploration))
+        return _Budget(draws, ascents, particles, min(4, int(0.05 * exploration / dim)), products)
 
 
 @checked
@@ -211,6 +217,9 @@ class ImportanceSampling(Stage):
             ends = ascend(target, choose_starts(first, parts.ascents, generator), _ASCENT_STEPS)
             proposal = with_maxima(target, proposal, numbers, ends, parts.maxima)
             met.append((ends.elements, ends.log_densities))
+        if parts.products:
+            proposal, *products = with_products(target, proposal, parts.products, _MAX_PRODUCTS_KEPT, generator)
+            met.append((products[0], products[1]))
         left = self.budget - posterior.energy_evaluations - posterior.gradient_evaluations
         rounds, far = [int(share * left) for share in _ADAPTING_SHARES], int(_FAR_SHARE * left)
         sizes = [*rounds, left - sum(rounds) - far]
