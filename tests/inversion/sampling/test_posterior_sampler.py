@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
+from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from benchmarks.posterior import LeftTranslation, Wells
@@ -261,6 +262,21 @@ class TestTrust:
         sample = PosteriorSampler(SO(3).action(), energy)(data, generator=seeded(0))
         met = sample.modes(radius=0.5).num_modes
         assert int(((met < 24) & sample.trusted).sum()) == 0
+
+    def test_products_of_poses_are_poses(self) -> None:
+        """All twelve rotations of a tetrahedron are met, which no search by draws alone does, and weigh the same."""
+        corners = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]).double()
+
+        def energy(y: Tensor) -> Tensor:
+            return (y.unsqueeze(-2) - corners).square().sum(-1).amin(-1).sum(-1) / (2 * 0.15**2)
+
+        data = corners.expand(8, -1, -1)
+        sample = PosteriorSampler(SO(3).action(), energy)(data, generator=seeded(0))
+        turns = torch.from_numpy(Rotation.create_group("T").as_matrix())
+        away = SO(3).log(turns[:, None, None].mT @ sample.elements).norm(dim=-1)
+        weights = torch.stack([(sample.weights * (away.argmin(0) == pose)).sum(-1) for pose in range(12)])
+        assert float(weights.min()) > 0.2 / 12
+        assert float(weights.mean(1).sub(1 / 12).abs().max()) < 0.3 / 12
 
     def test_energies_without_digits(self) -> None:
         """A constant that leaves no digits of the differences of energies, which then count for nothing."""

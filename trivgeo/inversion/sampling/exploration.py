@@ -39,6 +39,8 @@ _MIN_RELATIVE_CURVATURE = 0.01  # least curvature of a component, in units of th
 _PARTICLES_PER_DIMENSION = 5.0  # particles, for each dimension, that are enough to tell the shape of a well
 _MAX_COVER_IN_WIDTHS = 3.0  # size of a component that covers a well, in widths; its centre is within about one width
 _SHARE_OF_MAXIMA = 0.3  # share of the first draws that components about maxima get
+_MAX_SHARE_OF_A_PRODUCT = 0.05  # largest share of the first draws that a component about a product gets
+_MAX_FALL = 3.0  # log-density of the highest centre over that of a product, above which it is no mode like others
 _MIN_LOG_EXCESS = 1.0  # log-density over that of a mixture, above those of its centres, of elements that it misses
 _MIN_WIDTH, _MAX_WIDTH = 1e-4, 1.0  # widths of wells, in units of the basis
 
@@ -343,13 +345,18 @@ def with_maxima(
 
 
 def with_products(
-    target: Posterior, proposal: StudentMixture, num_products: int, num_further: int, generator: torch.Generator | None
+    target: Posterior,
+    proposal: StudentMixture,
+    num_products: int,
+    num_further: int,
+    generator: torch.Generator | None,
 ) -> tuple[StudentMixture, Tensor, Float[Tensor, "b m"]]:
     r"""Return a mixture with further components about products :math:`c_i c_j^{-1} c_k` of its centres.
 
-    The modes of an object with symmetries S are g S for one g, and such products are others of them. Those that the
-    mixture does not cover get a component with the covariance of :math:`c_i`, which multiplication from the right has
-    turned: :math:`c_i e^v c_j^{-1} c_k = p \, e^{\mathrm{Ad} v}` with the inverse of :math:`c_j^{-1} c_k` in Ad.
+    The modes of an object with symmetries S are g S for one g, and such products are others of them. A product that is
+    about as high as a centre, and that the mixture covers less than any centre, gets a component with the covariance of
+    :math:`c_i`, which multiplication from the right has turned: :math:`c_i e^v c_j^{-1} c_k = p \, e^{\mathrm{Ad} v}`
+    with Ad of the inverse of :math:`c_j^{-1} c_k`.
 
     Args:
         proposal: the mixture, whose last component is broad and has no part in products.
@@ -357,7 +364,7 @@ def with_products(
         num_further: the largest number of further components, which share a fixed part of the draws.
 
     Returns:
-        The mixture; the products with the centres, ``[b, m, *element_shape]``; their log-densities.
+        The mixture; the products, ``[b, m, *element_shape]``; their log-densities.
     """
     group, centres = proposal.group, proposal.centres[:, :-1]
     used = torch.isfinite(proposal.log_shares[:, :-1])
@@ -373,26 +380,31 @@ def with_products(
     elements = torch.cat([products, centres], 1)
     values, _ = target.log_prob_and_energy(elements)
     excess = values - proposal.log_density(elements)
-    mine, known = excess[:, :num_products], torch.where(used, excess[:, num_products:], -torch.inf)
-    free = finite & (mine > known.amax(-1, keepdim=True) + _MIN_LOG_EXCESS)
-    own = take_rows(proposal.factors, index[:, :num_products])
-    factors = matmul(group.Ad(group.inverse(turn)), own)
+    heights, known = (torch.where(used, x[:, num_products:], -torch.inf) for x in (values, excess))
+    values, excess = values[:, :num_products], excess[:, :num_products]
+    free = finite & (excess > known.amax(-1, keepdim=True) + _MIN_LOG_EXCESS)
+    free = free & (values > heights.amax(-1, keepdim=True) - _MAX_FALL)
+    factors = matmul(group.Ad(group.inverse(turn)), take_rows(proposal.factors, index[:, :num_products]))
     factors, positive = safe_cholesky(matmul(factors, factors.mT))
     free = free & positive
     rows = torch.arange(len(used), device=used.device)
-    chosen, usable = [], []
+    chosen, kept = [], []
     for _ in range(num_further):
-        best = torch.where(free, values[:, :num_products], -torch.inf).argmax(-1)
-        usable.append(free.any(-1))
+        if not bool(free.any()):  # components that no datum uses would only take time
+            break
+        best = torch.where(free, values, -torch.inf).argmax(-1)
+        kept.append(free.any(-1))
         chosen.append(best)
         v = group.log(group.compose(group.inverse(products[rows, best]).unsqueeze(1), products))
         away = torch.linalg.solve_triangular(factors[rows, best], v.mT, upper=False).square().sum(-2)
         free = free & ~(away < reach_of_normal(group.dim))
         free[rows, best] = False
-    at = torch.stack(chosen, 1)
-    share = torch.where(torch.stack(usable, 1), _SHARE_OF_MAXIMA / num_further, 0.0).to(factors.dtype)
+    if not chosen:
+        return proposal, products, values
+    at, share = torch.stack(chosen, 1), torch.stack(kept, 1).to(factors.dtype)
+    share = share * (_SHARE_OF_MAXIMA / share.sum(-1, keepdim=True).clamp(min=1.0)).clamp(max=_MAX_SHARE_OF_A_PRODUCT)
     mixture = proposal.with_components(take_rows(products, at), take_rows(factors, at), share, first=True)
-    return mixture, elements, values
+    return mixture, products, values
 
 
 def _uncovered(

@@ -83,8 +83,10 @@ _MAX_DEPTH = 12.0  # depth below the highest log-density beyond which an element
 _EVEN_EFFICIENCY = 0.9  # effective share of the draws above which the tail of their weights is small
 _ASSUMPTION = "a search met every well that matters"
 _ASSUMPTION_OF_COMPONENTS = "there is no mass in components of the group that it does not name"
-_MAX_PRODUCTS = 96  # products of centres of components
-_MAX_PRODUCTS_KEPT = 16  # products that get a component
+_ROUNDS_OF_PRODUCTS = 2  # rounds of products of the centres of components, in which those of the first take part
+_MAX_DIM_OF_PRODUCTS = 7  # dimension of a group up to which searches meet several poses of an object
+_MAX_PRODUCTS = 200  # products of a round
+_MAX_PRODUCTS_KEPT = 32  # products of a round that get a component
 _NUM_PRIOR_DRAWS = 512  # draws of a prior that say where it is
 _STARTING_SCALES = (1.0, 2.0, 0.4)  # spreads of the first proposal, in units of the basis, or of the prior
 _HYPOTHESIS_SCALE = 0.3  # spread about a hypothesis, in units of the first proposal
@@ -116,7 +118,7 @@ class _Budget:
         ascents: ascents, of `_ASCENT_STEPS` gradients each.
         particles: particles, of `_NUM_MOVES` and one gradients each.
         maxima: components about ends of ascents.
-        products: products of centres of components.
+        products: products of centres of components in each round.
     """
 
     draws: int
@@ -132,7 +134,7 @@ class _Budget:
         draws = int(0.3 * exploration)
         ascents = int(0.2 * exploration / _ASCENT_STEPS)
         particles = int(0.45 * exploration / (_NUM_MOVES + 1))
-        products = min(_MAX_PRODUCTS, int(0.08 * exploration))
+        products = min(_MAX_PRODUCTS, int(0.04 * exploration)) if dim <= _MAX_DIM_OF_PRODUCTS else 0
         return _Budget(draws, ascents, particles, min(4, int(0.05 * exploration / dim)), products)
 
 
@@ -217,9 +219,9 @@ class ImportanceSampling(Stage):
             ends = ascend(target, choose_starts(first, parts.ascents, generator), _ASCENT_STEPS)
             proposal = with_maxima(target, proposal, numbers, ends, parts.maxima)
             met.append((ends.elements, ends.log_densities))
-        if parts.products:
-            proposal, *products = with_products(target, proposal, parts.products, _MAX_PRODUCTS_KEPT, generator)
-            met.append((products[0], products[1]))
+        for _ in range(_ROUNDS_OF_PRODUCTS if parts.products else 0):
+            proposal, elements, values = with_products(target, proposal, parts.products, _MAX_PRODUCTS_KEPT, generator)
+            met.append((elements, values))
         left = self.budget - posterior.energy_evaluations - posterior.gradient_evaluations
         rounds, far = [int(share * left) for share in _ADAPTING_SHARES], int(_FAR_SHARE * left)
         sizes = [*rounds, left - sum(rounds) - far]
