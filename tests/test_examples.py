@@ -31,7 +31,7 @@ def test_digits(channels: int, learned: float, tied: float, monkeypatch: pytest.
     assert accuracy["alone"] < 0.5
     assert accuracy["learned"] >= learned
     assert accuracy["TIED"] >= tied
-    assert script["check"].share_below < 0.01
+    assert script["check"].profile.share_below < 0.01
     of_classifier = check_energy(
         script["action"], lambda z: -classifier(z).logsumexp(-1), script["clean"], script["transformations"]
     )

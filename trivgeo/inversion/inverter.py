@@ -58,8 +58,8 @@ class Inverter(nn.Module):
         max_memory: memory in GiB that energies with their gradients may take at once, where ``max_evaluations`` is
             ``"auto"``; by default 1 on a CPU, and half of what is free on a GPU. The memory of an energy is measured on
             the first data of each shape, two of which are evaluated for it.
-        seconds: time of a call, at whose end stages that draw or descend (`GaussianSearch`, `QuasiNewton`, all of
-            `TIED`) return what they have found. ``None`` for no bound.
+        seconds: time of a call, at whose end stages that draw or descend return what they have found; those that solve
+            a differential equation (`ReverseDiffusion`, `Langevin`) go on to their end. ``None`` for no bound.
         progress: a progress bar; ``None`` for one on a terminal in runs of more than two seconds; or a function of
             the numbers of steps done and in all.
         compiled: evaluate energies with their gradients by one graph of `torch.compile`, action, networks and all; of

@@ -14,9 +14,18 @@ from tests.helpers import randn, seeded
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, SO, Affine, Translation
-from trivgeo.inversion import TIED, Inverter
+from trivgeo.inversion import TIED, Inverter, Stage
 from trivgeo.inversion.energies import PriorEnergy
-from trivgeo.inversion.stages import AdaptiveSearch, DistributionSearch, GaussianSearch, Select
+from trivgeo.inversion.stages import (
+    AdaptiveSearch,
+    Descend,
+    DistributionSearch,
+    EvolutionStrategy,
+    GaussianSearch,
+    Newton,
+    QuasiNewton,
+    Select,
+)
 from trivgeo.inversion.stages.adaptive_search import SearchPlan
 from trivgeo.inversion.stages.gaussian_search import farthest_first
 
@@ -138,6 +147,15 @@ def test_a_machine_that_becomes_slow(monkeypatch: pytest.MonkeyPatch) -> None:
         result = search(randn(1, 9, 3, seed=2), generator=seeded(0))
         assert clock.now - 100.0 < 3.0  # a block of draws is not taken apart
         assert bool(torch.isfinite(result.best_energy()).all())
+
+
+@pytest.mark.parametrize("stage", [Descend(100), Newton(100), QuasiNewton(100), EvolutionStrategy(100)])
+def test_every_descent_ends_with_the_time(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    clock = Clock(monkeypatch, 1e-2)
+    search = Inverter(SE(3).action(), clock.energy, [stage], seconds=0.1, progress=False)
+    result = search(randn(1, 9, 3, seed=2), generator=seeded(0))
+    assert 0.1 <= clock.now - 100.0 < 0.5
+    assert bool(torch.isfinite(result.best_energy()).all())
 
 
 def test_lists_of_images_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,8 @@ class Descend(Stage):
             point = where_rows(kept, moved, last)
             masked = masked + (~kept).long()
             posterior.step()
+            if posterior.is_late():
+                break
         energy = posterior.energies(space.elements(group, base, point))
         finite = torch.isfinite(energy)
         end, end_energy = where_rows(finite, point, last), torch.where(finite, energy, last_energy)

@@ -65,6 +65,8 @@ class LevenbergMarquardt(Stage):
             damping = (damping * torch.where(lower, 0.1, 10.0)).clamp(*_DAMPING_BOUNDS)
             masked = masked + (~usable).long()
             posterior.step()
+            if posterior.is_late():
+                break
         return population.moved(g, energy, masked)
 
 

@@ -55,6 +55,8 @@ class Newton(Stage):
             step = -matmul(vectors, along.unsqueeze(-1)).squeeze(-1)
             current = _lowered(posterior, current, step)
             posterior.step()
+            if posterior.is_late():
+                break
         return current
 
 
