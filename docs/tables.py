@@ -522,6 +522,22 @@ def solids() -> str:
     return markdown(["solid", *columns], rows)
 
 
+def markov_chains() -> str:
+    """Plaquettes of gauge fields by Markov chains and by steppers."""
+    rows = [
+        [
+            r["target"],
+            r["method"],
+            f"{r['mean']:.4f} ± {r['standard_error']:.4f}",
+            f"{r['exact']:.4f}",
+            f"{r['r_hat']:.3f}",
+            f"{r['ess'] / r['seconds_of_sampling']:.0f}",
+        ]
+        for r in json.loads((BENCHMARKS / "mcmc-cpu.json").read_text())["rows"]
+    ]
+    return markdown(["links", "method", "mean plaquette", "exact", "R-hat", "effective samples a CPU second"], rows)
+
+
 def report() -> str:
     """The tables of the publication with ours beside them, as `trivgeo report` prints them."""
     return "\n\n".join(format_table(table, (KEPT,))[0].replace("## ", "### ") for table in read_tables())
@@ -700,6 +716,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "class-mixtures": class_mixtures,
     "backbones": backbones,
     "protein-torsions": protein_torsions,
+    "markov-chains": markov_chains,
     "solids": solids,
     "learned-posterior": learned_posterior,
     "rival": rival,

@@ -32,6 +32,7 @@ HEAVY = {
     "howto/group.md",
     "howto/learned.md",
     "howto/lightning.md",
+    "howto/mcmc.md",
     "howto/own_images.md",
     "howto/own_task.md",
     "howto/photographs.md",

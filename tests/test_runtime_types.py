@@ -9,7 +9,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # all but trivgeo.symmetry, whose annotations hold classes of SymPy that beartype does not take
 PARTS = ("_numerics", "_random", "expressions", "groups", "actions", "pde", "sde", "generative", "inversion")
-CHECKED = [f"trivgeo.{name}" for name in (*PARTS, "features", "registration", "networks", "training", "geoopt")]
+CHECKED = [
+    f"trivgeo.{name}" for name in (*PARTS, "features", "registration", "pose_graph", "networks", "training", "geoopt")
+]
 TESTS = [
     "tests/groups/test_geometry.py::TestMean",
     "tests/actions/test_image.py::TestBatches",

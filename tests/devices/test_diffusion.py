@@ -14,7 +14,7 @@ from tests.helpers import seeded
 from trivgeo import _numerics as _linalg
 from trivgeo.generative import GroupDiffusion, distributions, fit_base_distribution
 from trivgeo.generative import model as model_module
-from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation, U
+from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, O, Torus, Translation, U
 from trivgeo.sde import (
     EnergyScore,
     GeometricSchedule,
@@ -28,6 +28,7 @@ from trivgeo.sde import (
     solve,
     uniform_grid,
 )
+from trivgeo.sde.mcmc import HamiltonianMonteCarlo, ParallelTempering, sample
 from trivgeo.sde.noise import noise_with_target
 from trivgeo.sde.processes import KineticLangevinSDE, overdamped_langevin
 from trivgeo.sde.solvers import GeometricHeun, SplittingOBABO, solve_adaptive
@@ -50,6 +51,19 @@ def energy_on(group: LieGroup) -> Callable[[Tensor], Tensor]:
 def assert_same(there: Tensor, here: Tensor, device: torch.device) -> None:
     assert there.device == device
     torch.testing.assert_close(there.cpu(), here, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("group", [SO(3), affine_line(), O(2)], ids=repr)
+def test_markov_chains(group: LieGroup, device: torch.device) -> None:
+    single = HamiltonianMonteCarlo(group, energy_on(group))
+    start = group.random(4, std=0.3, generator=seeded(0), dtype=torch.float64)
+    for kernel in (single, ParallelTempering(single, torch.tensor([1.0, 0.5]))):
+        here, there = (
+            sample(kernel, 6, start=start.to(place), warmup=6, generator=seeded(1)) for place in ("cpu", device)
+        )
+        assert_same(there.elements, here.elements, device)
+        assert_same(there.bulk_effective_sample_size, here.bulk_effective_sample_size, device)
+        assert there.acceptance == pytest.approx(here.acceptance, abs=1e-6)
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=repr)

@@ -157,7 +157,7 @@ class TestExact:
     def test_no_bias_of_the_step_on_any_group(self, name: str, kind: Any, step_size: float) -> None:
         target = ALL_TARGETS[name]
         kernel = kind(target.group, target.energy)
-        assert worst(target, kernel, step_size=step_size, chains=100_000) < 3.5
+        assert worst(target, kernel, step_size=step_size, chains=20_000) < 3.5
 
     def test_measures(self) -> None:
         """Aff(1), whose left and right Haar measures are e^-a and 1 in the coordinates (a, b)."""

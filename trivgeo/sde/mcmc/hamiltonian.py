@@ -132,10 +132,6 @@ class MarkovKernel(Described, ABC):
         """Return the part of a ``state`` whose elements are samples of the target; by default all of it."""
         return state
 
-    def batch_of_start(self, elements: Tensor) -> torch.Size:
-        """Return the batch of the state that `init` makes of ``elements``."""
-        return self.group.batch_shape(elements)
-
 
 @checked(but=("step",))
 class HamiltonianMonteCarlo(MarkovKernel):
@@ -252,7 +248,8 @@ class HamiltonianMonteCarlo(MarkovKernel):
         )
         log_ratios, proposed = move.log_ratios, move.proposed
         energies, gradients = proposed.record
-        candidate = replace(state, elements=proposed.elements, energies=energies, gradients=gradients)
+        exact = self.group.project(proposed.elements)  # against the rounding of many products
+        candidate = replace(state, elements=exact, energies=energies, gradients=gradients)
         moved = state.rows(move.accepted, candidate)
         invalid = ~torch.isfinite(proposed.log_densities)
         jumped = torch.zeros_like(invalid)
@@ -260,7 +257,6 @@ class HamiltonianMonteCarlo(MarkovKernel):
             moved, jumped = self._jumped(moved, generator)
         return replace(
             moved,
-            elements=self.group.project(moved.elements),  # against the rounding of many products
             acceptance=log_ratios.clamp(max=0.0).exp().nan_to_num(0.0),
             diverged=~invalid & (log_ratios < -_MAX_ENERGY_ERROR),
             invalid=invalid,
@@ -370,9 +366,6 @@ class ParallelTempering(MarkovKernel):
         self.group = kernel.group
         self.target_acceptance = kernel.target_acceptance
         self._betas = Constant(betas)
-
-    def batch_of_start(self, elements: Tensor) -> torch.Size:
-        return torch.Size((len(self.inverse_temperatures), *self.group.batch_shape(elements)))
 
     def init(self, elements: Tensor, like: ChainState | None = None) -> ChainState:
         elements = self.group.check_elements(elements, "elements")
