@@ -36,6 +36,7 @@ HEAVY = {
     "howto/own_images.md",
     "howto/own_task.md",
     "howto/photographs.md",
+    "howto/volumes.md",
     "results/transformed_pdes.md",
 }
 EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.helpers import assert_relative, numeric_jacobian, rand, randn, random_elements
-from trivgeo.actions import ImageWarp, PointCloud, Volume
+from trivgeo.actions import ImageWarp, PointCloud, Volume, itk_matrix
 from trivgeo.actions.image import sample_with_slopes
-from trivgeo.actions.volume import itk_matrix
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, SO, Affine, LieGroup, Projective, Similarity, Translation
 from trivgeo.inversion import Inverter, TestTimeEquivariant

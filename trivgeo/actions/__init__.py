@@ -6,7 +6,7 @@ from trivgeo.actions.field import Field, FieldAction, Grid, resample
 from trivgeo.actions.image import ImageWarp
 from trivgeo.actions.operator_input import OperatorAction, OperatorInput, interpolate
 from trivgeo.actions.reference import Referenced, WithReference
-from trivgeo.actions.volume import Volume
+from trivgeo.actions.volume import Volume, itk_matrix
 
 __all__ = [
     "Field",
@@ -21,5 +21,6 @@ __all__ = [
     "WithReference",
     "augment",
     "interpolate",
+    "itk_matrix",
     "resample",
 ]

@@ -252,12 +252,10 @@ class VolumeRegistration(ImageRegistration):
             return r
         if self.similarity == "intensity":
             return self._with_interpolation(r, found)
-        # brightness as a function of the other one draws either volume a little: the element is between both
-        group = self.group
         other = VolumeRegistration(
             self.fixed,
             self.moving,
-            group,
+            self.group,
             self.transformations,
             self.num_starts,
             self.generator,
@@ -266,20 +264,11 @@ class VolumeRegistration(ImageRegistration):
             self.matrices[::-1],
             self.unit,
         )
-        back = r.element[None].double()
         comparison = other._comparison(other.factors[max(0, len(other.factors) - 2)])
-        second = ImageRegistration.judged(other, other._beside(comparison, back, other._exposure()))
-        v = group.log(group.compose(group.inverse(r.element.double()), group.inverse(second.element.double())))
-        adjoint = group.Ad(group.inverse(second.element.double()))
-        covariance = 0.5 * (r.covariance.double() + adjoint @ second.covariance.double() @ adjoint.mT)
-        square = 0.25 * v @ torch.linalg.solve(covariance, v)
-        element = group.perturb(r.element.double(), 0.5 * v)
-        return replace(
-            r,
-            element=element.to(r.element.dtype),
-            covariance=((1.0 + square / len(v)) * covariance).to(r.covariance.dtype),
-            verdict=r.verdict & second.verdict,
-        )
+        theirs = other._beside(comparison, r.element[None].double(), other._exposure())
+        back = _undone(ImageRegistration.judged(other, theirs))
+        first, second = (r, back) if found.shared >= theirs.shared else (back, r)
+        return _between(first, second) if second.trusted else first
 
     def _with_interpolation(self, r: Registration, found: Found) -> Registration:
         """Return the registration with a covariance that admits errors of interpolation.
@@ -303,6 +292,38 @@ class VolumeRegistration(ImageRegistration):
         modes = replace(r.modes, elements=conjugated(group, unit, r.modes.elements))
         element = conjugated(group, unit, r.element)
         return replace(r, element=element.to(dtype), covariance=covariance.to(dtype), modes=modes)
+
+
+def _undone(r: Registration) -> Registration:
+    """Return the registration of the fixed data to the moving ones."""
+    group = r.group
+    adjoint = group.Ad(r.element.double())
+    covariance = adjoint @ r.covariance.double() @ adjoint.mT
+    modes = replace(r.modes, elements=group.inverse(r.modes.elements))
+    return replace(r, element=group.inverse(r.element), covariance=covariance.to(r.covariance.dtype), modes=modes)
+
+
+def _between(r: Registration, other: Registration) -> Registration:
+    """Return the registration between two of the same data, with a covariance that admits their distance.
+
+    Brightness as a function of the other one draws either volume a little, as in the two regressions of two numbers on
+    each other. Each counts as far as it is certain.
+    """
+    group = r.group
+    first, second = r.covariance.double(), other.covariance.double()
+    v = group.log(group.compose(group.inverse(r.element.double()), other.element.double()))
+    share = torch.linalg.solve(first + second, first, left=False)  # of the way
+    covariance = 2.0 * share @ second
+    step = share @ v
+    square = step @ torch.linalg.solve(covariance, step)
+    covariance = (1.0 + square / len(v)) * 0.5 * (covariance + covariance.mT)
+    element = group.perturb(r.element.double(), step)
+    return replace(
+        r,
+        element=element.to(r.element.dtype),
+        covariance=covariance.to(r.covariance.dtype),
+        verdict=r.verdict & other.verdict,
+    )
 
 
 def _left(sums: Sums) -> Float[Tensor, " k"]:
