@@ -267,6 +267,8 @@ class VolumeRegistration(ImageRegistration):
         comparison = other._comparison(other.factors[max(0, len(other.factors) - 2)])
         theirs = other._beside(comparison, r.element[None].double(), other._exposure())
         back = _undone(ImageRegistration.judged(other, theirs))
+        # only the first one has a mask at the voxels of the fixed volume
+        back = replace(back, mask=r.mask, overlap=r.overlap)
         first, second = (r, back) if found.shared >= theirs.shared else (back, r)
         return _between(first, second) if second.trusted else first
 
@@ -318,10 +320,13 @@ def _between(r: Registration, other: Registration) -> Registration:
     square = step @ torch.linalg.solve(covariance, step)
     covariance = (1.0 + square / len(v)) * 0.5 * (covariance + covariance.mT)
     element = group.perturb(r.element.double(), step)
+    elements = r.modes.elements.clone()
+    elements[0, 0] = element.to(elements.dtype)
     return replace(
         r,
         element=element.to(r.element.dtype),
         covariance=covariance.to(r.covariance.dtype),
+        modes=replace(r.modes, elements=elements),
         verdict=r.verdict & other.verdict,
     )
 
