@@ -140,7 +140,9 @@ def ecc(moving: Picture, fixed: Picture, group: LieGroup) -> Picture:
     criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 200, 1e-8)
     start = np.eye(3, dtype=np.float32)
     try:
-        return cv2.findTransformECC(grey(moving), grey(fixed), start, cv2.MOTION_HOMOGRAPHY, criteria, None, 5)[1]
+        # the moving picture shows something everywhere, also beside the frame of the fixed one
+        found = cv2.findTransformECC(grey(fixed), grey(moving), start, cv2.MOTION_HOMOGRAPHY, criteria, None, 5)[1]
+        return np.linalg.inv(found)
     except cv2.error:  # it has not converged
         return np.full((3, 3), np.nan)
 
@@ -218,6 +220,7 @@ def main() -> None:
     cv2.setNumThreads(1)
     rivals: dict[str, Callable[[Picture, Picture, LieGroup], Picture]] = {"ECC": ecc, "SIFT": sift}
     register(*(tensor(p) for p in pair("near", NAMES[0], 0, 64)[:2]), Projective(2))  # what is done once
+    settings = {name: value for name, value in vars(arguments).items() if name not in ("output", "tasks")}
     tables = {}
     for task in arguments.tasks:
         rows: dict[str, list[dict[str, Any]]] = {"trivgeo": [], **{name: [] for name in rivals}}
@@ -234,9 +237,8 @@ def main() -> None:
             print(task, name, *(f"{m} {r[-1]['error']:.3g}" for m, r in rows.items()), file=sys.stderr, flush=True)
         tables[task] = {"task": TASKS[task], "methods": {method: summary(part) for method, part in rows.items()}}
         print(task, json.dumps(tables[task]["methods"], indent=1))
-    settings = {name: value for name, value in vars(arguments).items() if name not in ("output", "tasks")}
-    document = {"environment": environment(torch.device("cpu")), **settings, "tasks": tables}
-    Path(arguments.output).write_text(json.dumps(document, indent=1) + "\n")
+        document = {"environment": environment(torch.device("cpu")), **settings, "tasks": tables}
+        Path(arguments.output).write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ _BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = (
 )  # blocks along the longer side, and pixels along one, whose losses are compared
 _MAX_SIDE_OF_HIDDEN = 640  # longer side of the images in which hidden parts are looked for, in pixels
 _HIDDEN_REACH, _MIN_HIDDEN_SHARE = 2, 0.5  # pixels on each side of which so many disagree where an image is hidden
-_GRADIENT_BLURS = 4  # blurs of one pixel before gradients are taken
-_GRADIENT_WINDOW = 12  # pixels on each side, over which the mean length of gradients is taken
+_GRADIENT_BLURS = 2  # blurs of one pixel before gradients are taken
+_GRADIENT_WINDOW = 5  # pixels on each side, over which the mean length of gradients is taken
 _MIN_GRADIENT = 0.02  # gradient by a pixel that counts as noise, in units of the contrast
 _NUM_CONSENSUS = 3  # elements that matches of keypoints support, from which descents start
 _LEAST_SIDE_OF_MATCHED = 192  # longer side of the images at which descents from them begin, in pixels
@@ -108,7 +108,10 @@ class ImageRegistration(RegistrationMethod["Found"]):
 
     def __post_init__(self) -> None:
         self.action = ImageWarp(self.group, guarded=False)
+        blurred = 0
         if self.similarity == "gradient":
+            # what lay beside a frame is in gradients near its edges
+            blurred = _GRADIENT_BLURS * _BLUR_REACH + _GRADIENT_WINDOW
             self.moving, self.fixed = normalized_gradients(self.moving), normalized_gradients(self.fixed)
         self.contrast = float(self.fixed.std(correction=0)) or 1.0
         middle = self.fixed.mean()
@@ -121,7 +124,10 @@ class ImageRegistration(RegistrationMethod["Found"]):
                 margin,
             )
             # beside what the moving image covers, the fixed one may show nothing, from which slopes are not to be taken
-            for image, mask, margin in ((self.moving, self.masks[0], _HALO), (self.fixed, self.masks[1], 0))
+            for image, mask, margin in (
+                (self.moving, self.masks[0], _HALO + blurred),
+                (self.fixed, self.masks[1], blurred),
+            )
         )
         self.factors = _factors(self.fixed.shape[-2:], self.moving.shape[-2:])
         self._comparisons: dict[float, Comparison] = {}
@@ -285,9 +291,10 @@ class ImageRegistration(RegistrationMethod["Found"]):
             square = v @ torch.linalg.solve(estimate.covariance, v)
             estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
         # how the images were interpolated is not known: half of what another kernel changes is a standard deviation
-        v = 0.5 * self._step(comparison.interpolated("linear"), solution)
-        square = v @ torch.linalg.solve(estimate.covariance, v)
-        estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
+        if not len(estimate.free):
+            v = 0.5 * self._step(comparison.interpolated("linear"), solution)
+            square = v @ torch.linalg.solve(estimate.covariance, v)
+            estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
         h = solution.element
         element, adjoint = group.inverse(h), group.Ad(h)
         covariance = adjoint @ estimate.covariance @ adjoint.mT
@@ -350,7 +357,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         scale = comparison.scale(h)
         if math.isfinite(scale) and not 1.0 / _OTHER_SCALE < scale < _OTHER_SCALE:
             moving, fixed = moving.resized(min(1.0, 1.0 / scale)), fixed.resized(min(1.0, scale))
-        fixed = _uncovered(fixed._replace(margin=_HALO), hidden)
+        fixed = _uncovered(fixed._replace(margin=max(fixed.margin, _HALO)), hidden)
         return Comparison(self.group, self.action.point_action, moving, fixed, "cubic")
 
     def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
@@ -595,7 +602,7 @@ def normalized_gradients(image: Float[Tensor, "c *size"]) -> Float[Tensor, "1 *s
     r"""Return the lengths of gradients, in units of those around, :math:`|\nabla I| / (|\nabla I| + m + \epsilon)`.
 
     Edges are where they are in another modality, or in a negative, whatever the values on both sides (Haber and
-    Modersitzki 2006 compare directions, too). Gradients are of an image blurred by two pixels; m is their mean over
+    Modersitzki 2006 compare directions, too). Gradients are of an image blurred by 1.4 pixels; m is their mean over
     windows.
 
     Args:

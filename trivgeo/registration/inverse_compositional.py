@@ -95,7 +95,8 @@ class Picture(NamedTuple):
         if self.mask is not None:
             mask = functional.interpolate(self.mask[None, None], size, mode="area")[0, 0]
             mask = (mask > _LEAST_COVER).to(image.dtype)
-        return Picture(image, self.grid.resized(size), mask, self.margin)
+        margin = max(min(self.margin, _HALO), math.ceil(factor * self.margin))
+        return Picture(image, self.grid.resized(size), mask, margin)
 
     def to(self, dtype: torch.dtype) -> Picture:
         """Return the picture in another dtype."""
@@ -103,8 +104,8 @@ class Picture(NamedTuple):
 
     @property
     def kept_margin(self) -> int:
-        """The margin, at most an eighth of the shorter side."""
-        return min(self.margin, (min(self.grid.size) - 1) // 8)
+        """The margin, at most a sixth of the shorter side, and two of 17 pixels."""
+        return min(self.margin, max((min(self.grid.size) - 1) // 8, (min(self.grid.size) - 20) // 6))
 
     def number(self) -> float:
         """Return the number of pixels that count, but for the margin."""
@@ -594,7 +595,7 @@ class Comparison:
         cells, (channels, functions, _) = math.prod(self.cells), parts.shape
         scores, noise = image.new_zeros(cells, dim), image.new_zeros(cells, n, n)
         parts_of_cells = image.new_zeros(cells, dim, dim)
-        own, bends, alone = (parts.new_zeros(dim, dim) for _ in range(3))
+        own, descent, bends, alone = (parts.new_zeros(dim, dim) for _ in range(4))
         gram = parts.new_zeros(channels, functions, functions)
         mixed = parts.new_zeros(2, channels, functions, dim)  # with slopes of the restored picture, and the fixed one
         taken = parts.to(image.dtype).flatten(0, 1)
@@ -615,7 +616,8 @@ class Comparison:
             bends += (2.0 * bend.flatten() * ours_along) @ theirs_along.mT
             noise[strip.cells] = _squares(rough, rough).unflatten(-1, (n, n))
             own += _contracted(_squares(weight * ours, ours).unbind(-1), fields)
-            pairs = _squares(weight * ours, strip.slopes).unflatten(-1, (n, n))
+            descent += _contracted(_squares(weight * ours, strip.slopes).unbind(-1), fields)
+            pairs = _squares(weight * strip.slopes, strip.slopes).unflatten(-1, (n, n))
             parts_of_cells[strip.cells] = fields @ pairs @ fields.mT
             weighted = weight * functions_here
             gram += weighted.flatten(2) @ functions_here.flatten(2).mT
@@ -630,11 +632,11 @@ class Comparison:
             agrees[inner] = self._from_cells(good, [len(inner), *self.fixed.grid.size[1:]]) > 0.5
         solved = torch.linalg.solve(_ridged(gram), torch.cat([*mixed], -1))
         own = own - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., :dim])
-        descent = parts_of_cells.double().sum(0) - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., dim:])
+        descent = descent - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., dim:])
         descent = 0.5 * (descent + descent.mT)
         reach = -(-_CORRELATION_REACH // self.side)
         windows = box_sums(parts_of_cells.flatten(1).mT.unflatten(1, self.cells), reach).flatten(1).mT
-        freed = _without_own_pull(scores, windows.unflatten(1, (dim, dim)), descent)
+        freed = _without_own_pull(scores, windows.unflatten(1, (dim, dim)), parts_of_cells.double().sum(0))
         around = freed.mT @ box_sums(freed.mT.unflatten(1, self.cells), reach).flatten(1).mT
         sums = BlockSums(
             -scores.double(),
