@@ -69,6 +69,7 @@ _ASSUMPTIONS = ("errors of points are independent", "the best pose is near one a
 _MIN_GAIN_RATIO = 0.5  # gain of a pose that fits as well, over that of the best one
 _MIN_OVERLAP = 0.15  # share of the points of a cloud that must have a partner
 _MIN_RIVAL_GAIN = 0.25  # gain of a pose that explains a part of the clouds, over that of the best one
+_MAX_RIVAL_STD = 1.5  # standard deviation of its residuals, over that of the best one
 _MAX_MORE_CONTRADICTIONS = 0.15  # points beside the other cloud for each partner, by which such a pose may have more
 
 
@@ -450,8 +451,9 @@ def _doubtful_overlap(found: Poses) -> tuple[str, ...]:
     said = []
     if not overlap >= _MIN_OVERLAP:
         said.append(f"{overlap:.0%} of the points have a partner: less than {_MIN_OVERLAP:.0%}")
-    gain, contradictions = found.likelihood.total, found.contradictions
+    gain, std, contradictions = found.likelihood.total, found.likelihood.std, found.contradictions
     others = (gain > _MIN_RIVAL_GAIN * gain[0]) & (contradictions < contradictions[0] + _MAX_MORE_CONTRADICTIONS)
+    others = others & (std < _MAX_RIVAL_STD * std[0])  # what lies worse on each other explains no part
     if int(others.sum()) > 1:
         said.append(f"{int(others.sum())} poses explain a part of the clouds: which one is seen is not known")
     return tuple(said)

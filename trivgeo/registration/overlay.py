@@ -264,7 +264,7 @@ class Overlay:
         while True:
             v = step * directions.mT
             both, inner = (bend * (s[:p] - s[p:]) / (2.0 * step) @ directions for s in self.slopes(torch.cat([v, -v])))
-            values, turn = torch.linalg.eigh(0.5 * (inner + inner.mT))
+            values, turn = torch.linalg.eigh((0.5 * (inner + inner.mT)).nan_to_num(0.0, 0.0, 0.0))
             noise = torch.einsum("ia,ij,ja->a", turn, spread, turn).clamp(min=0.0).sqrt()
             with_edges = torch.einsum("ia,ij,ja->a", turn, both, turn)
             known, seen = (_MIN_SLOPE_STDS * noise <= step * curve for curve in (values, with_edges))

@@ -63,18 +63,21 @@ class Likelihood(NamedTuple):
 
     Attributes:
         gains: logarithms of likelihood ratios of points to those of a cloud without counterpart, ``[k, q]``.
+        forth: number of the points of the moving cloud, the first of the q.
         overlap: share of the points of the moving and of the fixed cloud that have a partner, ``[k, 2]``.
         std: standard deviation of residuals of partners, ``[k]``.
     """
 
     gains: Float[Tensor, "k q"]
+    forth: int
     overlap: Float[Tensor, "k 2"]
     std: Float[Tensor, " k"]
 
     @property
     def total(self) -> Float[Tensor, " k"]:
-        """Sums of the gains."""
-        return self.gains.sum(-1)
+        """Twice the sum of the gains of one of the clouds, the lower one: a cloud that shrinks to a point has a partner
+        for all of its points, and the other has none."""
+        return 2.0 * torch.minimum(self.gains[:, : self.forth].sum(-1), self.gains[:, self.forth :].sum(-1))
 
 
 class Partners:
@@ -273,7 +276,8 @@ class Partners:
             gains.append(gain)
             shares.append(share)
             stds.append(std)
-        return Likelihood(torch.cat(gains, -1), torch.stack(shares, -1), torch.stack(stds).square().mean(0).sqrt())
+        std = torch.stack(stds).square().mean(0).sqrt()
+        return Likelihood(torch.cat(gains, -1), m, torch.stack(shares, -1), std)
 
     def contradictions(self, g: Float[Tensor, "k *e"]) -> Float[Tensor, " k"]:
         """Return the number of points beside the other cloud, neither on it nor beyond its end, for each partner."""
