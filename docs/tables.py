@@ -345,6 +345,18 @@ def registration() -> str:
     return markdown(["method", "solved, %", "median error, degrees", "CPU seconds"], rows)
 
 
+def scans() -> str:
+    """Poses of scans that show parts of ten objects, by the share of points in common and of outliers."""
+    document = json.loads((BENCHMARKS / "scans-cpu.json").read_text())
+    rows = []
+    for r in document["table"]:
+        place = ["all", ""] if r["overlap"] is None else [f"{100 * r[name]:.0f}" for name in ("overlap", "outliers")]
+        verdict = [NONE if r[name] is None else f"{r[name]}" for name in ("trusted", "wrong")]
+        rows.append([*place, r["method"], f"{r['right']} of {r['pairs']}", *verdict, f"{r['seconds']:.2f}"])
+    columns = ["overlap, %", "outliers, %", "method", "right", "trusted", "of these wrong", "CPU seconds"]
+    return markdown(columns, rows)
+
+
 def verdicts() -> str:
     """How often answers are trusted, and how often trusted ones are wrong, by kind and door."""
     rows = []
@@ -721,6 +733,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "learned-posterior": learned_posterior,
     "rival": rival,
     "registration": registration,
+    "scans": scans,
     "photographs": partial(photographs, "rows"),
     "photographs-clean": partial(photographs, "rows of clean pictures"),
     "photograph-registration": photograph_registration,

@@ -32,15 +32,14 @@ _MIN_GAIN_RATIO = 0.8  # gain of such a pose over the highest one
 _MIN_SMALL_GAIN_RATIO = 0.15  # gain of a pose that is refined, over the highest one, by few points
 _CLEAR_OVERLAP, _CLEAR_GAIN = 0.3, 0.3  # least overlap and mean gain of a pose of correspondences that ends the search
 _SAME_PLACE_IN_WIDTHS = 0.3  # root mean square distance between points moved by two hypotheses of one place, in widths
-# ratio of the two least spreads of neighbours of a volume's points, by the number of coordinates; what of it is of a
-# surface; how far it varies, times the root of the number of points
-_VOLUME_RATIOS = {2: 0.565, 3: 0.72}
-_LAST_VOLUME_RATIO = 0.78
-_SURFACE_SHARE, _RATIO_SPREAD = 0.85, 0.5
+# numbers of neighbours that give a normal, for each dimension of the surface, and the ratio of the two least spreads of
+# as many neighbours of points of a volume, of the plane and of space
+_VOLUME_RATIOS = {2: {6: 0.56, 12: 0.72, 24: 0.80}, 3: {3: 0.52, 6: 0.71, 12: 0.80, 24: 0.85}}
+_NUM_SAMPLED_POINTS = 500  # that say which of the numbers is best
+_SURFACE_RATIO, _RATIO_SPREAD = 0.85, 0.7  # ratio in units of these of a surface; its spread, times the root of m
 _TANGENT = 0.3  # what counts of residuals along a surface in the search
 _MAX_ISOLATION = 2.5  # distance to a sixth neighbour, in units of the usual, of a point that is searched with
 _ISOLATION_NEIGHBOURS = 6
-_NORMAL_NEIGHBOURS = 6  # that give a normal, for each dimension of the surface
 _MAX_NORMAL_NEIGHBOURS = 300
 
 
@@ -56,28 +55,35 @@ class Cloud:
     def is_surface(self) -> bool:
         """True if neighbourhoods are flatter than those of points of a volume."""
         m, n = self.points.shape
-        usual = _VOLUME_RATIOS.get(n, _LAST_VOLUME_RATIO)
-        return n > 1 and self.planarity < _SURFACE_SHARE * usual - _RATIO_SPREAD / math.sqrt(m)
+        return n > 1 and self.planarity < _SURFACE_RATIO - _RATIO_SPREAD / math.sqrt(min(m, _NUM_SAMPLED_POINTS))
 
     @staticmethod
     def of(points: Float[Tensor, "m n"], number: int, generator: torch.Generator) -> Cloud:
-        """Return at most ``number`` of the points, normals by all of them."""
+        """Return at most ``number`` of the points, normals by all of them: by as many neighbours as are flattest.
+
+        Noise bends the neighbourhoods of few points, and the surface those of many.
+        """
         rows = permutation((len(points),), points, generator)[:number]
-        # about as many neighbours of the thinned cloud
-        few = min(
-            len(points),
-            min(
-                _MAX_NORMAL_NEIGHBOURS,
-                round(_NORMAL_NEIGHBOURS * max(1, points.shape[-1] - 1) * len(points) / len(rows)),
-            ),
-        )
-        index = KDTree(points.numpy()).query(points[rows].numpy(), k=[*range(1, few + 1)])[1]
-        around = points[torch.from_numpy(index)]
-        around = around - around.mean(1, keepdim=True)
-        values, vectors = torch.linalg.eigh(around.mT @ around)
-        spreads = values.clamp(min=0.0).sqrt()
-        ratio = (spreads[:, 0] / spreads[:, 1].clamp(min=1e-12)).median() if points.shape[-1] > 1 else 1.0
-        return Cloud(points[rows], vectors[..., 0], float(ratio))
+        dim = max(1, points.shape[-1] - 1)
+        tree, usual = KDTree(points.numpy()), _VOLUME_RATIOS[min(dim, 2) + 1]
+        found: list[tuple[float, int]] = []
+        for count, volume in usual.items():
+            # about as many neighbours of the thinned cloud
+            few = min(len(points), _MAX_NORMAL_NEIGHBOURS, round(count * dim * len(points) / len(rows)))
+            values = _spreads(points, tree, rows[:_NUM_SAMPLED_POINTS], few)[0]
+            ratio = values[:, 0] / values[:, min(1, dim)].clamp(min=1e-12)
+            found.append((float(ratio.median()) / volume, few))
+        planarity, few = min(found)
+        return Cloud(points[rows], _spreads(points, tree, rows, few)[1], planarity)
+
+
+def _spreads(points: Tensor, tree: KDTree, rows: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Return standard deviations of neighbours along the axes of their spread, and the axis of the least one."""
+    index = torch.from_numpy(np.asarray(tree.query(points[rows].numpy(), k=[*range(1, number + 1)])[1]))
+    around = points[index]
+    around = around - around.mean(1, keepdim=True)
+    values, vectors = torch.linalg.eigh(around.mT @ around)
+    return values.clamp(min=0.0).sqrt(), vectors[..., 0]
 
 
 def connected(points: Float[Tensor, "m n"]) -> Float[Tensor, "p n"]:
