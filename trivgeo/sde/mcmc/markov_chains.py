@@ -31,6 +31,7 @@ _SHRINKAGE, _FORGOTTEN_STEPS, _DECAY_POWER, _AIM = 0.05, 10.0, 0.75, 10.0
 # R-hat up to which chains agree (Vehtari et al. 2021), and up to which autocorrelation may explain that they differ
 _SMALL_R_HAT, _MAX_R_HAT = 1.01, 1.05
 _MIN_EFFECTIVE_SIZE = 400.0  # effective sample size below which its own estimate is not reliable (same)
+_MAX_STEP = 4.0  # step size, in units of the width of the target; above two the leapfrog scheme is not stable
 _MAX_DIVERGENT_SHARE = 5e-3  # share of paths that diverge
 _MIN_ACCEPTANCE = 0.1  # mean probability of acceptance
 
@@ -53,7 +54,7 @@ class _StepSearch(NamedTuple):
         n = self.number + 1
         weight = 1.0 / (n + _FORGOTTEN_STEPS)
         error = (1.0 - weight) * self.error + weight * (wanted - acceptance)
-        log_step = self.aim - math.sqrt(n) / _SHRINKAGE * error
+        log_step = (self.aim - math.sqrt(n) / _SHRINKAGE * error).clamp(max=math.log(_MAX_STEP))
         share = n**-_DECAY_POWER
         return _StepSearch(self.aim, error, torch.lerp(self.log_average, log_step, share), n), log_step.exp()
 
