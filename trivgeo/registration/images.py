@@ -376,8 +376,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         for _ in range(_MAX_LAST_STEPS):
             values, fixed, seen = comparison.sample(h[0], _NUM_SAMPLES, exposure)
             off = (values - fixed).mT
-            # what is left by interpolation is as large as the slopes, by which alone elements are told apart
-            std = max(robust_std(off, part) for part in (seen, seen * steep) if bool(part.any()))
+            std = self._residual_std(off, seen, steep)
             if std > _MIN_REFINED_STD:
                 width = min(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * std)
             sums = comparison.sums(h, exposure, width)
@@ -401,6 +400,11 @@ class ImageRegistration(RegistrationMethod["Found"]):
         agreeing = max(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD)
         close = comparison.closely(h[0], exposure, width, parts[0, ..., :-1], agreeing)
         return Solution(h[0], exposure, width, close, ended)
+
+    def _residual_std(self, off: Float[Tensor, "p c"], seen: Tensor, steep: Tensor) -> float:
+        """Return the standard deviation of residuals that agree."""
+        # what is left by interpolation is as large as the slopes, by which alone elements are told apart
+        return max(robust_std(off, part) for part in (seen, seen * steep) if bool(part.any()))
 
     def _step(self, comparison: Comparison, solution: Solution) -> Tensor:
         """Return the step from a solution to that of another comparison."""

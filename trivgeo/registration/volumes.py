@@ -24,7 +24,7 @@ from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.registration.blocks import MIN_SHARED_CURVATURE, BlockEstimate, block_estimate
 from trivgeo.registration.images import Found, ImageRegistration, Solution
 from trivgeo.registration.inverse_compositional import CloseComparison, Comparison, Exposure, Grid, Picture, Sums
-from trivgeo.registration.record import Registration, rounding_std
+from trivgeo.registration.record import Registration, robust_std, rounding_std
 
 Similarity = Literal["intensity", "correlation-ratio"]
 
@@ -237,6 +237,12 @@ class VolumeRegistration(ImageRegistration):
             for picture in (comparison.moving, comparison.fixed)
         ]
         return Comparison(comparison.group, comparison.action, pictures[0], pictures[1])
+
+    def _residual_std(self, off: Float[Tensor, "p c"], seen: Tensor, steep: Tensor) -> float:
+        if self.similarity == "intensity":
+            return super()._residual_std(off, seen, steep)
+        # at edges a voxel holds two tissues, which no function of brightness describes: they are outliers
+        return robust_std(off, seen)
 
     def _is_uneven(self, found: Found) -> bool:
         return False
