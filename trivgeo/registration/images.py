@@ -64,6 +64,7 @@ _HIDDEN_REACH, _MIN_HIDDEN_SHARE = 2, 0.5  # pixels on each side of which so man
 _GRADIENT_BLURS = 2  # blurs of one pixel before gradients are taken
 _GRADIENT_WINDOW = 5  # pixels on each side, over which the mean length of gradients is taken
 _MIN_GRADIENT = 0.02  # gradient by a pixel that counts as noise, in units of the contrast
+_MAX_SIDE_OF_DESCENTS = 1024  # longer side of images at which a single hypothesis descends, in pixels
 _NUM_CONSENSUS = 3  # elements that matches of keypoints support, from which descents start
 _LEAST_SIDE_OF_MATCHED = 192  # longer side of the images at which descents from them begin, in pixels
 _NUM_LOOK_ALIKES = 10  # other places that are tried, where pictures look alike
@@ -219,7 +220,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
                 found = alike if alike.shared > found.shared else found
             first += 1
         for level in range(first, len(self.factors)):
-            if level == len(self.factors) - 1 and len(found.elements) == 1 and found.shared >= _MIN_SHARED_CONTRAST:
+            large = level == len(self.factors) - 1 or self.factors[level] * self.longer > _MAX_SIDE_OF_DESCENTS
+            if large and len(found.elements) == 1 and found.shared >= _MIN_SHARED_CONTRAST:
                 break  # the last steps are at the full size
             found = self._level(level, found)
             if promising and not found.shared >= _MIN_SHARED_CONTRAST:
@@ -633,9 +635,12 @@ def _soft(image: Float[Tensor, "c *size"]) -> Float[Tensor, "c *size"]:
     """
     if min(image.shape[1:]) <= _BLUR_REACH:
         return image
-    for dim in range(1, image.ndim):
-        image = _soft_along(image, dim)
-    return image
+    soft = torch.empty_like(image)
+    for channel, one in zip(soft, image, strict=True):  # one after the other, for the sake of memory
+        for dim in range(one.ndim):
+            one = _soft_along(one, dim)
+        channel.copy_(one)
+    return soft
 
 
 def _soft_along(image: Tensor, dim: int) -> Tensor:
