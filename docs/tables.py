@@ -708,6 +708,16 @@ def photograph_registration() -> str:
     return markdown(header, rows)
 
 
+def volume_registration() -> str:
+    """Errors of volumes after registration, in millimetres, and seconds of one thread, by method."""
+    rows = []
+    for line in json.loads((BENCHMARKS / "volumes-cpu.json").read_text())["summary"]:
+        errors = [f"{line[name]:.2g}" for name in ("median error", "worst error")]
+        held = [f"{line[name]} of {line['pairs']}" if name in line else "" for name in ("trusted", "in 90 % regions")]
+        rows.append([f"{line['kind']}, {line['modality']}", line["method"], *errors, f"{line['seconds']:.1f} s", *held])
+    return markdown(["pairs", "method", "median error (mm)", "worst", "time", "trusted", "in 90 % regions"], rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": partial(summary, images=True),
     "equations": partial(summary, images=False),
@@ -737,6 +747,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "photographs": partial(photographs, "rows"),
     "photographs-clean": partial(photographs, "rows of clean pictures"),
     "photograph-registration": photograph_registration,
+    "volume-registration": volume_registration,
     "words": words,
     "verdicts": verdicts,
     "operator-consistency": operator_consistency,
