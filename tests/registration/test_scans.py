@@ -10,6 +10,7 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from tests.helpers import assert_relative, rand, randn
+from trivgeo.actions import PointCloud
 from trivgeo.groups import SE, LieGroup, Similarity
 from trivgeo.inversion.point_alignment import fit_points
 from trivgeo.registration import register
@@ -111,7 +112,7 @@ class TestPartners:
     def clouds(self, group: LieGroup, tangent: float = 1.0) -> Partners:
         a, b = (Cloud.of(hills(200, seed), 200, GENERATOR) for seed in (1, 2))
         assert a.is_surface
-        return Partners(group.action(), a.points, b.points, (a.normals, b.normals), surface=True, tangent=tangent)
+        return Partners(PointCloud(group), a.points, b.points, (a.normals, b.normals), surface=True, tangent=tangent)
 
     def test_pairs_are_nearest_points(self) -> None:
         """By all distances, also under a group that changes sizes."""
@@ -130,7 +131,7 @@ class TestPartners:
         g = SE(3).exp(0.02 * randn(6, seed=2))
         y = SE(3).action()(g, x) + 0.01 * randn(40, 3, seed=3)
         normals = torch.nn.functional.normalize(x, dim=-1)
-        clouds = Partners(SE(3).action(), x, y, (normals, normals), surface=False, tangent=1.0)
+        clouds = Partners(PointCloud(SE(3)), x, y, (normals, normals), surface=False, tangent=1.0)
         found = clouds.descended(SE(3).identity(1, dtype=torch.float64), 1e6, 10, reach=math.inf)
         expected = fit_points(SE(3), x, y)
         assert expected is not None
@@ -141,7 +142,7 @@ class TestPartners:
         x, half = hills(3000, 1), hills(3000, 2)
         half = half[half[:, 0] < 0]
         a, b = (Cloud.of(p, 3000, GENERATOR) for p in (x, half))
-        clouds = Partners(SE(3).action(), a.points, b.points, (a.normals, b.normals), surface=True, tangent=0.3)
+        clouds = Partners(PointCloud(SE(3)), a.points, b.points, (a.normals, b.normals), surface=True, tangent=0.3)
         found = clouds.likelihood(SE(3).identity(1, dtype=torch.float64))
         assert abs(float(found.overlap[0, 0]) - 0.5) < 0.1
         assert float(found.overlap[0, 1]) > 0.9

@@ -132,7 +132,7 @@ def searched_poses(
     g = starts[:0]
     if most.keeps_shapes and x.shape[-1] > 1:
         g = consensus_poses(action.group, a.points, b.points, a.normals, b.normals)
-        g = distinct(most, g, torch.arange(len(g), 0, -1), radius, _NUM_CONSENSUS)
+        g = distinct(most, g, torch.arange(len(g), 0, -1).double(), radius, _NUM_CONSENSUS)
     if len(g):
         g = distinct(most, g, _support(small, g), 0.5 * width, _NUM_SUPPORTED)
         g = small.descended(g, width, _NUM_STEPS[-1], reach=reach)
