@@ -174,7 +174,7 @@ def judge_energy(
         return Outcome(False, False)
     g, y = law(FRESH, seeded(400 + seed)), shapes(points)(FRESH, seeded(500 + seed))
     x = action(g, y)
-    search = TIED(action, energy, law, clean, seconds=5.0, seed=seed)
+    search = TIED(action, energy, law, clean, seconds=5.0)
     result = search(x, generator=seeded(seed))
     off = SE(2).log(SE(2).compose(SE(2).inverse(result.best()), g)) / (factor * REACH / 3**0.5)
     near = off.square().mean(-1).sqrt() <= 0.3

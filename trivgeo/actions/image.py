@@ -238,7 +238,7 @@ class ImageWarp(Action):
 
         Args:
             g: elements ``[*batch, *element_shape]``.
-            size: height and width of the images; depth, height and width of volumes.
+            size: see `source_points`.
 
         Returns:
             Truth values ``[*batch, *size]``.
@@ -280,7 +280,7 @@ class ImageWarp(Action):
 
         Args:
             matrix: any multiple of the matrix of a homography.
-            size: height and width in pixels; depth, height and width of volumes.
+            size: see `to_pixels`.
 
         Raises:
             ConfigurationError: see `to_pixels`.

@@ -138,7 +138,7 @@ def itk_matrix(matrix: Float[Tensor, "*batch 4 4"]) -> Float[Tensor, "*batch 4 4
     Example:
         >>> right = torch.eye(4)
         >>> right[0, 3] = 2.0
-        >>> itk_matrix(right)[:3, 3]
+        >>> itk_matrix(right)[:3, 3] + 0.0
         tensor([2., 0., 0.])
     """
     matrix = check_tensor("matrix", matrix)

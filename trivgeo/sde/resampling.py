@@ -226,6 +226,9 @@ def pareto_shape(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
     :math:`\min(m / 5, 3 \sqrt m)` largest weights (Vehtari et al. 2024, Pareto smoothed importance sampling). The fit
     is that of Zhang and Stephens (2009), drawn towards one half as if by ten more weights.
 
+    Args:
+        log_weights: logarithms of the weights, up to a constant of each row.
+
     Returns:
         Shapes; minus infinity where the largest weights are equal, or less than five of a tail are positive.
     """

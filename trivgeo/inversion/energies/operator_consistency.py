@@ -25,7 +25,7 @@ _PERCENT_SQUARED = 1e-4  # squared relative error of a hundredth
 
 @checked
 class OperatorConsistency(LeastSquares):
-    r"""How much the answers of a solution operator contradict each other: an energy that estimates its error.
+    r"""Contradictions between the answers of a solution operator: an energy that estimates its error.
 
     .. math:: E = \frac{\epsilon^2}{2} \sum_i \log\bigl(1 + r_i^2 / \epsilon^2\bigr), \quad \epsilon = 0.01,
     .. math:: r_1^2 = \frac{\|f(u_0)(\cdot, t_0) - u_0\|^2}{\|u_0\|^2} + \frac{\|(t_0 - t)_+\|^2}{T^2}, \quad
@@ -50,7 +50,7 @@ class OperatorConsistency(LeastSquares):
         equation: text or `trivgeo.pde.EvolutionEquation` of first order in t, whose unknowns and variables of space
             are, in alphabetical order, those of the jets; ``None`` leaves the second term out, which is many times as
             fast, and enough where the given points hold the whole initial condition and its time scale.
-        parameters: a number for each parameter of the equation.
+        parameters: numbers for the parameters, see `trivgeo.inversion.EquivariantOperator.from_equation`.
         num_points: numbers of points of the initial condition, and of query points, at which the terms are taken:
             evenly spread ones of those given.
 
@@ -83,7 +83,11 @@ class OperatorConsistency(LeastSquares):
         self._num_query_points = numbers[1]
 
     def relative_error(self, x: OperatorInput) -> Float[Tensor, " batch"]:
-        """Return an estimate of the operator's relative error for data, :math:`(r_1^2 + r_2^2)^{1/2}`."""
+        r"""Return an estimate of the operator's relative error, :math:`(r_1^2 + r_2^2)^{1/2}`.
+
+        Args:
+            x: problems, one batch dimension.
+        """
         return self.residuals(self._reduced(x)).square().sum((-2, -1)).sqrt()
 
     def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:

@@ -19,6 +19,8 @@ from trivgeo.inversion.posterior import check_action
 from trivgeo.inversion.stages.adaptive_search import AdaptiveSearch
 from trivgeo.inversion.transformations import Transformations, spread_of
 
+_SEED = 0  # of the trial on clean data
+
 
 @checked
 class TIED(Inverter):
@@ -56,7 +58,6 @@ class TIED(Inverter):
         num_hypotheses: number of descents that begin; by default as many as the evaluations allow.
         temperature: weight of the prior, see `PriorEnergy`; 0 for none; by default one measured on ``clean`` data,
             none without them.
-        seed: seed of the trial on clean data.
 
     Raises:
         ConfigurationError: a setting is out of its range, or an argument is not an action or an energy; clean data or a
@@ -76,7 +77,6 @@ class TIED(Inverter):
         scales: Sequence[float] | None = None,
         num_hypotheses: int | None = None,
         temperature: float | None = None,
-        seed: int = 0,
     ) -> None:
         stage = AdaptiveSearch(evaluations, transformations, scales, num_hypotheses)
         given, expected, known = check_action(action), as_energy(energy), None
@@ -85,13 +85,13 @@ class TIED(Inverter):
                 if value is not None:
                     raise ConfigurationError(f"transformations: expected a distribution beside {name}, got None")
         else:
-            spread = spread_of(action.group, transformations, seed)
+            spread = spread_of(action.group, transformations, _SEED)
             given = action.with_scale(spread)
             if clean is not None:
                 profile = measure_energy(
-                    action, energy, clean, transformations, seed=seed, max_memory=max_memory, seconds=seconds
+                    action, energy, clean, transformations, seed=_SEED, max_memory=max_memory, seconds=seconds
                 )
-                trial = try_search(action, energy, clean, transformations, profile, None, seed, max_memory, seconds)
+                trial = try_search(action, energy, clean, transformations, profile, None, _SEED, max_memory, seconds)
                 known = trial.known(profile.depth)
                 given = action.with_scale(profile.scale)
                 temperature = profile.temperature if temperature is None else temperature

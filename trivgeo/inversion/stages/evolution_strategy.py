@@ -43,7 +43,11 @@ class EvolutionStrategy(Stage):
         self.population = None if population is None else check_count("population", population, 4)
 
     def size(self, dim: int) -> int:
-        """Return the number of elements of a generation on a group of this dimension."""
+        """Return the number of elements of a generation.
+
+        Args:
+            dim: dimension of the group.
+        """
         return 4 + int(3 * math.log(dim)) if self.population is None else self.population
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:

@@ -72,7 +72,14 @@ class RandomElements(Stage):
         numbers: range,
         generator: torch.Generator | None,
     ) -> tuple[Tensor, Float[Tensor, "b m n"]]:
-        """Return the samples with some ``numbers``: elements, and coordinates that measure their distances."""
+        """Return some of the samples: elements, and coordinates that measure their distances.
+
+        Args:
+            posterior: the energies.
+            population: the hypotheses of the stage before.
+            numbers: places of the samples among all `num_samples`.
+            generator: random numbers.
+        """
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         """Return the elements kept: fewer than K where the time is up before as many were drawn."""
@@ -110,8 +117,8 @@ class GaussianSearch(RandomElements):
     r"""Draws elements :math:`g \exp(\sigma z)` around the first hypothesis of each datum, and keeps the best.
 
     Args:
-        num_samples: number of elements drawn for each datum.
-        num_hypotheses: number K of elements kept, in order of their energies.
+        num_samples: see `RandomElements`.
+        num_hypotheses: see `RandomElements`.
         std: sigma, in units of the group's basis; or several, which take turns.
         candidates: number of the best elements among which K that lie far apart are chosen, see `RandomElements`.
 
