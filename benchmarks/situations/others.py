@@ -279,7 +279,8 @@ def judge_constant(seed: int) -> Outcome:
     if draws is None:
         return Outcome(False, False)
     mean = float((draws.weights * draws.elements[:, 0]).sum())
-    return Outcome(True, abs(mean - 2.5) > 0.1 + 4 * math.sqrt(1 / 6 / draws.effective_sample_size))
+    wrong = abs(mean - 2.5) > 0.1 + 4 * math.sqrt(1 / 6 / draws.effective_sample_size)
+    return Outcome(draws.verdict.trusted, wrong)
 
 
 def answers(call: Callable[[], Any]) -> Outcome:

@@ -234,6 +234,13 @@ class TestImages:
         r = register(one, other, SE(2), num_starts=8)
         assert "of the contrast is shared" in " ".join(r.reasons)
 
+    @pytest.mark.parametrize("seed", range(3))
+    def test_eight_numbers_for_other_things(self, seed: int) -> None:
+        """Steps of a homography may lead out of the frame, where nothing is left to compare."""
+        drawn = randn(2, 1, 12, 12, seed=30 + seed).float()
+        one, other = torch.nn.functional.interpolate(drawn, (48, 48), mode="bicubic")
+        assert not register(one, other, Projective(2)).trusted
+
     def test_a_part_that_is_hidden_exactly_is_trusted(self) -> None:
         """Residuals of rounding alone: the minimum is not looked for in the digits that the data do not have."""
         image = picture(pixels()).float()
@@ -328,6 +335,14 @@ class TestClouds:
         r = register(moving, fixed, group)
         assert float((PointCloud(group)(r.element, moving) - fixed).abs().max()) < 1e-11 + 2e-15 * offset
         assert r.trusted, r.reasons
+
+    def test_places_that_are_seen_again_and_again(self) -> None:
+        """A hundred rows hold ten places, in any order: no pose explains them better than outliers do."""
+        places = randn(10, 2, seed=40)
+        moving, fixed = (places + 0.3 * randn(10, 2, seed=seed) for seed in (41, 42))
+        moving, fixed = (x.repeat(10, 1) + 0.01 * randn(100, 2, seed=seed) for x, seed in ((moving, 43), (fixed, 44)))
+        r = register(moving, fixed, SE(2))
+        assert r.element.shape == (2, 3)
 
     def test_unrelated_clouds(self) -> None:
         """No motion is better than others nearby; curves that are seen at other points lie on each other."""

@@ -138,8 +138,9 @@ def searched_poses(
         g = small.descended(g, width, _NUM_STEPS[-1], reach=reach)
     if not len(g) or not surface or not _is_clear(small.likelihood(g)):
         g = torch.cat([g, small.descended(_widely_searched(most, starts), width, _NUM_STEPS[-1], reach=reach)])
-    gain = small.likelihood(g).total
-    g, gain = (part[gain > _MIN_SMALL_GAIN_RATIO * gain.max()] for part in (g, gain))
+    gain = small.likelihood(g).total.nan_to_num(-torch.inf)
+    least = torch.minimum(_MIN_SMALL_GAIN_RATIO * gain.max(), gain.max())  # the best stays, whatever its sign
+    g, gain = (part[gain >= least] for part in (g, gain))
     number = max(_NUM_POSES, min(_MAX_SIMILAR, int((gain > _MIN_GAIN_RATIO * gain.max()).sum())))
     g = distinct(most, g, gain, radius, number)
     for last in _LAST_WIDTHS:

@@ -172,7 +172,7 @@ class CloudRegistration(RegistrationMethod["_Descent | Poses"]):
             return nothing(self.action, g if len(g) else group.identity(1, dtype=self.x.dtype))
         reasons = _doubtful_overlap(found)
         gain = found.likelihood.total
-        g = g[gain >= _MIN_RIVAL_GAIN * gain[0]]
+        g = g[gain >= torch.minimum(_MIN_RIVAL_GAIN * gain[0], gain[0])]  # the best stays, whatever its sign
         usual, tangent, surface = float(found.likelihood.std[0]), found.partners.tangent, found.partners.surface
         parts = [connected(p) if surface else p for p in (self.x, self.y)]
         kept = self.x.new_tensor([len(part) / len(p) for part, p in zip(parts, (self.x, self.y), strict=True)])

@@ -277,6 +277,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
             return replace(nothing(self.action, elements), action=ImageWarp(group), frames=self.frames)
         hidden, share = self._hidden(found)
         comparison = self._full(found.elements[0], hidden)
+        if not bool(comparison.sample(found.elements[0], _NUM_SAMPLES)[2].any()):
+            elements = group.inverse(found.elements).to(dtype)
+            return replace(nothing(self.action, elements), action=ImageWarp(group), frames=self.frames)
         noisy = found.width > _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD
         if noisy:
             comparison = self._blurred(comparison)
@@ -374,10 +377,13 @@ class ImageRegistration(RegistrationMethod["Found"]):
             exposure = exposure.bent(values[:, seen > 0])
         least = max(_MAX_LAST_STEP_IN_DIGITS * torch.finfo(dtype).eps, 1e-9)
         longer, before = 1.0, None
-        steep = comparison.steep(_NUM_SAMPLES)
+        steep, held = comparison.steep(_NUM_SAMPLES), h
         for _ in range(_MAX_LAST_STEPS):
             values, fixed, seen = comparison.sample(h[0], _NUM_SAMPLES, exposure)
-            off = (values - fixed).mT
+            if not bool(seen.any()):  # the last step led out of the frame
+                h, ended = held, False
+                break
+            held, off = h, (values - fixed).mT
             std = self._residual_std(off, seen, steep)
             if std > _MIN_REFINED_STD:
                 width = min(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * std)
