@@ -3,9 +3,8 @@
 import torch
 
 from trivgeo.actions import Field, FieldAction
-from trivgeo.inversion import EquivariantOperator, ReverseDiffusionSearch
+from trivgeo.inversion import TIED, EquivariantOperator
 from trivgeo.inversion.energies import FieldBox, FieldSpectrum
-from trivgeo.inversion.stages import Descend
 from trivgeo.pde import EvolutionEquation, GaussianField, SpectralEquation, solve
 from trivgeo.symmetry import find_symmetries
 
@@ -33,10 +32,8 @@ optimizer = torch.optim.Adam(fno.parameters(), 3e-3)
 for pair in train[torch.randint(256, (400, 32))]:  # 400 steps of training on fields that were not moved
     (fno(pair[:, :, 0]) - pair[:, :, 1]).square().mean().backward()
     optimizer.step(), optimizer.zero_grad()
-inverter = ReverseDiffusionSearch(
-    action, FieldSpectrum(FieldBox(both[0].slice(0).grid), train[:, :, :1]), steps=20, num_hypotheses=4
-)
+inverter = TIED(action, FieldSpectrum(FieldBox(both[0].slice(0).grid), train[:, :, :1]), evaluations=300)
 moved = action(action.group.random(64, std=0.5), both[1])  # test fields: boosted, later, elsewhere
-found = EquivariantOperator(fno, inverter.then(Descend(50)), times=[1.0])(moved.slice(0), moved.slice(1).grid).values
+found = EquivariantOperator(fno, inverter, times=[1.0])(moved.slice(0), moved.slice(1).grid).values
 alone, exact = fno(moved.values[:, :, 0]).unsqueeze(2), moved.slice(1).values
 print("errors alone, inverted:", *(((p - exact).norm() / exact.norm()).item() for p in (alone, found)))

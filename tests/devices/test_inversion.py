@@ -22,6 +22,7 @@ from trivgeo.actions import FieldAction, ImageWarp
 from trivgeo.features import FeatureEnergy, LearnedEnergy
 from trivgeo.groups import SE, Action, Affine
 from trivgeo.inversion import (
+    TIED,
     InversionResult,
     Inverter,
     LearnedInverter,

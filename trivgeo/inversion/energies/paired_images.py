@@ -105,7 +105,9 @@ class PairedImages(nn.Module, CurvedResiduals):
             return None
         if any(action.fill):
             return None
-        shape = action.group.batch_shape(action.group.check_elements(g, "g"))
+        shape, x = action.group.batch_shape(action.group.check_elements(g, "g")), check_tensor("x", x)
+        if x.ndim < 4 or x.numel() != shape[0] * x.shape[-3:].numel():
+            raise ShapeError(f"x: expected {shape[0]} images [b, c, h, w], got {list(x.shape)}")
         g, x = promoted(g=g.reshape(shape[0], -1, *action.group.element_shape), x=x.reshape(shape[0], *x.shape[-3:]))
         values, along, fields, valid = self._restored(action, g, x)
         matrix = self._normal_matrix(values, along, fields, weights)
