@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from tests.helpers import assert_relative, randn, seeded
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, SO, Affine, ExtendedSE, Heisenberg, LieGroup, Lorentz, Translation, UncertainPose
 
 
@@ -213,3 +213,11 @@ def test_bad_input() -> None:
         uncertain.compose(uncertain, "third")  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match="at least two"):
         UncertainPose.from_samples(group, group.identity(1))
+
+
+def test_covariances_are_not_negative() -> None:
+    group = SE(2)
+    unit = group.identity(dtype=torch.float64)
+    with pytest.raises(DomainError, match="covariance: expected no negative eigenvalues, got -1"):
+        UncertainPose(group, unit, -torch.eye(3, dtype=torch.float64))
+    assert UncertainPose(group, unit, torch.zeros(3, 3, dtype=torch.float64)).batch_shape == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -10,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._autocast import einsum, matmul
-from trivgeo._numerics import broadcast_shapes
+from trivgeo._numerics import broadcast_shapes, is_abstract
 from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo.checks import check_choice, check_count, check_tensor, checked, promoted
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups.group import LieGroup, check_broadcast, precision_mean
 
 _NUM_DRAWS = 32768  # draws of the covariance of a product by samples
@@ -37,6 +38,7 @@ class UncertainPose(Described):
 
     Raises:
         ShapeError: an argument has another shape.
+        DomainError: a covariance has a negative eigenvalue.
 
     Example:
         >>> group = SE(3)
@@ -53,6 +55,15 @@ class UncertainPose(Described):
             raise ShapeError(f"covariance: expected [*batch, {n}, {n}], got {list(covariance.shape)}")
         check_broadcast(group.batch_shape(mean), covariance.shape[:-2])
         batch = broadcast_shapes(group.batch_shape(mean), covariance.shape[:-2])
+        if not is_abstract(covariance):
+            known = covariance.detach().double()
+            known = torch.where(torch.isfinite(known).all(-1, keepdim=True).all(-2, keepdim=True), known, 0.0)
+            least = torch.linalg.eigvalsh(0.5 * (known + known.mT))
+            size = least.abs().amax(-1) * math.sqrt(torch.finfo(covariance.dtype).eps)
+            if bool((least[..., 0] < -size).any()):
+                raise DomainError(
+                    f"covariance: expected no negative eigenvalues, got {float(least[..., 0].min()):.3g} as the least"
+                )
         self.group = group
         self.mean = mean.expand(*batch, *group.element_shape)
         self.covariance = covariance.expand(*batch, n, n)
