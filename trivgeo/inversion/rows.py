@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import LieGroup
+from trivgeo.sde.resampling import take_rows
 
 
 def in_blocks(
@@ -77,3 +78,22 @@ def lower_rows(x: Tensor, energies: Tensor, other: Tensor, other_energies: Tenso
     """Return, row by row, the candidate ``[b, k, ...]`` of lower energy, and its energy."""
     lower = other_energies < energies
     return where_rows(lower, other, x), torch.where(lower, other_energies, energies)
+
+
+def farthest_first(
+    places: Float[Tensor, "b m n"], counted: Bool[Tensor, "b m"], number: int, first: Int[Tensor, "b 1"] | None = None
+) -> Int[Tensor, "b k"]:
+    """Return sorted indices of a first place and others, each the farthest from those before (Gonzalez 1985).
+
+    Args:
+        counted: mask of the places that may be chosen; where they are too few some are chosen again.
+        first: index of the first place; default zero.
+    """
+    index = torch.zeros_like(places[:, :1, 0], dtype=torch.long) if first is None else first
+    nearest = torch.where(counted, torch.inf, -1.0).to(places)
+    chosen = [index]
+    for _ in range(number - 1):
+        nearest = torch.minimum(nearest, (places - take_rows(places, index)).square().sum(-1))
+        index = nearest.argmax(1, keepdim=True)
+        chosen.append(index)
+    return torch.cat(chosen, 1).sort(dim=1).values

@@ -16,6 +16,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, SO, Affine, Translation
 from trivgeo.inversion import TIED, Inverter, Stage
 from trivgeo.inversion.energies import PriorEnergy
+from trivgeo.inversion.rows import farthest_first
 from trivgeo.inversion.stages import (
     AdaptiveSearch,
     Descend,
@@ -27,7 +28,6 @@ from trivgeo.inversion.stages import (
     Select,
 )
 from trivgeo.inversion.stages.adaptive_search import SearchPlan
-from trivgeo.inversion.stages.gaussian_search import farthest_first
 
 CLOUD = randn(9, 3, seed=1)
 

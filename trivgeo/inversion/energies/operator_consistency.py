@@ -16,7 +16,9 @@ from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.expressions import exact
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.least_squares import LeastSquares
+from trivgeo.inversion.rows import farthest_first
 from trivgeo.pde.evolution import EvolutionEquation, JetFunction, check_parameters
+from trivgeo.sde.resampling import take_rows
 
 _NUM_INITIAL_POINTS = 40  # points of an initial condition at which the misfit is taken
 _NUM_QUERY_POINTS = 64  # query points at which the equation's residual is taken
@@ -231,10 +233,7 @@ def spread_points(points: Float[Tensor, "*batch q n"], number: int) -> Float[Ten
         return points
     low, high = points.amin(-2, keepdim=True), points.amax(-2, keepdim=True)
     place = ((points - low) / (high - low).clamp(min=torch.finfo(points.dtype).tiny)).detach()
-    chosen = (place - 0.5).square().sum(-1).argmin(-1, keepdim=True)
-    distance = torch.full_like(place[..., 0], torch.inf)
-    for _ in range(number - 1):
-        last = place.gather(-2, chosen[..., -1:, None].expand(*chosen.shape[:-1], 1, place.shape[-1]))
-        distance = torch.minimum(distance, (place - last).square().sum(-1))
-        chosen = torch.cat([chosen, distance.argmax(-1, keepdim=True)], -1)
-    return points.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, points.shape[-1]))
+    place = place.reshape(-1, *place.shape[-2:])
+    middle = (place - 0.5).square().sum(-1).argmin(-1, keepdim=True)
+    index = farthest_first(place, torch.ones_like(place[..., 0], dtype=torch.bool), number, middle)
+    return take_rows(points.reshape(place.shape), index).unflatten(0, points.shape[:-2])

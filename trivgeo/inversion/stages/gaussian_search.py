@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo._random import common
 from trivgeo.checks import check_count, check_positive, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.posterior import Posterior
+from trivgeo.inversion.rows import farthest_first
 from trivgeo.inversion.stage import Population, Stage
 from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.sde.resampling import take_rows
@@ -182,22 +183,6 @@ class DistributionSearch(RandomElements):
         places = group.log(drawn).nan_to_num(nan=0.0)  # far elements without a logarithm count as one place
         drawn = drawn.expand(batch, *drawn.shape)
         return drawn, places.expand(batch, *places.shape)
-
-
-def farthest_first(places: Float[Tensor, "b m n"], counted: Bool[Tensor, "b m"], number: int) -> Int[Tensor, "b k"]:
-    """Return sorted indices of the first place and others, each the farthest from those before (Gonzalez 1985).
-
-    Args:
-        counted: mask of the places that may be chosen; where they are too few some are chosen again.
-    """
-    index = torch.zeros_like(places[:, :1, 0], dtype=torch.long)
-    nearest = torch.where(counted, torch.inf, -1.0).to(places)
-    chosen = [index]
-    for _ in range(number - 1):
-        nearest = torch.minimum(nearest, (places - take_rows(places, index)).square().sum(-1))
-        index = nearest.argmax(1, keepdim=True)
-        chosen.append(index)
-    return torch.cat(chosen, 1).sort(dim=1).values
 
 
 def check_stds(name: str, stds: float | Sequence[float]) -> tuple[float, ...]:
