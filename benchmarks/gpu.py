@@ -1,7 +1,8 @@
 """What the library does on one GPU: accuracy, time and the floors of the card, in seven minutes from a checkout.
 
 python -m benchmarks.gpu --checkpoints FOLDER --mnist FOLDER    writes benchmarks/results/gpu-NAME-OF-THE-CARD.json
-python -m benchmarks.gpu --sections groups published            some sections alone
+python -m benchmarks.gpu --sections groups warps                some sections alone
+python -m benchmarks.gpu --paper --seconds 7200                 the tables of images of Kim et al. (2026) at full size
 
 Sections run in the order of `SECTIONS`, each with a limit of its own on its time. Results are on the disk after every
 row, and the same command goes on where an earlier run was ended: tests of images by the batch, others by the section.
@@ -31,17 +32,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.published import PublishedLoop
 from benchmarks.timing import Budget, copying, environment, median_seconds
 from tasks.checkpoints import FOLDER_VARIABLE, checkpoint_path
 from tasks.cli import run as run_task
 from tasks.fields.fno import SmallFNO
 from tasks.fields.problems import burgers
 from tasks.files import decoded
-from tasks.images.energies import load_classifier
-from tasks.images.mnist import MNIST, ROOT_VARIABLE, BundledSample
-from tasks.images.testsets import DrawnTest
-from tasks.images.transformations import AffineRecipe
+from tasks.images.mnist import ROOT_VARIABLE
 from tasks.summary import summarise
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
@@ -115,7 +112,9 @@ def floors(setting: Setting, seconds: float) -> Iterator[Row]:
     yield {"what": "matrix product, bfloat16", "operations_per_second": 2 * n**3 / taken}
 
 
-def inversion(config: str, count: int = 10_000, compiled: bool = False) -> Callable[[Setting, float], Iterator[Row]]:
+def inversion(
+    config: str, count: int = 10_000, compiled: bool = False, seeds: Sequence[int] = (0,)
+) -> Callable[[Setting, float], Iterator[Row]]:
     """A test of images of the command line; what it took, in all, and without the first batch, which compiles."""
 
     def rows(setting: Setting, seconds: float) -> Iterator[Row]:
@@ -127,7 +126,7 @@ def inversion(config: str, count: int = 10_000, compiled: bool = False) -> Calla
             "model.init_args.figure": "null",
             "model.init_args.features": "null",
             "model.init_args.compiled": str(compiled).lower(),
-            "data.init_args.seeds": "[0]",
+            "data.init_args.seeds": str(list(seeds)),
             "data.init_args.limit": str(images),
             **(_rehearsed(config) if setting.small else {"data.init_args.batch_size": "1000"}),
         }
@@ -140,7 +139,7 @@ def inversion(config: str, count: int = 10_000, compiled: bool = False) -> Calla
             "run": config,
             "compiled": compiled,
             "images": len(found),
-            "complete": len(found) == images,
+            "complete": len(found) == images * len(seeds),
             "metrics": {name: of["mean"] for name, of in summarise(found).items()} if found else {},
             "evaluations": found[0]["energy_evaluations"] + found[0]["gradient_evaluations"] if found else None,
             "seconds": sum(row["seconds"] for row in found),
@@ -186,33 +185,6 @@ def ended_after(seconds: float) -> Iterator[None]:
     finally:
         timer.cancel()
         signal.signal(signal.SIGTERM, before)
-
-
-def published(setting: Setting, seconds: float) -> Iterator[Row]:
-    """The published sampler on the first images of affNIST, 64 at a time in float32, a row each."""
-    budget, together = Budget(seconds), setting.size(64, 2)
-    sizes = (4, 2, 2) if setting.small else (64, 2, 50)
-    source = BundledSample() if setting.small else MNIST()
-    data = DrawnTest(AffineRecipe(), source, limit=setting.size(1024, 2 * together), batch_size=together)
-    data.setup("test")
-    classifier = load_classifier("small_cnn" if setting.small else "resnet18").to(setting.device)
-    action = ImageWarp(Affine(2))
-    loop = PublishedLoop(classifier, torch.Generator(setting.device).manual_seed(0), *sizes)
-    if not setting.small:
-        loop.invert(data.batch(0, 0).image.to(setting.device))  # kernels are loaded and chosen
-    for number in range(data.batches):
-        batch = data.batch(0, number)
-        image, label = batch.image.to(setting.device), batch.label.to(setting.device)
-        start, loop.evaluations = time.perf_counter(), 0
-        g = loop.invert(image)[:, :2]
-        with torch.no_grad():
-            correct = classifier(action(action.group.inverse(g), image)).argmax(-1) == label
-        right = int(correct.sum())
-        taken = time.perf_counter() - start
-        row = {"images": len(label), "correct": right, "seconds": taken, "evaluations": loop.evaluations // len(label)}
-        yield row
-        if budget.left() < taken:
-            return
 
 
 def group_operations(setting: Setting, seconds: float) -> Iterator[Row]:
@@ -369,7 +341,9 @@ SECTIONS: Mapping[str, Section] = {
     "floors": Section(5.0, floors),
     "warps": Section(10.0, warps),
     "tied-affnist-classifier": Section(90.0, inversion("affnist/tied_classifier", compiled=True)),
-    "published": Section(25.0, published),
+    "tied-published-affnist-classifier": Section(
+        60.0, inversion("affnist/tied_published_classifier", 2_000, compiled=True)
+    ),
     "tied-affnist-classifier-eager": Section(20.0, inversion("affnist/tied_classifier", 2_000)),
     "tied-affnist-vae": Section(60.0, inversion("affnist/tied_vae", compiled=True)),
     "groups": Section(80.0, group_operations),
@@ -381,6 +355,44 @@ SECTIONS: Mapping[str, Section] = {
     "learned-affnist": Section(20.0, inversion("affnist/amortized")),
     "learned-homnist": Section(40.0, inversion("homnist/amortized")),
 }
+
+
+def _evaluations() -> dict[str, int]:
+    """Evaluations of the energy, with and without gradient, for an image in every cell of the table of images."""
+    found = {"affnist/its_vae": 353, "affnist/its_classifier": 794}
+    for folder in ("affnist", "homnist"):
+        for energy in ("vae", "classifier"):
+            suffix = "" if energy == "vae" else "_classifier"
+            found |= {
+                f"{folder}/focal_{energy}": 10,
+                f"{folder}/lielac_{energy}": 6_464,
+                f"{folder}/langevin_{energy}": 6_408,
+                f"{folder}/tied_published{suffix}": 6_432 if energy == "vae" else 6_464,
+                f"{folder}/tied_{energy}": 1_883 if energy == "vae" else 1_263,
+            }
+    return found
+
+
+_SECONDS_AN_EVALUATION = {"vae": 1.35e-6, "classifier": 2.45e-6}  # compiled, in batches of 1,000 images on an H100
+_SECONDS_OF_FOCAL = 0.012  # an image: the optimisation of a Gaussian process in batches, on a CPU
+_PAPER_SEEDS = range(5)
+_ROOM = 1.5  # of the limit of a section over its estimate
+
+
+def estimate(config: str) -> float:
+    """Seconds that five seeds of 10,000 images may take on an H100."""
+    energy = "classifier" if config.endswith("classifier") else "vae"
+    own = _SECONDS_OF_FOCAL if "focal" in config else 0.0
+    return len(_PAPER_SEEDS) * 10_000 * (_evaluations()[config] * _SECONDS_AN_EVALUATION[energy] + own)
+
+
+PAPER: Mapping[str, Section] = {
+    f"paper-{config.replace('/', '-')}": Section(
+        _ROOM * estimate(config), inversion(config, compiled="focal" not in config, seeds=_PAPER_SEEDS)
+    )
+    for config in sorted(_evaluations(), key=estimate)
+}
+"""Every cell of the table of images with searches, the cheapest first."""
 
 
 def measure(names: Sequence[str], setting: Setting, path: Path, seconds: float) -> list[str]:
@@ -396,7 +408,7 @@ def measure(names: Sequence[str], setting: Setting, path: Path, seconds: float) 
     document = json.loads(path.read_text()) if path.exists() else {"sections": {}}
     document["environment"] = environment(setting.device) | {"cuda": torch.version.cuda}
     for name in names:
-        section, earlier = SECTIONS[name], document["sections"].get(name, {})
+        section, earlier = {**SECTIONS, **PAPER}[name], document["sections"].get(name, {})
         if earlier.get("complete") or budget.left() < 1.0:
             print(f"{name}: {'complete' if earlier.get('complete') else 'no time left'}", flush=True)
             continue
@@ -433,12 +445,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--checkpoints", help=f"folder of trained networks (default: {FOLDER_VARIABLE})")
     parser.add_argument("--mnist", help=f"folder of the four files of MNIST (default: {ROOT_VARIABLE})")
-    parser.add_argument("--sections", nargs="*", default=list(SECTIONS), choices=list(SECTIONS), metavar="SECTION")
+    known = [*SECTIONS, *PAPER]
+    parser.add_argument("--sections", nargs="*", choices=known, metavar="SECTION")
+    parser.add_argument("--paper", action="store_true", help="the tables of images at full size, five seeds")
+    parser.add_argument("--estimate", action="store_true", help="print what each section may take, and end")
     parser.add_argument("--seconds", type=float, default=420.0, help="that all may take")
     parser.add_argument("--output", type=Path, help="JSON file")
     parser.add_argument("--runs", type=Path, default=Path("runs/gpu"), help="folder of the tests of images")
     parser.add_argument("--small", action="store_true", help="a rehearsal, on any device")
     options = parser.parse_args(arguments)
+    names = options.sections or list(PAPER if options.paper else SECTIONS)
+    if options.estimate:
+        for name in names:
+            taken = PAPER[name].seconds / _ROOM if name in PAPER else SECTIONS[name].seconds
+            print(f"{name}: {taken:,.0f} s")
+        return 0
     for variable, folder in ((FOLDER_VARIABLE, options.checkpoints), (ROOT_VARIABLE, options.mnist)):
         if folder is not None:
             os.environ[variable] = str(folder)
@@ -446,7 +467,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = environment(setting.device)["device_name"]
     path = options.output or RESULTS / f"gpu-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    return len(measure(options.sections, setting, path, options.seconds))
+    return len(measure(names, setting, path, options.seconds))
 
 
 if __name__ == "__main__":

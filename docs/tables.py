@@ -85,6 +85,7 @@ LAWS = ("rna", "checkerboard", "rotations", "so4", "so8", "su4", "su8", "ising8"
 # of tests of images on a GPU: the run, and what it is
 GPU_RUNS = {
     "affnist/tied_classifier": "affNIST, TIED, classifier energy",
+    "affnist/tied_published_classifier": "affNIST, TIED as published, classifier energy",
     "affnist/tied_vae": "affNIST, TIED, VAE energy",
     "affnist/amortized": "affNIST, learned inversion",
     "homnist/tied_classifier": "homNIST, TIED, classifier energy",
