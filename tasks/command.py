@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 
 from trivgeo import __version__
 from trivgeo._text import ending_quietly
-from trivgeo.errors import TrivgeoError
+from trivgeo.errors import TrivgeoError, missing_package
 
 DEBUG = "JSONARGPARSE_DEBUG"
 """Environment variable that asks for tracebacks."""
@@ -94,8 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{usage()}\nerror: expected a command, got {name!r}\n")
         return 2
     if find_spec(command.needs) is None:
-        wanted = f"pip install 'trivgeo[{command.extra}]'"
-        sys.stderr.write(f"error: {name}: expected {command.needs} to be installed: {wanted}\n")
+        sys.stderr.write(f"error: {missing_package(name, command.needs, command.extra)}\n")
         return 2
     try:
         target = __package__ + command.target if command.target.startswith(".") else command.target

@@ -1,6 +1,6 @@
 """FoCal (Singhal et al. 2025): Bayesian optimisation of the transformation, a rival of the experiments.
 
-Needs BoTorch, which the extra ``trivgeo[bayes]`` brings.
+Needs the package ``botorch``.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from torch import Tensor
 from trivgeo._numerics import Constant
 from trivgeo._random import normal, uniform
 from trivgeo.checks import check_count, check_positive
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, missing_package
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion import Inverter, Population, Posterior, Stage
 from trivgeo.inversion.energies import DataEnergy
@@ -33,7 +33,7 @@ try:
     from gpytorch.mlls import ExactMarginalLogLikelihood
     from gpytorch.utils.warnings import GPInputWarning, NumericalWarning
 except ImportError as missing:
-    raise ConfigurationError("FoCal: expected BoTorch to be installed (pip install trivgeo[bayes])") from missing
+    raise missing_package("FoCal", "BoTorch", "bayes") from missing
 
 _OBSERVATION_VARIANCE = 1e-6  # noise variance of an observation, in units of the variance of the values
 _LENGTH_SCALE_STARTS = (0.1, 0.3, 1.0)  # initial length scales of fits, in sides of the unit cube, beside the given one

@@ -216,7 +216,7 @@ def test_equations() -> None:
     ],
 )
 def test_what_reads_as_a_derivative_is_no_parameter(equation: str, named: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"pde: .*{re.escape(named)}"):
+    with pytest.raises(ConfigurationError, match=f"equation: .*{re.escape(named)}"):
         parse_equations([equation])
 
 

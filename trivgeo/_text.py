@@ -45,6 +45,11 @@ def described(thing: Any, values: Mapping[str, Any] | None = None) -> str:
     return f"{type(thing).__name__}({', '.join(shown)})"
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: ``1 symmetry``, ``3 symmetries``; the plural adds an s, or is given."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 class Described:
     """Objects whose text is their class and their public attributes."""
 

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from trivgeo.checks import checked
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, missing_package
 
 __all__ = [
     "FUNCTIONS",
@@ -397,7 +397,7 @@ def parse_expression(
 
 
 @checked
-def parse_equations(texts: Sequence[str], argument: str = "pde") -> list[Any]:
+def parse_equations(texts: Sequence[str], argument: str = "equation") -> list[Any]:
     """Equations as SymPy expressions that are to vanish, in functions such as ``u(x, t)``.
 
     The unknowns are the functions that are called, as in ``u(x, t)``, or else those with derivatives: ``u_xx`` is the
@@ -713,7 +713,5 @@ def require_sympy() -> ModuleType:
     try:
         import sympy
     except ImportError as error:
-        raise ConfigurationError(
-            "symbolic input: expected the package sympy, which is not installed: pip install 'trivgeo[symbolic]'"
-        ) from error
+        raise missing_package("formulas", "SymPy", "symbolic") from error
     return sympy

@@ -10,7 +10,7 @@ pose = geoopt.ManifoldParameter(group.identity(8), manifold=GroupManifold(group)
 optimizer = RiemannianAdam([pose], lr=0.05)
 ```
 
-Only this module imports geoopt (``pip install trivgeo[geoopt]``).
+Only this module imports the package geoopt.
 """
 
 from __future__ import annotations

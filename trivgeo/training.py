@@ -1,4 +1,4 @@
-"""Training of a network with Lightning: optimiser, metrics, file; needs ``pip install 'trivgeo[training]'``."""
+"""Training of a network with Lightning: optimiser, metrics, file; needs the package ``lightning``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trivgeo._devices import module_device
 from trivgeo._random import keyed
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_fraction, check_positive
-from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.errors import CheckpointError, ConfigurationError, missing_package
 from trivgeo.networks import Network, beside, check_destination, check_weights, write_file
 
 try:
@@ -39,7 +39,7 @@ try:
     from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
 except ModuleNotFoundError as missing:
-    raise ConfigurationError(f"training: expected Lightning, pip install 'trivgeo[training]': {missing}") from missing
+    raise missing_package("training", "Lightning", "training") from missing
 
 
 DAMAGED = (

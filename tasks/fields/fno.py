@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, ShapeError, how_to_install
 
 
 class LibraryFNO(nn.Module):
@@ -37,7 +37,7 @@ class LibraryFNO(nn.Module):
             fno = import_module("neuralop.models").FNO
         except ImportError as error:
             raise ConfigurationError(
-                "network: expected the package neuraloperator, pip install 'trivgeo[operators]'; or give "
+                f"network: expected neuraloperator, which is not installed: {how_to_install('operators')}; or give "
                 "tasks.fields.fno.SmallFNO"
             ) from error
         self.modes = tuple(check_count("modes", m) for m in modes)

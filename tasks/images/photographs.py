@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, how_to_install
 
 from .folder import read_picture
 from .models import ImageClassifier
@@ -89,4 +89,4 @@ class ImageNetSample(ImageSource):
 
 
 def _install(error: Exception | None) -> str:
-    return "pip install 'trivgeo[photos]'" + ("" if error is None else f": {error}")
+    return how_to_install("photos") + ("" if error is None else f": {error}")

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import missing_package
 
 from .sources import ImageSource, LabelledImages
 
@@ -33,9 +33,7 @@ class ScikitDigits(ImageSource):
         try:
             from sklearn.datasets import load_digits
         except ModuleNotFoundError as error:
-            raise ConfigurationError(
-                f"ScikitDigits: expected scikit-learn, pip install scikit-learn: {error}"
-            ) from error
+            raise missing_package("ScikitDigits", "scikit-learn", "digits") from error
         pixels, labels = load_digits(return_X_y=True)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[part]
         small = torch.from_numpy(pixels).reshape(-1, 1, 8, 8)[order] / _MAX_INK

@@ -26,6 +26,30 @@ from trivgeo.groups.algebra import balanced
 from trivgeo.groups.structure import real_structure
 
 
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        (SO(3), "so(3)"),
+        (SE(3), "so(3) ⋉ R^3"),
+        (SL(2), "sl(2, R)"),
+        (Affine(1), "aff(1)"),
+        (Heisenberg(1), "h(3)"),
+        (Torus(3), "R^3"),
+        (DirectProduct(SO(3), SL(2)), "so(3) ⊕ sl(2, R)"),
+        (HeatSymmetry(0.1), "sl(2, R) ⋉ h(3)"),
+        (BurgersSymmetry(), "sl(2, R) ⋉ R^2"),
+    ],
+    ids=str,
+)
+def test_names(group: LieGroup, name: str) -> None:
+    """Those of the literature; in another basis, too, where constants do not look rational."""
+    assert group.algebra.name() == name
+    turned = torch.linalg.qr(randn(group.dim, group.dim)).Q
+    assert group.algebra.rescaled(turned).name() == name
+    parts = group.algebra.levi_split()
+    assert sum(map(len, (parts.semisimple, parts.torus, parts.ideal))) == group.dim
+
+
 def so3() -> Tensor:
     c = torch.zeros(3, 3, 3, dtype=torch.float64)
     for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):

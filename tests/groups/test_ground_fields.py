@@ -14,8 +14,9 @@ import torch
 
 from trivgeo.errors import AlgebraError
 from trivgeo.groups import SE, LieAlgebra
+from trivgeo.groups.algebra import find_split
 from trivgeo.groups.ground_fields import RATIONALS, REALS, GroundField, PrimeField, RationalFunctions
-from trivgeo.groups.structure import exact_structure, find_split, real_structure
+from trivgeo.groups.structure import exact_structure, real_structure
 
 PRIME = 10007
 MATRIX = sp.Matrix([[2, 4, 1, 0, 3], [1, 2, 0, 1, 1], [3, 6, 1, 1, 4], [0, 0, 5, 2, 1]])  # the third is a sum

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +52,8 @@ class TestCheck:
         assert_relative(check.profile.rises[:, 1], 2 * check.profile.radii**2, 0.1, floor=1e-3)
         assert_relative(check.profile.scale.diagonal(), torch.tensor([1.0, 0.1]).double(), 0.1)
         assert "yes" in str(check)
+        assert not re.search(r"  (bad|long|narrow)\b", str(check))
+        assert check.next_step.startswith("use TIED(")
         assert "0.0%" in str(check)
 
     def test_a_narrow_direction(self) -> None:
@@ -101,6 +104,23 @@ class TestCheck:
         assert search.found.shape == search.rows.shape == (32,)
         assert check_energy(ACTION, square, CLEAN, transformations, num_samples=4).search.left_out == "none"
         assert "clean data not tried" in str(check_energy(ACTION, square, CLEAN, transformations, num_samples=4))
+
+    @pytest.mark.parametrize(
+        ("energy", "row", "said", "advice"),
+        [
+            (lambda y: -square(y), "below the clean datum", "bad", "lowest on clean data"),
+            (lambda y: torch.sin(9 * y).sum((-2, -1)), "below the clean datum", "bad", "lowest on clean data"),
+            (lambda y: -torch.exp(-1e4 * square(y)), "gradients that are zero", "bad", "with a gradient"),
+            (lambda y: -torch.exp(-1e4 * square(y)), "its width", "narrow", "with a gradient"),
+            (lambda y: square(y * torch.tensor([1.0, 0.1])), "its roundness", "long", "raise evaluations"),
+        ],
+    )
+    def test_the_table_says_good_or_bad_and_what_to_do(self, energy: Any, row: str, said: str, advice: str) -> None:
+        check = check_energy(ACTION, energy, CLEAN, transformations, num_samples=16)
+        (line,) = (line for line in str(check).splitlines() if row in line)
+        assert re.search(rf"  {said}\b", line)
+        assert advice in check.next_step
+        assert check.next_step in str(check)
 
     def test_too_few_to_tell(self) -> None:
         """Where nearly all transformations lead out of the domain the answers are unknown, and nothing is trusted."""

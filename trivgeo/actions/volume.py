@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from trivgeo._text import described
 from trivgeo.checks import check_tensor
-from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError, missing_package
 
 _MAX_POINTS_IN_MEMORY = 2**20  # points at which a volume is interpolated at once
 _LPS = (-1.0, -1.0, 1.0, 1.0)  # ITK's axes point left, posterior, superior; those of NIfTI right, anterior, superior
@@ -195,5 +195,5 @@ def _nibabel() -> Any:
     try:
         import nibabel
     except ImportError as missing:
-        raise ConfigurationError(f"path: expected nibabel, pip install 'trivgeo[volumes]': {missing}") from missing
+        raise missing_package("path", "nibabel", "volumes") from missing
     return nibabel

@@ -158,7 +158,7 @@ class GroupDiffusion(nn.Module):
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> GroupDiffusion:
-        """Train on elements, for a number of steps or a time; needs Lightning (``pip install trivgeo[training]``).
+        """Train on elements, for a number of steps or a time; needs the package ``lightning``.
 
         Args:
             samples: elements ``[m, *element_shape]``, or a pair of them and their conditions; a `Dataset`, `DataLoader`

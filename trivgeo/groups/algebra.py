@@ -15,7 +15,16 @@ from trivgeo._autocast import einsum
 from trivgeo._numerics import Constant
 from trivgeo.checks import checked
 from trivgeo.errors import AlgebraError, ShapeError
+from trivgeo.groups.ground_fields import REALS, Array
 from trivgeo.groups.linalg.components import block_diagonal, flatten_array, spread_blocks
+from trivgeo.groups.structure import (
+    LeviDecomposition,
+    LieStructure,
+    describe,
+    exact_structure,
+    name_of,
+    real_structure,
+)
 
 _RANK_TOLERANCE = 1e-9  # singular values below this share of the largest constant are zero
 _ROUNDING_TOLERANCE = 1e-13  # traces below this share of the constants in them are rounding
@@ -205,6 +214,31 @@ class LieAlgebra:
         pairs = zip(self._runs, self._split(v), strict=True)
         return block_diagonal([spread_blocks(algebra.ad(x)) for (algebra, _), x in pairs])
 
+    def name(self) -> str:
+        """The Levi decomposition by name, such as ``sl(2, R) ⋉ h(3)``; ``h(n)`` is the Heisenberg algebra.
+
+        Constants that look rational are taken for fractions, where python-flint is installed. An algebra whose
+        decomposition is not found in floating point is named by its dimension.
+
+        Example:
+            >>> SE(3).algebra.name()
+            'so(3) ⋉ R^3'
+        """
+        if not self.dim:
+            return "0"
+        try:
+            return name_of(exact_structure(self) or real_structure(balanced(self)[0]))
+        except AlgebraError:
+            return f"dimension {self.dim}"
+
+    def levi_split(self) -> LeviDecomposition:
+        """Return Levi factor, torus and nilradical: rows of coordinates.
+
+        Raises:
+            AlgebraError: no reductive complement of the nilradical was found in floating point.
+        """
+        return find_split(self)
+
     def _split(self, v: Tensor) -> tuple[Tensor, ...]:
         """Parts of a vector of a direct sum, ``[*batch, count, dim]`` for each run of equal summands."""
         parts = v.split([count * algebra.dim for algebra, count in self._runs], -1)
@@ -343,3 +377,88 @@ def balanced(algebra: LieAlgebra, dust: float = 1e-12) -> tuple[LieAlgebra, Tens
     solution = torch.linalg.pinv(unit[i] + unit[j] - unit[k], rtol=1e-10) @ -size[i, j, k].log()
     d = torch.exp2((solution / math.log(2.0)).round())
     return LieAlgebra._unchecked(c * d[:, None, None] * d[:, None] / d, algebra.names), d
+
+
+def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = None) -> LieAlgebra:
+    """Return the algebra that independent rows ``[k, dim]`` span, in that basis, with ``names`` for its vectors.
+
+    Raises:
+        AlgebraError: a bracket leaves the span.
+    """
+    brackets = real_structure(algebra).brackets(rows, rows)
+    if not REALS.contains(rows, brackets):
+        raise AlgebraError("expected a subalgebra, got rows whose brackets leave their span")
+    c = REALS.coordinates(brackets, rows)
+    # constants are compared with those of the whole algebra: the rows may commute
+    length = rows.norm(dim=-1)
+    size = 1e-11 * algebra.structure_constants.abs().max() if len(rows) else 0.0
+    c = torch.where(c.abs() * length <= size * length[:, None, None] * length[None, :, None], 0.0, c)
+    return LieAlgebra(0.5 * (c - c.transpose(0, 1)), names, tolerance=1e-7)
+
+
+def find_split(algebra: LieAlgebra, exact: LieStructure[Array] | None = None) -> LeviDecomposition:
+    """The split with n the nilradical, s a Levi factor, and t a torus that commutes with it.
+
+    Args:
+        exact: the same algebra with exact constants, if known; constants that look rational are tried as such.
+
+    Raises:
+        AlgebraError: no reductive complement of the nilradical was found in floating point: there may be none, or, in
+            badly conditioned bases, one is missed.
+    """
+    exact = exact_structure(algebra) if exact is None else exact
+    if exact is not None:
+        return exact.split()
+    even, lengths = balanced(algebra)
+    found = real_structure(even).split()
+    rows = (REALS.row_space(part * lengths) for part in (found.semisimple, found.torus, found.ideal))
+    split = LeviDecomposition(*rows)
+    return check_split(algebra, split.complement, split.ideal)
+
+
+def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviDecomposition:
+    """Return the decomposition of ``algebra`` that rows ``complement`` (h) and ``ideal`` (n) define.
+
+    Raises:
+        AlgebraError: h and n do not span g, h is not a reductive subalgebra, or n is not a nilpotent ideal; the message
+            names the bracket that leaves its span.
+    """
+    n, names = algebra.dim, algebra.names
+    both = torch.cat([complement, ideal])
+    rank = len(REALS.row_space(both / both.norm(dim=-1, keepdim=True))) if len(both) else 0
+    if len(both) != n or rank != n:
+        raise AlgebraError(
+            f"split: expected h and n to span the {n} generators together, got {len(complement)} + {len(ideal)} "
+            f"vectors of rank {rank}"
+        )
+    everything = torch.eye(n, dtype=torch.float64)
+    for a, b, space, what in (
+        (complement, complement, complement, "h is not a subalgebra"),
+        (everything, ideal, ideal, "n is not an ideal"),
+    ):
+        for x, y in itertools.product(a, b):
+            bracket = algebra.bracket(x, y)
+            if not REALS.contains(space, bracket):
+                left, right, out = (describe(v, names) for v in (x, y, bracket))
+                raise AlgebraError(f"split: expected subalgebra h and ideal n, but {what}: [{left}, {right}] = {out}")
+    if len(ideal) and subalgebra(algebra, ideal).nilpotency_step() is None:
+        raise AlgebraError("split: expected a nilpotent n, got one that is not; move what scales or rotates it into h")
+    if not len(complement):
+        return LeviDecomposition(complement, complement, ideal)
+    h = subalgebra(algebra, complement)
+    structure = real_structure(h)
+    derived, central = structure.bracket_span(structure.everything, structure.everything), structure.centre()
+    killing = derived @ h.killing_form @ derived.T
+    nondegenerate = not len(derived) or float(torch.linalg.cond(killing)) < 1e8
+    if len(derived) + len(central) != h.dim or not nondegenerate:
+        raise AlgebraError(
+            f"split: expected a reductive h, got one of dimension {h.dim} whose centre has dimension {len(central)} "
+            f"and whose derived algebra has dimension {len(derived)}. Move its nilpotent part into n"
+        )
+    semisimple, torus = derived @ complement, central @ complement
+    # where h is semisimple or abelian the user's own vectors are the best basis of it
+    if not len(torus):
+        semisimple = complement
+    elif not len(semisimple):
+        torus = complement
+    return LeviDecomposition(semisimple, torus, ideal)

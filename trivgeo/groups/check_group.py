@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._random import normal
+from trivgeo._text import counted
 from trivgeo.checks import check_count, check_positive, check_type, checked
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.group import LieGroup
@@ -37,7 +38,8 @@ class GroupCheck:
     num_without_logarithm: int = 0
 
     def __repr__(self) -> str:
-        unchecked = f", {self.num_without_logarithm} elements without a logarithm" if self.num_without_logarithm else ""
+        number = self.num_without_logarithm
+        unchecked = f", {counted(number, 'element')} without a logarithm" if number else ""
         largest = max(self.errors.values(), default=0.0)
         return f"GroupCheck({len(self.errors)} laws hold, the largest relative error is {largest:.1e}{unchecked})"
 

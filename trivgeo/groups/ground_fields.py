@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.errors import AlgebraError, missing_package
 from trivgeo.expressions import require_sympy
 
 Array = NDArray[Any]
@@ -47,10 +47,7 @@ def _flint() -> ModuleType:
     try:
         import flint
     except ImportError as error:
-        raise ConfigurationError(
-            "exact arithmetic: expected the package python-flint, which is not installed: "
-            "pip install 'trivgeo[symbolic]'"
-        ) from error
+        raise missing_package("exact arithmetic", "python-flint", "symbolic") from error
     return flint
 
 

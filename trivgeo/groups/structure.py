@@ -19,18 +19,42 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 from torch import Tensor
 
 from trivgeo.errors import AlgebraError
-from trivgeo.groups.algebra import LieAlgebra, balanced
 from trivgeo.groups.ground_fields import RATIONALS, REALS, Array, GroundField, Rationals, Rows, has_flint
+
+if TYPE_CHECKING:
+    from trivgeo.groups.algebra import LieAlgebra
 
 _MAX_DENOMINATOR = 1000  # denominator of fractions that constants near them are taken for
 _RATIONAL_TOLERANCE = 1e-12  # distance of such a constant from the fraction
 _MAX_TRIALS = 20  # random elements that are tried, each of which fails on a set of measure zero
+
+
+# Keys: dimension, number of positive eigenvalues of the Killing form, and dimension of the commutant of the adjoint
+# representation (the number of simple factors, complex ones counted twice).
+_SEMISIMPLE_NAMES = {
+    (3, 2, 1): "sl(2, R)",
+    (3, 0, 1): "so(3)",
+    (6, 4, 2): "sl(2, R) ⊕ sl(2, R)",
+    (6, 2, 2): "so(3) ⊕ sl(2, R)",
+    (6, 0, 2): "so(3) ⊕ so(3)",
+    (6, 3, 2): "so(3, 1)",
+    (8, 5, 1): "sl(3, R)",
+    (8, 4, 1): "su(2, 1)",
+    (8, 0, 1): "su(3)",
+    (10, 6, 1): "so(3, 2)",
+    (10, 4, 1): "so(4, 1)",
+    (10, 0, 1): "so(5)",
+    (15, 9, 1): "sl(4, R)",
+    (15, 8, 1): "so(4, 2)",
+    (15, 5, 1): "so(5, 1)",
+    (15, 0, 1): "so(6)",
+}
 
 
 @dataclass(frozen=True)
@@ -312,91 +336,6 @@ def exact_structure(algebra: LieAlgebra) -> LieStructure[Array] | None:
         return None
 
 
-def subalgebra(algebra: LieAlgebra, rows: Tensor, names: Sequence[str] | None = None) -> LieAlgebra:
-    """Return the algebra that independent rows ``[k, dim]`` span, in that basis, with ``names`` for its vectors.
-
-    Raises:
-        AlgebraError: a bracket leaves the span.
-    """
-    brackets = real_structure(algebra).brackets(rows, rows)
-    if not REALS.contains(rows, brackets):
-        raise AlgebraError("expected a subalgebra, got rows whose brackets leave their span")
-    c = REALS.coordinates(brackets, rows)
-    # constants are compared with those of the whole algebra: the rows may commute
-    length = rows.norm(dim=-1)
-    size = 1e-11 * algebra.structure_constants.abs().max() if len(rows) else 0.0
-    c = torch.where(c.abs() * length <= size * length[:, None, None] * length[None, :, None], 0.0, c)
-    return LieAlgebra(0.5 * (c - c.transpose(0, 1)), names, tolerance=1e-7)
-
-
-def find_split(algebra: LieAlgebra, exact: LieStructure[Array] | None = None) -> LeviDecomposition:
-    """The split with n the nilradical, s a Levi factor, and t a torus that commutes with it.
-
-    Args:
-        exact: the same algebra with exact constants, if known; constants that look rational are tried as such.
-
-    Raises:
-        AlgebraError: no reductive complement of the nilradical was found in floating point: there may be none, or, in
-            badly conditioned bases, one is missed.
-    """
-    exact = exact_structure(algebra) if exact is None else exact
-    if exact is not None:
-        return exact.split()
-    even, lengths = balanced(algebra)
-    found = real_structure(even).split()
-    rows = (REALS.row_space(part * lengths) for part in (found.semisimple, found.torus, found.ideal))
-    split = LeviDecomposition(*rows)
-    return check_split(algebra, split.complement, split.ideal)
-
-
-def check_split(algebra: LieAlgebra, complement: Tensor, ideal: Tensor) -> LeviDecomposition:
-    """Return the decomposition of ``algebra`` that rows ``complement`` (h) and ``ideal`` (n) define.
-
-    Raises:
-        AlgebraError: h and n do not span g, h is not a reductive subalgebra, or n is not a nilpotent ideal; the message
-            names the bracket that leaves its span.
-    """
-    n, names = algebra.dim, algebra.names
-    both = torch.cat([complement, ideal])
-    rank = len(REALS.row_space(both / both.norm(dim=-1, keepdim=True))) if len(both) else 0
-    if len(both) != n or rank != n:
-        raise AlgebraError(
-            f"split: expected h and n to span the {n} generators together, got {len(complement)} + {len(ideal)} "
-            f"vectors of rank {rank}"
-        )
-    everything = torch.eye(n, dtype=torch.float64)
-    for a, b, space, what in (
-        (complement, complement, complement, "h is not a subalgebra"),
-        (everything, ideal, ideal, "n is not an ideal"),
-    ):
-        for x, y in itertools.product(a, b):
-            bracket = algebra.bracket(x, y)
-            if not REALS.contains(space, bracket):
-                left, right, out = (describe(v, names) for v in (x, y, bracket))
-                raise AlgebraError(f"split: expected subalgebra h and ideal n, but {what}: [{left}, {right}] = {out}")
-    if len(ideal) and subalgebra(algebra, ideal).nilpotency_step() is None:
-        raise AlgebraError("split: expected a nilpotent n, got one that is not; move what scales or rotates it into h")
-    if not len(complement):
-        return LeviDecomposition(complement, complement, ideal)
-    h = subalgebra(algebra, complement)
-    structure = real_structure(h)
-    derived, central = structure.bracket_span(structure.everything, structure.everything), structure.centre()
-    killing = derived @ h.killing_form @ derived.T
-    nondegenerate = not len(derived) or float(torch.linalg.cond(killing)) < 1e8
-    if len(derived) + len(central) != h.dim or not nondegenerate:
-        raise AlgebraError(
-            f"split: expected a reductive h, got one of dimension {h.dim} whose centre has dimension {len(central)} "
-            f"and whose derived algebra has dimension {len(derived)}. Move its nilpotent part into n"
-        )
-    semisimple, torus = derived @ complement, central @ complement
-    # where h is semisimple or abelian the user's own vectors are the best basis of it
-    if not len(torus):
-        semisimple = complement
-    elif not len(semisimple):
-        torus = complement
-    return LeviDecomposition(semisimple, torus, ideal)
-
-
 def describe(vector: Tensor, names: Sequence[str]) -> str:
     """The combination ``vector`` of basis elements by ``names`` in words, such as ``2 D - 0.5 E``."""
     parts: list[str] = []
@@ -406,3 +345,44 @@ def describe(vector: Tensor, names: Sequence[str]) -> str:
             sign = ("-" if value < 0 else "") if not parts else (" - " if value < 0 else " + ")
             parts.append(f"{sign}{size}{name}")
     return "".join(parts) or "0"
+
+
+def name_of(structure: LieStructure[Any]) -> str:
+    """Return the Levi decomposition in words: semisimple part and radical; parts without a name by dimension."""
+    solvable, levi = structure.radical, structure.levi_factor
+    if not len(levi):
+        return _solvable(structure)
+    left = _semisimple(structure.subalgebra(levi))
+    if not len(solvable):
+        return left
+    fixed = structure.centralizer(levi, solvable)  # the part of the radical that commutes with the Levi factor
+    sign = "⊕" if len(fixed) == len(solvable) else "⋉"
+    right = _solvable(structure.subalgebra(solvable))
+    return f"({left}) {sign} ({right})" if "⊕" in left and sign == "⋉" else f"{left} {sign} {_group(right)}"
+
+
+def _group(text: str) -> str:
+    return f"({text})" if " " in text else text
+
+
+def _semisimple(structure: LieStructure[Any]) -> str:
+    killing, ads = (structure.field.tensor(x) for x in (structure.killing_form, structure.constants))
+    positive = int((torch.linalg.eigvalsh(killing) > 0).sum())
+    unit = torch.eye(structure.dim, dtype=torch.float64)
+    # matrices that commute with all ad(e_i)
+    rows = torch.cat([torch.kron(ad, unit) - torch.kron(unit, ad.mT.contiguous()) for ad in ads])
+    found = (structure.dim, positive, len(REALS.null_space(rows)))
+    return _SEMISIMPLE_NAMES.get(found, f"semisimple of dimension {structure.dim}")
+
+
+def _solvable(structure: LieStructure[Any]) -> str:
+    n, series = structure.dim, structure.derived_series()
+    if len(series) == 2 and not len(series[1]):
+        return "R" if n == 1 else f"R^{n}"
+    first = series[1]
+    if len(first) == 1 and not len(structure.bracket_span(first, structure.everything)):
+        rest = len(structure.centre()) - 1
+        return f"h({n - rest})" + ("" if not rest else " ⊕ R" if rest == 1 else f" ⊕ R^{rest}")
+    if n == 2:
+        return "aff(1)"
+    return f"solvable of dimension {n}, {len(series) - 1} steps"

@@ -22,7 +22,13 @@ from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.energies.wrapped import PriorEnergy
-from trivgeo.inversion.energy_measurement import MAX_MEASURED, EnergyProfile, measure_energy, some_data
+from trivgeo.inversion.energy_measurement import (
+    MAX_MEASURED,
+    MIN_ROUNDNESS,
+    EnergyProfile,
+    measure_energy,
+    some_data,
+)
 from trivgeo.inversion.evaluation import evaluation_mode
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.methods.known_search import KnownSearch
@@ -32,6 +38,9 @@ from trivgeo.inversion.stages.adaptive_search import AdaptiveSearch
 from trivgeo.inversion.transformations import Transformations, sample_elements, spread_of
 from trivgeo.verdict import Verdict
 
+_MAX_SHARE_BELOW = 0.05  # share of random transformations that may be as low as the clean datum, or undefined
+_MAX_SHARE_FLAT = 0.5  # share of random transformations at which the gradient may vanish
+_DRAWS_OF_A_TRIAL = 100  # random elements of which a trial draws about as many
 _NUM_TRIALS = 32  # data that are inverted
 _TRIAL_EVALUATIONS = 300  # energies of each of them, whatever the machine
 _MIN_TRIALS = 8  # number below which they say neither yes nor no
@@ -215,6 +224,10 @@ class SearchBenchmark(NamedTuple):
         return f"{_answer(self.finds)}: {self.share_found:.0%} of {self.num_data}, {off}"
 
 
+def _judged(good: bool, otherwise: str) -> str:
+    return "good" if good else otherwise
+
+
 def _answer(value: bool | None) -> str:
     return "unknown" if value is None else "yes" if value else "NO"
 
@@ -327,7 +340,7 @@ def _pixels(action: Action, left: Tensor, x: Any) -> float | None:
 @checked
 @dataclass(frozen=True, repr=False)
 class EnergyReport:
-    """Measurements of `check_energy`, the settings that it suggests, and two verdicts; prints as a table.
+    """Measurements of `check_energy`, the settings that it suggests, and two verdicts; prints as a table with advice.
 
     Attributes:
         profile: rise of the energy of clean data when they are moved, and the settings suggested.
@@ -365,26 +378,88 @@ class EnergyReport:
         return f"EnergyReport(finds transformations: {self.search}; network right afterwards: {network})"
 
     def __str__(self) -> str:
-        profile = self.profile
-        frame = "none" if profile.frame_weight is None else f"{profile.frame_weight:.3g}"
-        network = "give network=" if self.search.network is None else str(self.search.network)
+        """The figures, each with "good", or "bad" and what to do; then the next step."""
+        profile, hits = self.profile, self._draws_in_the_well()
+        narrow = "bad: at no distance is half of the depth reached"
+        if hits > 0:
+            narrow = f"narrow: one random element in {1 / hits:,.0f} hits it; raise evaluations= of TIED"
         rows = [
-            ("random transformations below the clean datum", f"{profile.share_below:.1%}"),
-            ("gradients that are zero", f"{profile.share_flat:.1%}"),
-            ("energies or gradients that are not finite", f"{profile.share_undefined:.1%}"),
-            ("depth of the well", f"{profile.depth:.3g}"),
-            ("its width, in spreads of the transformations", f"{profile.width:.3g}"),
-            ("its roundness", f"{profile.roundness:.2f}"),
-            ("spread of the energies of clean data", f"{profile.spread:.3g}"),
-            ("suggested temperature", f"{profile.temperature:.3g}"),
-            ("suggested schedule", repr(profile.schedule)),
-            ("suggested frame weight", frame),
-            ("time of one energy with gradient", f"{1e3 * profile.seconds:.3g} ms"),
-            ("clean data not tried", self.search.left_out),
-            ("can find transformations", str(self.search)),
-            ("network right afterwards", network),
+            (
+                "random transformations below the clean datum",
+                f"{profile.share_below:.1%}",
+                _judged(profile.share_below <= _MAX_SHARE_BELOW, "bad: it is as low in other places; take another"),
+            ),
+            (
+                "gradients that are zero",
+                f"{profile.share_flat:.1%}",
+                _judged(profile.share_flat <= _MAX_SHARE_FLAT, "bad: descents stand still there; take a smooth energy"),
+            ),
+            (
+                "energies or gradients that are not finite",
+                f"{profile.share_undefined:.1%}",
+                _judged(profile.share_undefined <= _MAX_SHARE_BELOW, "bad: mend it, or take narrower transformations"),
+            ),
+            (
+                "depth of the well (rise of the energy)",
+                f"{profile.depth:.3g}",
+                _judged(profile.depth > 0, "bad: clean data are not lowest; take another energy"),
+            ),
+            (
+                "its width, in spreads of the transformations",
+                f"{profile.width:.3g}",
+                _judged(hits * _DRAWS_OF_A_TRIAL >= 1, narrow),
+            ),
+            (
+                "its roundness, shortest over longest axis",
+                f"{profile.roundness:.2f}",
+                _judged(
+                    profile.roundness > MIN_ROUNDNESS,
+                    "long: give TIED clean data, and its basis makes it round",
+                ),
+            ),
+            ("spread of the energies of clean data", f"{profile.spread:.3g}", ""),
+            ("time of one energy with gradient", f"{1e3 * profile.seconds:.3g} ms", ""),
+            ("suggested temperature", f"{profile.temperature:.3g}", "for methods with temperature="),
+            ("suggested schedule", repr(profile.schedule), "for methods with schedule="),
         ]
-        return "\n".join(f"{name:<46}{value:>36}" for name, value in rows)
+        if profile.frame_weight is not None:
+            rows.append(("suggested frame weight", f"{profile.frame_weight:.3g}", "for FramedEnergy(energy, weight)"))
+        rows += [
+            ("clean data not tried", self.search.left_out, ""),
+            ("can find transformations", str(self.search), ""),
+            ("network right afterwards", self._network_words(), ""),
+            ("next", self.next_step, ""),
+        ]
+        return "\n".join(f"{name:<46}{value:>10}  {said}".rstrip() for name, value, said in rows)
+
+    @property
+    def next_step(self) -> str:
+        """The next step, in words: an inverter where transformations are found, else what to change."""
+        profile, network = self.profile, self.search.network
+        if self.search.finds is None:
+            return f"give at least {_MIN_TRIALS} clean data that are defined after they were moved"
+        if self.search.finds:
+            if network is not None and network.right is False:
+                return "the energy is good; the network is wrong on restored data, so train it on clean data like these"
+            return "use TIED(action, energy, transformations, clean)"
+        if profile.share_below > _MAX_SHARE_BELOW or not profile.depth > 0:
+            return "take an energy that is lowest on clean data: FeatureEnergy of a classifier, or LearnedEnergy"
+        if profile.share_flat > _MAX_SHARE_FLAT:
+            return "take an energy with a gradient at most transformations, or one of smoothed data"
+        if network is not None and network.right:
+            return "the network bears what is left; for right transformations raise evaluations= of TIED"
+        return "raise evaluations= of TIED, or train a LearnedInverter to start the search"
+
+    def _network_words(self) -> str:
+        return "not asked: give network=" if self.search.network is None else str(self.search.network)
+
+    def _draws_in_the_well(self) -> float:
+        """Return the probability that a normal random element lies within the width of the well."""
+        dim, width = len(self.profile.scale), self.profile.width
+        if not math.isfinite(width):
+            return 0.0
+        half = torch.tensor([dim / 2.0, dim * width**2 / 2.0], dtype=torch.float64)
+        return float(torch.special.gammainc(half[0], half[1]))
 
     def plot(self, axes: Any = None) -> Any:
         """Plot the rise of the energy against the distance (needs matplotlib) in ``axes``, and return the axes."""

@@ -28,13 +28,14 @@ from trivgeo.sde import GeometricSchedule
 
 MAX_MEASURED = 64
 """Number of clean data that are looked at."""
+MIN_ROUNDNESS = 0.1
+"""Roundness above which a well is searched in the basis of the spread."""
 _MIN_MEASURED = 2  # data that are looked at however short the time is
 _GRADIENT_COST = 3.0  # time of an energy with its gradient, in units of that of an energy
 _PROFILE_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]  # distances in spreads of the transformations
 _PROFILE_DIRECTIONS = 4  # directions for each datum
 _HESSIAN_DIRECTIONS = 16  # directions for each datum, with gradients to both sides
 _HESSIAN_STEP = 0.02  # distance in spreads of the transformations
-_MIN_ROUNDNESS = 0.1  # a well that is rounder is searched in the basis of the spread
 _MIN_RELATIVE_CURVATURE = 1e-7  # curvature, in units of the largest, below which the energy does not see a direction
 
 
@@ -205,7 +206,7 @@ def measure_energy(
         rises=rises,
         spread=float(at_rest.std()) if len(at_rest) > 1 else 0.0,
         seconds=seconds,
-        scale=spread if roundness > _MIN_ROUNDNESS else _round_scale(curvatures, axes) @ spread,
+        scale=spread if roundness > MIN_ROUNDNESS else _round_scale(curvatures, axes) @ spread,
         temperature=max(abs(depth) / 50.0, 1e-12) if math.isfinite(depth) else 1.0,
         schedule=noise_between(min(0.1, max(0.002, 0.5 * width)), 1.0)[0],
         frame_weight=_frame_weight(problem.action, moved, x, depth),

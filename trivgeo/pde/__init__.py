@@ -1,6 +1,6 @@
 """Solvers for periodic evolution equations, equations written once, and random initial conditions.
 
-SymPy is imported by `EvolutionEquation` on first use; ``pip install 'trivgeo[symbolic]'``.
+SymPy is imported by `EvolutionEquation` on first use.
 """
 
 from trivgeo.pde.evolution import EvolutionEquation

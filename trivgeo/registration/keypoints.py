@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from trivgeo._random import uniform
+from trivgeo.errors import how_to_install
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.point_alignment import fit_points
 
-MISSING = "without OpenCV no keypoints were matched (pip install 'trivgeo[keypoints]')"
+MISSING = f"without OpenCV no keypoints were matched: {how_to_install('keypoints')}"
 _LONGEST_SIDE = 640  # side of the images in which keypoints are detected, in pixels
 _MAX_KEYPOINTS = 1500  # keypoints of an image
 _MAX_DISTANCE_RATIO = 0.8  # distance of a descriptor to the nearest one, in units of that to the second nearest (Lowe)

@@ -47,7 +47,7 @@ def register(
     may differ: a gain and an offset of each channel are fitted beside g, or a tone curve and a vignette where they are
     needed. The covariance is that of the equations which the last steps solve (a sandwich). Directions that noise alone
     determines are free; rotations and shifts that fit as well are modes. The search begins at the identity, at what
-    matches of keypoints support (Lowe 2004; where OpenCV is installed: ``pip install 'trivgeo[keypoints]'``), then near
+    matches of keypoints support (Lowe 2004; where the package ``opencv-python-headless`` is installed), then near
     the identity (shifts by some 15 % of the frame), or at the ``transformations``. Images that share less than half of
     their contrast are not trusted. Half precision and whole numbers are registered in single precision, and so are the
     elements. Pixels have one size in both photographs, and coordinates their origin in the middle of each; the unit is

@@ -2,7 +2,7 @@
 
 ``python -m trivgeo.symmetry "u_t + u*u_x = 0.1*u_xx"`` prints a report.
 
-SymPy and python-flint are imported on first use; ``pip install 'trivgeo[symbolic]'``.
+SymPy and python-flint are imported on first use.
 """
 
 from trivgeo.symmetry.api import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trivgeo.checks import check_count, checked
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import missing_package
 from trivgeo.expressions import require_sympy
 from trivgeo.groups.ground_fields import has_flint
 
@@ -22,12 +22,10 @@ def _require_libraries() -> None:
     """Raise `ConfigurationError` if SymPy or python-flint is missing."""
     require_sympy()
     if not has_flint():
-        raise ConfigurationError(
-            "symmetries: expected the package python-flint, which is not installed: pip install 'trivgeo[symbolic]'"
-        )
+        raise missing_package("equation", "python-flint", "symbolic")
 
 
-def solved_form(pde: Any, time: Any = None) -> tuple[list[Any], EvolutionSystem]:
+def solved_form(equation: Any, time: Any = None) -> tuple[list[Any], EvolutionSystem]:
     """The residuals of equations as exact SymPy expressions, and the equations solved for leading derivatives.
 
     Equations and time are those of `find_symmetries`.
@@ -38,12 +36,14 @@ def solved_form(pde: Any, time: Any = None) -> tuple[list[Any], EvolutionSystem]
     require_sympy()
     from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
 
-    residuals = residuals_of(pde)
+    residuals = residuals_of(equation)
     return residuals, EvolutionSystem(residuals, time)
 
 
 @checked
-def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any] = (), time: Any = None) -> Symmetries:
+def find_symmetries(
+    equation: Any, degree: int | None = None, *, ansatz: Sequence[Any] = (), time: Any = None
+) -> Symmetries:
     r"""The point symmetries of equations, and how many there are.
 
     A vector field :math:`X = \xi^i \partial_{x_i} + \eta^a \partial_{u_a}` is an infinitesimal symmetry of
@@ -67,8 +67,8 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
     first order has infinitely many symmetries, of which some are found.
 
     Args:
-        pde: an equation ``Eq(left, right)``, an expression that is to vanish, or a list of them, in functions such as
-            ``u(x, t)`` of the same independent variables; or the same as text, ``"u_t + u*u_x = 0.1*u_xx"``, see
+        equation: an equation ``Eq(left, right)``, an expression that is to vanish, or a list of them, in functions such
+            as ``u(x, t)`` of the same independent variables; or the same as text, ``"u_t + u*u_x = 0.1*u_xx"``, see
             `trivgeo.expressions.parse_equations`. Other symbols are parameters, and other functions of one argument,
             such as ``f(u)``, arbitrary: the result then holds whatever they are. Numbers are made exact first, see
             `trivgeo.expressions.exact`; text is never executed.
@@ -93,7 +93,7 @@ def find_symmetries(pde: Any, degree: int | None = None, *, ansatz: Sequence[Any
         check_count("degree", degree)
     from trivgeo.symmetry.determining.finder import search
 
-    return search(pde, degree, time, ansatz)
+    return search(equation, degree, time, ansatz)
 
 
 @checked
@@ -159,11 +159,11 @@ def symmetries_from_data(
 
 
 @checked
-def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
+def verify(equation: Any, field: Any, *, time: Any = None) -> Any:
     """Return the left side of the symmetry condition: 0 exactly if the field is an infinitesimal symmetry.
 
     Args:
-        pde: as for `find_symmetries`.
+        equation: as for `find_symmetries`.
         field: a generator of `Symmetries`, or the coefficients ``(xi_1, ..., eta_1, ...)`` as expressions (or text)
             of the variables in the order of the functions' arguments and then the functions, which may be written as
             ``u`` or ``u(x, t)``. They need not be polynomials.
@@ -183,11 +183,11 @@ def verify(pde: Any, field: Any, *, time: Any = None) -> Any:
     _require_libraries()
     from trivgeo.symmetry.determining.finder import residual
 
-    return residual(pde, field, time)
+    return residual(equation, field, time)
 
 
 @checked
-def conservation_laws(pde: Any, order: int = 2, degree: int = 3, *, time: Any = None) -> ConservationLaws:
+def conservation_laws(equation: Any, order: int = 2, degree: int = 3, *, time: Any = None) -> ConservationLaws:
     r"""The conservation laws of equations whose multipliers are polynomials up to an order and a degree.
 
     A law :math:`D_t T + D_x X = \Lambda_a \Delta^a` holds on solutions of :math:`\Delta = 0`: the integral of the
@@ -206,7 +206,7 @@ def conservation_laws(pde: Any, order: int = 2, degree: int = 3, *, time: Any = 
     ```
 
     Args:
-        pde: as for `find_symmetries`; as many equations as unknowns, in any number of variables.
+        equation: as for `find_symmetries`; as many equations as unknowns, in any number of variables.
         order: largest order of the derivatives in the multipliers.
         degree: largest total degree of multipliers as polynomials in the variables, unknowns and derivatives.
         time: the variable of the densities, in whose derivatives the equations are solved if they can be; default:
@@ -225,18 +225,18 @@ def conservation_laws(pde: Any, order: int = 2, degree: int = 3, *, time: Any = 
     check_count("degree", degree)
     from trivgeo.symmetry.conservation import search_laws
 
-    return search_laws(pde, order, degree, time)
+    return search_laws(equation, order, degree, time)
 
 
 @checked
-def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict[Any, Dimension]:
+def special_values(equation: Any, parameter: Any, values: Sequence[Any] = ()) -> dict[Any, Dimension]:
     """Values of one parameter for which the equations have more symmetries than for generic values.
 
     The dimension is computed for each value that is tried, so the returned values are right, but other values may be
     missing. Values for which the equations cannot be solved for leading derivatives are left out.
 
     Args:
-        pde: an equation or a list of them, as text or in SymPy, see `find_symmetries`.
+        equation: an equation or a list of them, as text or in SymPy, see `find_symmetries`.
         parameter: the parameter, or its name.
         values: numbers to try; default: the fractions that textbooks have as exponents: integers up to 6, halves up to
             3 and thirds up to 2, of both signs.
@@ -255,11 +255,11 @@ def special_values(pde: Any, parameter: Any, values: Sequence[Any] = ()) -> dict
     _require_libraries()
     from trivgeo.symmetry.determining.special import larger_dimensions, simple_fractions
 
-    return larger_dimensions(pde, parameter, list(values) or simple_fractions())
+    return larger_dimensions(equation, parameter, list(values) or simple_fractions())
 
 
 @checked
-def special_functions(pde: Any, function: str, candidates: Sequence[Any] = ()) -> dict[Any, Symmetries]:
+def special_functions(equation: Any, function: str, candidates: Sequence[Any] = ()) -> dict[Any, Symmetries]:
     """Forms of one arbitrary function for which the equations have more symmetries than for any other.
 
     `find_symmetries` of the equations themselves finds the symmetries for an arbitrary function. Then the dimension is
@@ -268,7 +268,7 @@ def special_functions(pde: Any, function: str, candidates: Sequence[Any] = ()) -
     not set apart, and are not tried.
 
     Args:
-        pde: see `find_symmetries`; functions of an unknown, or of one variable, that are called but have no
+        equation: see `find_symmetries`; functions of an unknown, or of one variable, that are called but have no
             derivatives are arbitrary, such as f in ``"u_t = diff(f(u)*u_x, x)"``.
         function: the name of the function.
         candidates: expressions of the function's argument, which is named as in the equations: ``["exp(u)", "u^n"]``
@@ -289,4 +289,4 @@ def special_functions(pde: Any, function: str, candidates: Sequence[Any] = ()) -
     _require_libraries()
     from trivgeo.symmetry.determining.special import larger_algebras
 
-    return larger_algebras(pde, function, candidates)
+    return larger_algebras(equation, function, candidates)

@@ -316,8 +316,8 @@ def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaw
     system = EvolutionSystem(residuals, time)
     if len(residuals) != len(system.unknowns):
         raise ConfigurationError(
-            f"pde: expected as many equations as unknowns {system.unknowns}, got {len(residuals)}: other systems have "
-            "multipliers that belong to trivial laws"
+            f"equation: expected as many equations as unknowns {system.unknowns}, got {len(residuals)}: other systems "
+            "have multipliers that belong to trivial laws"
         )
     space = _MultiplierSpace(system, [sp.expand(system.in_jets(e)) for e in residuals], order, degree)
     names = [v.name for v in system.variables]
@@ -422,7 +422,7 @@ class _MultiplierSpace:
         )
         if rows is None:
             raise ConfigurationError(
-                f"pde: expected multipliers that are rational in {tuple(self._parameters)}, found none of low degree"
+                f"equation: expected multipliers rational in {tuple(self._parameters)}, found none of low degree"
             )
         count = len(self._monomials)
         result = []
@@ -445,7 +445,7 @@ class _MultiplierSpace:
                 break
             if seed > width:
                 raise ConfigurationError(
-                    f"pde: expected equations with values at rational points, {seed} draws had none"
+                    f"equation: expected equations with values at rational points, {seed} draws had none"
                 )
         return PrimeField(prime).null_space(np.concatenate(rows))
 

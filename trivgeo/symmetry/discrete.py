@@ -72,7 +72,7 @@ class _SignedPermutation:
         return tuple(sign * variables[i] for sign, i in zip(self.signs, self.places, strict=True))
 
 
-def discrete_symmetries(pde: Any, *, time: Any = None) -> tuple[DiscreteSymmetry, ...]:
+def discrete_symmetries(equation: Any, *, time: Any = None) -> tuple[DiscreteSymmetry, ...]:
     """Find all transformations that exchange variables, change signs, and map solutions of equations to solutions.
 
     Variables of space may be exchanged with each other, and unknowns with each other. The time keeps its place: the
@@ -84,7 +84,7 @@ def discrete_symmetries(pde: Any, *, time: Any = None) -> tuple[DiscreteSymmetry
     ```
 
     Args:
-        pde: see `trivgeo.symmetry.find_symmetries`.
+        equation: see `trivgeo.symmetry.find_symmetries`.
         time: see `trivgeo.symmetry.find_symmetries`.
 
     Returns:
@@ -94,7 +94,7 @@ def discrete_symmetries(pde: Any, *, time: Any = None) -> tuple[DiscreteSymmetry
         ConfigurationError: see `trivgeo.symmetry.find_symmetries`; or there are more than 1000 candidates, or the
             equations have several branches, or roots of even powers, whose signs the check cannot see.
     """
-    residuals = residuals_of(pde)
+    residuals = residuals_of(equation)
     system = EvolutionSystem(residuals, time)
     check_one_branch(system, residuals)
     count, unknowns = len(system.variables), len(system.unknowns)

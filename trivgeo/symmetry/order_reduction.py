@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from sympy.core.function import AppliedUndef
 
+from trivgeo._text import counted
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry.algebra.brackets import bracket
@@ -401,7 +402,7 @@ class Solutions(FoundSequence[Quadrature]):
         return "\n".join([said, *map(repr, self)])
 
 
-def reduce_order(pde: Any, generator: Symmetry) -> OrderReduction:
+def reduce_order(equation: Any, generator: Symmetry) -> OrderReduction:
     """Return the equation of one order less that a symmetry of an ordinary equation gives.
 
     ```python
@@ -410,7 +411,7 @@ def reduce_order(pde: Any, generator: Symmetry) -> OrderReduction:
     ```
 
     Args:
-        pde: one ordinary equation for one unknown, see `trivgeo.symmetry.find_symmetries`.
+        equation: one ordinary equation for one unknown, see `trivgeo.symmetry.find_symmetries`.
         generator: one of its symmetries, or a combination.
 
     Raises:
@@ -419,13 +420,12 @@ def reduce_order(pde: Any, generator: Symmetry) -> OrderReduction:
         AlgebraError: the symmetry has no coordinates in closed form, or the equation in them has no formula.
     """
     check_type("generator", generator, Symmetry)
-    equation = _equation(pde)
-    if residual(pde, generator, None) != 0:
+    if residual(equation, generator, None) != 0:
         raise ConfigurationError(f"generator: expected a symmetry of the equation, got {generator}")
-    return _reduction(equation, generator.components, 1)
+    return _reduction(_equation(equation), generator.components, 1)
 
 
-def integrate_by_symmetries(pde: Any) -> Solutions:
+def integrate_by_symmetries(equation: Any) -> Solutions:
     """Return the general solution of an ordinary equation by quadratures, as far as its symmetries lead there.
 
     An equation of order n needs n symmetries: each has to be inherited by the equation that the reductions before
@@ -437,7 +437,7 @@ def integrate_by_symmetries(pde: Any) -> Solutions:
     ```
 
     Args:
-        pde: see `reduce_order`.
+        equation: see `reduce_order`.
 
     Returns:
         A relation for each branch of roots that is real, with as many constants as the order; then solutions that none
@@ -449,7 +449,7 @@ def integrate_by_symmetries(pde: Any) -> Solutions:
         ConfigurationError: see `reduce_order`; or the order is above three.
         AlgebraError: the symmetries do not lead to quadratures in closed form; the message says what order remains.
     """
-    written = _Written.of(pde)
+    written = _Written.of(equation)
     found: list[_SolutionFamily] = []
     reasons: list[str] = []
     factors = written.factors(written.residual)
@@ -658,7 +658,7 @@ def _general(equation: _OrdinaryEquation, pde: sp.Expr) -> list[_SolutionFamily]
     plane, order = equation.plane, equation.order
     if order > _MAX_ORDER:
         raise ConfigurationError(
-            f"pde: expected an equation of order {_MAX_ORDER} at most, got order {order}: `reduce_order` lowers it"
+            f"equation: expected an equation of order {_MAX_ORDER} at most, got order {order}: `reduce_order` lowers it"
         )
     fields = [g.components for g in search(pde, None, None, ())]
     if any(e.has(*_WITHOUT_FORMULA) for field in fields for e in field):
@@ -688,8 +688,8 @@ def _general(equation: _OrdinaryEquation, pde: sp.Expr) -> list[_SolutionFamily]
             return [*branches, *_not_held(plane, special, branches)]
     rest = f"an equation of order {least}" if least else "a relation for z that is not solved"
     raise AlgebraError(
-        f"pde: expected {order} symmetries that lead to quadratures in closed form, got {len(fields)} symmetries, "
-        f"which leave {rest}"
+        f"equation: expected symmetries for {counted(order, 'quadrature')} in closed form, got "
+        f"{counted(len(fields), 'symmetry', 'symmetries')}, which leave{'s' * (len(fields) == 1)} {rest}"
     )
 
 
@@ -699,8 +699,8 @@ def _equation(pde: Any) -> _OrdinaryEquation:
     system = EvolutionSystem(residuals, None)
     if len(system.variables) != 1 or len(system.unknowns) != 1 or len(system.leaders) != 1:
         raise ConfigurationError(
-            f"pde: expected one ordinary equation for one unknown, got {len(system.leaders)} in {system.variables} for "
-            f"{system.unknowns}"
+            f"equation: expected one ordinary equation for one unknown, got {counted(len(system.leaders), 'equation')} "
+            f"in {system.variables} for {system.unknowns}"
         )
     check_one_branch(system, residuals)
     ((_, (order,)),) = system.leaders

@@ -19,11 +19,12 @@ from tests.groups.textbook import ERMAKOV, HEAT, KDV, NU, OSCILLATOR, TURNS, nu,
 from tests.helpers import affine_line, assert_relative, rand, randn, random_vectors
 from trivgeo.errors import AlgebraError
 from trivgeo.groups import SO, DirectProduct, GeneratedGroup, LieAlgebra, from_generators
+from trivgeo.groups.algebra import find_split
 from trivgeo.groups.from_generators.action_map import CoordinateActionMap, LogarithmFlow
 from trivgeo.groups.from_generators.fields import VectorFields
 from trivgeo.groups.from_generators.flows import IsotropyCorrector
 from trivgeo.groups.from_generators.semisimple_algebra import loop_directions, simple_ideals
-from trivgeo.groups.structure import find_split, rational_structure
+from trivgeo.groups.structure import rational_structure
 
 Fields = Sequence[Sequence[Any]]
 a, b, c = sp.symbols("a b c")

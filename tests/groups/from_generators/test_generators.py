@@ -73,11 +73,12 @@ from trivgeo.groups import (
     Projective,
     from_generators,
 )
+from trivgeo.groups.algebra import find_split
 from trivgeo.groups.from_generators import OdeSettings
 from trivgeo.groups.from_generators.projective_coordinates import fit_projective
 from trivgeo.groups.from_generators.reductive_group import ReductiveGroup
 from trivgeo.groups.from_generators.span import least_squares
-from trivgeo.groups.structure import find_split, real_structure
+from trivgeo.groups.structure import real_structure
 from trivgeo.sde import GeometricSchedule, NoiseKernel
 
 

@@ -15,6 +15,7 @@ from tests.groups.from_generators.test_bases import WAVE, mixing
 from tests.groups.textbook import BURGERS, FILIFORM, HEAT, KDV, SCHROEDINGER, b, c, d, e, nu, t, u, v, x, y
 from tests.helpers import assert_relative, rand, randn
 from trivgeo.groups import SL, SU, GeneratedGroup, HeatSymmetry, from_generators
+from trivgeo.groups.algebra import subalgebra
 from trivgeo.groups.from_generators import OdeSettings
 from trivgeo.groups.from_generators.action_plan import ActionPlan, plan_action
 from trivgeo.groups.from_generators.decomposition import decompose
@@ -22,7 +23,6 @@ from trivgeo.groups.from_generators.polynomial_representation import PolynomialR
 from trivgeo.groups.from_generators.representation import Monomials, Representation
 from trivgeo.groups.from_generators.semisimple_algebra import simple_ideals, standard_representation
 from trivgeo.groups.from_generators.user_fields import parse_fields, sample_fields
-from trivgeo.groups.structure import subalgebra
 
 KOLMOGOROV = [  # u_t + x u_y = u_xx
     (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, u), (1, t, 0, 0), (2 * t, t**2, 0, -x * u), (x, 3 * y, 2 * t, 0),

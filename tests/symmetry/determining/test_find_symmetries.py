@@ -163,10 +163,10 @@ def test_determining_equations() -> None:
 def test_algebra() -> None:
     algebra = find_symmetries(KDV, 1).algebra
     assert algebra.dim == 4
-    weights = [w for w in algebra.modular_character if w != 0]
+    weights = [w for w in algebra.trace_ad if w != 0]
     assert weights == [2]
     heat = find_symmetries(HEAT, 3).algebra
-    assert not any(heat.modular_character)
+    assert not any(heat.trace_ad)
     assert heat.parameters == (nu,)
     split = heat.levi_split(nu=0.1)
     assert (len(split.semisimple), len(split.torus), len(split.ideal)) == (3, 0, 3)
@@ -272,7 +272,7 @@ class TestAnsatz:
         assert all(verify(BLACK_SCHOLES, g) == 0 for g in found.generators)
         drift = r - sigma**2 / 2
         assert verify(BLACK_SCHOLES, (sigma**2 * T * S, 0, (sp.log(S) - drift * T) * U)) == 0
-        assert not any(map(sp.simplify, found.algebra.modular_character))
+        assert not any(map(sp.simplify, found.algebra.trace_ad))
 
     def test_nothing_is_claimed_that_is_no_symmetry(self) -> None:
         """A function that does not help adds nothing."""

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.groups.algebra import LieAlgebra, balanced
+from trivgeo.groups.algebra import LieAlgebra, balanced, check_split, find_split
 from trivgeo.groups.from_generators.span import evaluation_basis, fit_brackets, without_cancelled
 from trivgeo.groups.from_generators.user_fields import FieldBasis, SampledFields
 from trivgeo.groups.ground_fields import Array
-from trivgeo.groups.structure import LeviDecomposition, LieStructure, check_split, exact_structure, find_split
+from trivgeo.groups.structure import LeviDecomposition, LieStructure, exact_structure
 
 _MIN_CONSTANT_RATIO = 1e-11  # ratio of two constants, below which ranks need vectors of other lengths
 

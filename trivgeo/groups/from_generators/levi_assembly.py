@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trivgeo.errors import AlgebraError
-from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.algebra import LieAlgebra, subalgebra
 from trivgeo.groups.from_generators.decomposition import AdaptedAlgebra
 from trivgeo.groups.from_generators.elements import CoreEmbedding, FactoredElements
 from trivgeo.groups.from_generators.ideal_automorphism import (
@@ -35,7 +35,7 @@ from trivgeo.groups.from_generators.span import without_cancelled
 from trivgeo.groups.ground_fields import REALS
 from trivgeo.groups.nilpotent import Nilpotent
 from trivgeo.groups.semidirect import SemidirectProduct
-from trivgeo.groups.structure import LeviDecomposition, real_structure, subalgebra
+from trivgeo.groups.structure import LeviDecomposition, real_structure
 
 _MIN_DIM_OF_STANDARD = 8  # dimension of sl(n, R), from which n x n matrices are smaller than those of Ad
 _MIN_INDEPENDENT_PART = 1e-6  # relative length of the part of a bracket that counts as independent

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trivgeo._random import normal
 from trivgeo.errors import AlgebraError, ConfigurationError
-from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.algebra import LieAlgebra, subalgebra
 from trivgeo.groups.from_generators.action_map import GeneratedAction
 from trivgeo.groups.from_generators.action_plan import ActionPlan
 from trivgeo.groups.from_generators.deck_transformations import (
@@ -31,7 +31,7 @@ from trivgeo.groups.from_generators.generated_group import GeneratedGroup
 from trivgeo.groups.from_generators.levi_assembly import Representations, assemble
 from trivgeo.groups.from_generators.reductive_group import ReductiveGroup, check_homomorphism
 from trivgeo.groups.from_generators.semisimple_algebra import is_split_form, loop_directions, simple_ideals
-from trivgeo.groups.structure import describe, subalgebra
+from trivgeo.groups.structure import describe
 
 _STEPS_PER_LOOP = 8  # flows that make up a loop, so that the integrator can follow each of them
 _MAX_PERIODS = 12  # multiples of the shortest period of a coordinate that are tried as the period of a matrix

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from trivgeo._random import normal, uniform
 from trivgeo.errors import AlgebraError
-from trivgeo.groups.algebra import LieAlgebra
+from trivgeo.groups.algebra import LieAlgebra, subalgebra
 from trivgeo.groups.ground_fields import REALS
-from trivgeo.groups.structure import real_structure, subalgebra
+from trivgeo.groups.structure import real_structure
 
 _MAX_DESCENT_STEPS = 2000  # steps of the descent to a minimal basis
 _MIN_GRADIENT = 1e-12  # gradient over the size of the constants, at which the descent has converged

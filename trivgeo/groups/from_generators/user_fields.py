@@ -150,7 +150,7 @@ def _substitute(
         result.append(tuple(entries))
     if missing:
         every = ", ".join(sorted(map(str, missing)))
-        raise ConfigurationError(f"fields: expected a value in `parameters`, or by keyword, for each of: {every}")
+        raise ConfigurationError(f"parameters: expected a number, by keyword, for each of: {every}")
     if unused:
         raise ConfigurationError(f"parameters: expected names that fields hold, got {sorted(unused)}")
     return result

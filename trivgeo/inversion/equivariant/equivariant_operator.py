@@ -345,17 +345,24 @@ def symmetries_of(
     values = {s: exact(parameters[s.name], s.name) for s in derived.system.parameters}
     found = find_symmetries([residual.subs(values) for residual in derived.residuals])
     carried = found.on_grids(periodic)
-    lines = [f"equation: {derived}" + "".join(f", {name} = {value}" for name, value in parameters.items())]
-    lines += [f"unknowns, in the order of the fields: {', '.join(derived.unknowns)}", f"symmetries: {found.statement}"]
-    lines += [f"used: {g}" for g in carried]
+    values_of = "".join(f", {name} = {value}" for name, value in parameters.items())
+    lines = [
+        f"The operator solves {derived}{values_of}. The channels of a field are {', '.join(derived.unknowns)}.",
+        f"Known of the symmetries of the equation: {found.statement}.",
+        f"A field that was moved by {'a combination of these' if len(carried) > 1 else 'this symmetry'} is moved back "
+        "to where the network was trained:",
+    ]
+    lines += [f"used: {g}" + (f" ({g.in_words})" if g.in_words else "") for g in carried]
     used = {g.components for g in carried}
-    why = "it does not carry grids to grids and periodic fields to periodic ones"
+    why = "it bends the grid, or fields are not periodic any more" if any(periodic) else "it bends the grid"
     values_alone = "it reshapes values, and is one of infinitely many that no set of fields tells apart"
-    lines += [
+    left = [
         f"left out: {g}: {values_alone if found.reshapes_values(g) else why}" for g in found if g.components not in used
     ]
     if found.infinite_ideal is not None:
-        lines.append("left out: superposition, which is no finite group")
+        left.append("left out: superposition, which is no finite group")
+    if left:
+        lines += ["A field that was moved by one of these is given to the network as it is:", *left]
     if not carried:
         raise ConfigurationError(f"equation: expected symmetries that fields on a grid can follow; {'; '.join(lines)}")
     order = [*space, *(v for v in derived.system.variables if v.name == "t"), *derived.system.unknowns]
@@ -380,16 +387,16 @@ def search_for(found: OperatorSymmetries, clean: Field, frame: TrainingFrame) ->
     energy: DataEnergy = values
     free = frame.free_directions(action)
     if not len(free):
-        return Inverter(action, energy, []), "no search: the box of a field determines the transformation"
+        return Inverter(action, energy, []), "no search: the box of a field determines how it was moved"
     words = (
-        f"search: Newton's method from {_NUM_STARTS} starts by {type(energy).__name__}, about where the box of a field "
-        "goes"
+        "search: the box of a field tells in part how it was moved; for the rest Newton's method starts "
+        f"{_NUM_STARTS} times, and looks for where the field is most like the clean ones by {type(energy).__name__}"
     )
     start = Field(clean.values[:1].double(), Grid(*(leaf[:1].double() for leaf in clean.grid)))
     density = FieldDensity(values, clean, found.is_affine)
     if bool((density.log_volume(action, action.group.exp(_PROBE_SIZE * free), start).abs() > _MIN_LOG_VOLUME).any()):
         energy = density
-        words += "; by the volume of values, too, as some transformations scale them"
+        words += "; as some symmetries scale values, the likeliest scale is that of clean fields"
     stages = [Replicate(_NUM_STARTS), AddNoise(_START_NOISE, 1), _OnBox(frame), Newton(_NEWTON_STEPS)]
     return Inverter(action, energy, stages), words
 
@@ -580,10 +587,15 @@ class EquivariantOperator(nn.Module):
         if inverter is None:
             search, words = search_for(found, fields, frame)
         else:
-            search, words = inverter(found.action, fields), "search: as given"
+            search, words = inverter(found.action, fields), "search: as given by inverter="
         operator = cls(network, search, nodes, equation=found.equation, clean=fields)
-        between = "by cubics in time" if found.equation is None else "by the equation"
-        operator.report = "\n".join([*found.lines, words, f"times of the network: {nodes}, between them {between}"])
+        between = "cubics in time" if found.equation is None else "the equation"
+        known = (
+            f"times: the network predicts {', '.join(f'{t:g}' for t in nodes)} after the initial field, moved as the "
+            f"field was; {between} gives times between, and later ones are refused"
+        )
+        check = "to check: `equivariance_error` should be small; `invert(fields).trusted` is false for strange fields"
+        operator.report = "\n".join([*found.lines, words, known, check])
         return operator
 
     @property

@@ -215,11 +215,11 @@ class AdaptiveSearch(Stage):
     def _report(self, plan: SearchPlan, ripples: Ripples | None, evolves: bool, timing: Timing | None) -> str:
         """Return what was chosen, in sentences."""
         if self.scales is None:
-            law = "of the given distribution"
+            source = "of the given distribution"
         else:
-            law = f"with standard deviations {', '.join(f'{scale:g}' for scale in self.scales)} of the basis"
+            source = f"with standard deviations {', '.join(f'{scale:g}' for scale in self.scales)} of the basis"
         going = [plan.chains, *(number for _, number in plan.pruning)]
-        lines = [f"{plan.draws:,} elements were drawn for each datum {law}"]
+        lines = [f"{plan.draws:,} elements were drawn for each datum {source}"]
         if ripples is not None:
             lines.append(str(ripples))
         if evolves:

@@ -46,8 +46,8 @@ def r_hat_bound(draws: Float[Tensor, "chains draws k"], probability: float = 1e-
     """Return the values that `r_hat` exceeds with a small probability where chains agree.
 
     Means of chains that agree still differ, by the error that the autocorrelation within each of them explains: R-hat
-    squared is about 1 + X / ((m - 1) n), for X of chi-squared law with m - 1 degrees of freedom, m halves of chains and
-    n effective draws in each.
+    squared is about 1 + X / ((m - 1) n), for X chi-squared with m - 1 degrees of freedom, m halves of chains and n
+    effective draws in each.
 
     Args:
         draws: the draws.

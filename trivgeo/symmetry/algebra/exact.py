@@ -1,95 +1,30 @@
-"""The exact Lie algebra of symmetries."""
+"""The exact Lie algebra of symmetries: the interface of `LieAlgebra`, over SymPy expressions of parameters."""
 
 from __future__ import annotations
 
+import contextlib
 import html
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from random import Random
 from typing import Any
 
 import sympy as sp
 import torch
 
-from trivgeo.errors import AlgebraError, ConfigurationError
+from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.expressions import exact
-from trivgeo.groups.algebra import LieAlgebra, balanced
-from trivgeo.groups.ground_fields import REALS
-from trivgeo.groups.structure import LeviDecomposition, LieStructure, exact_structure, find_split, real_structure
+from trivgeo.groups.algebra import LieAlgebra, find_split
+from trivgeo.groups.structure import LeviDecomposition
 from trivgeo.symmetry.algebra.optimal import OptimalSystem, optimal_system
 
-# Keys: dimension, number of positive eigenvalues of the Killing form, and dimension of the commutant of the adjoint
-# representation (the number of simple factors, complex ones counted twice).
-_SEMISIMPLE_NAMES = {
-    (3, 2, 1): "sl(2, R)",
-    (3, 0, 1): "so(3)",
-    (6, 4, 2): "sl(2, R) ⊕ sl(2, R)",
-    (6, 2, 2): "so(3) ⊕ sl(2, R)",
-    (6, 0, 2): "so(3) ⊕ so(3)",
-    (6, 3, 2): "so(3, 1)",
-    (8, 5, 1): "sl(3, R)",
-    (8, 4, 1): "su(2, 1)",
-    (8, 0, 1): "su(3)",
-    (10, 6, 1): "so(3, 2)",
-    (10, 4, 1): "so(4, 1)",
-    (10, 0, 1): "so(5)",
-    (15, 9, 1): "sl(4, R)",
-    (15, 8, 1): "so(4, 2)",
-    (15, 5, 1): "so(5, 1)",
-    (15, 0, 1): "so(6)",
-}
-
-
-def named(algebra: LieAlgebra) -> str:
-    """The Levi decomposition in words: semisimple part and radical; parts without a name by their dimension."""
-    if not algebra.dim:
-        return "0"
-    try:
-        return _named(exact_structure(algebra) or real_structure(balanced(algebra)[0]))
-    except AlgebraError:
-        return f"dimension {algebra.dim}"
-
-
-def _named(structure: LieStructure[Any]) -> str:
-    solvable, levi = structure.radical, structure.levi_factor
-    if not len(levi):
-        return _solvable(structure)
-    left = _semisimple(structure.subalgebra(levi))
-    if not len(solvable):
-        return left
-    fixed = structure.centralizer(levi, solvable)  # the part of the radical that commutes with the Levi factor
-    sign = "⊕" if len(fixed) == len(solvable) else "⋉"
-    right = _solvable(structure.subalgebra(solvable))
-    return f"({left}) {sign} ({right})" if "⊕" in left and sign == "⋉" else f"{left} {sign} {_group(right)}"
-
-
-def _group(text: str) -> str:
-    return f"({text})" if " " in text else text
-
-
-def _semisimple(structure: LieStructure[Any]) -> str:
-    killing, ads = (structure.field.tensor(x) for x in (structure.killing_form, structure.constants))
-    positive = int((torch.linalg.eigvalsh(killing) > 0).sum())
-    unit = torch.eye(structure.dim, dtype=torch.float64)
-    # matrices that commute with all ad(e_i)
-    rows = torch.cat([torch.kron(ad, unit) - torch.kron(unit, ad.mT.contiguous()) for ad in ads])
-    found = (structure.dim, positive, len(REALS.null_space(rows)))
-    return _SEMISIMPLE_NAMES.get(found, f"semisimple of dimension {structure.dim}")
-
-
-def _solvable(structure: LieStructure[Any]) -> str:
-    n, series = structure.dim, structure.derived_series()
-    if len(series) == 2 and not len(series[1]):
-        return "R" if n == 1 else f"R^{n}"
-    first = series[1]
-    if len(first) == 1 and not len(structure.bracket_span(first, structure.everything)):
-        rest = len(structure.centre()) - 1
-        return f"h({n - rest})" + ("" if not rest else " ⊕ R" if rest == 1 else f" ⊕ R^{rest}")
-    if n == 2:
-        return "aff(1)"
-    return f"solvable of dimension {n}, {len(series) - 1} steps"
+_NUM_GENERIC_VALUES = 12  # random values of parameters at which algebras have to have one name
 
 
 class SymmetryAlgebra:
     """The exact algebra of symmetries, with the sign of the group: minus the bracket of the fields.
+
+    What it shares with `trivgeo.groups.LieAlgebra`, the algebra of ``found.group()``, has the same name and meaning;
+    numbers are SymPy expressions of the parameters in place of tensors.
 
     Args:
         constants: structure constants ``c[i][j][k]``, nested lists of SymPy expressions.
@@ -111,10 +46,52 @@ class SymmetryAlgebra:
         return len(self.names)
 
     @property
-    def modular_character(self) -> tuple[sp.Expr, ...]:
+    def trace_ad(self) -> tuple[sp.Expr, ...]:
         """tr ad of each generator; the group is unimodular where all vanish."""
         c, n = self.structure_constants, self.dim
         return tuple(sp.simplify(sum((c[i][j][j] for j in range(n)), sp.S.Zero)) for i in range(n))
+
+    @property
+    def killing_form(self) -> sp.Matrix:
+        """The matrix ``[n, n]`` of tr(ad(e_i) ad(e_j))."""
+        n = self.dim
+        ads = [self.ad([int(i == j) for j in range(n)]) for i in range(n)]
+        return sp.Matrix(n, n, lambda i, j: sp.simplify((ads[i] * ads[j]).trace()))
+
+    @property
+    def is_unimodular(self) -> bool:
+        """True if ``tr ad`` vanishes: left and right Haar measures of the connected group agree."""
+        return not any(self.trace_ad)
+
+    @property
+    def is_abelian(self) -> bool:
+        """True if every bracket vanishes."""
+        return not any(self._entries())
+
+    def ad(self, v: Sequence[Any]) -> sp.Matrix:
+        """Return the matrix ``[n, n]`` of the map ``u -> [v, u]``, for ``n`` coefficients ``v`` of generators."""
+        n, c = self.dim, self.structure_constants
+        if len(v) != n:
+            raise ShapeError(f"v: expected a coefficient for each of {n} generators, got {len(v)}")
+        weights = [exact(x, "v") for x in v]
+        return sp.Matrix(n, n, lambda k, j: sum((weights[i] * c[i][j][k] for i in range(n)), sp.S.Zero))
+
+    def bracket(self, u: Sequence[Any], v: Sequence[Any]) -> tuple[sp.Expr, ...]:
+        """Return the ``n`` coefficients of ``[u, v]``, for ``n`` coefficients ``u`` and ``v`` of generators.
+
+        Raises:
+            ShapeError: there are more or fewer coefficients than generators.
+        """
+        if len(v) != self.dim:
+            raise ShapeError(f"v: expected a coefficient for each of {self.dim} generators, got {len(v)}")
+        return tuple(map(sp.expand, self.ad(u) * sp.Matrix([exact(x, "v") for x in v])))
+
+    def nilpotency_step(self, **parameters: Any) -> int | None:
+        """The number of steps of the lower central series at values of ``parameters``, see `LieAlgebra`."""
+        return self.numeric(**parameters).nilpotency_step() if self.dim else 0
+
+    def _entries(self) -> Iterator[sp.Expr]:
+        return (sp.sympify(c) for block in self.structure_constants for row in block for c in row)
 
     def numeric(self, **parameters: Any) -> LieAlgebra:
         """Return the algebra in floating point, at values of its ``parameters``.
@@ -130,7 +107,9 @@ class SymmetryAlgebra:
         missing = {s.name for block in entries for row in block for x in row for s in x.free_symbols}
         if missing:
             words = ", ".join(f"{name}=1.0" for name in sorted(missing))
-            raise ConfigurationError(f"parameters: expected a value for each, as in ({words}), got none for these")
+            raise ConfigurationError(
+                f"parameters: expected a number for each by keyword, as in ({words}), got none for these"
+            )
         c = torch.tensor([[[float(x) for x in row] for row in block] for block in entries], dtype=torch.float64)
         return LieAlgebra(c, self.names)
 
@@ -138,8 +117,8 @@ class SymmetryAlgebra:
         """Return Levi factor, torus and nilradical for values of ``parameters``: rows of coefficients of generators."""
         return find_split(self.numeric(**parameters))
 
-    def bracket(self, i: int, j: int) -> sp.Expr:
-        """Return the bracket of generators i and j as a combination of their names, a SymPy expression."""
+    def _named_bracket(self, i: int, j: int) -> sp.Expr:
+        """Return the bracket of generators i and j as a combination of their names."""
         row = self.structure_constants[i][j]
         return sum((c * sp.Symbol(name) for c, name in zip(row, self.names, strict=True)), sp.S.Zero)
 
@@ -154,12 +133,33 @@ class SymmetryAlgebra:
         """The Levi decomposition by name, such as ``sl(2, R) ⋉ h(3)``; ``h(n)`` is the Heisenberg algebra.
 
         Args:
-            **parameters: a value for each parameter on which the constants depend.
+            **parameters: numbers for parameters on which the constants depend. Where some have none, the name is that
+                of generic values, if random values of either sign all have the same.
 
         Raises:
-            ConfigurationError: a parameter has no value.
+            ConfigurationError: the name depends on a parameter without a value.
         """
-        return named(self.numeric(**parameters)) if self.dim else "0"
+        if not self.dim:
+            return "0"
+        symbols = {s for c in self._entries() for s in c.free_symbols if s.name not in parameters}
+        if not symbols:
+            return self.numeric(**parameters).name()
+        random = Random(0)
+        names = set()
+        for _ in range(_NUM_GENERIC_VALUES):
+            values = {
+                s.name: sp.Rational(random.choice((-1, 1)) * random.randint(1, 9), random.randint(1, 9))
+                for s in sorted(symbols, key=str)
+            }
+            with contextlib.suppress(ZeroDivisionError, TypeError):  # a pole, or a root of a negative number
+                names.add(self.numeric(**parameters, **values).name())
+        if len(names) != 1:
+            words = ", ".join(f"{s}=1.0" for s in sorted(symbols, key=str))
+            raise ConfigurationError(
+                f"parameters: expected a number for each by keyword, as in name({words}), since the algebra is one of "
+                f"{', '.join(sorted(names))}"
+            )
+        return names.pop()
 
     def optimal_system(self, **parameters: Any) -> OptimalSystem:
         """An optimal system of one-dimensional subalgebras: every line is the image of exactly one of these lines.
@@ -181,24 +181,24 @@ class SymmetryAlgebra:
         return optimal_system(constants, self.names)
 
     def _repr_html_(self) -> str:
-        """The table of brackets, and the name of the Levi decomposition unless it depends on parameters."""
+        """The table of brackets, and the name of the Levi decomposition unless it depends on parameters' values."""
         head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.names))
         rows = "".join(
             f"<tr><th>{html.escape(name)}</th>"
-            + "".join(f"<td>{html.escape(str(self.bracket(i, j)))}</td>" for j in range(self.dim))
+            + "".join(f"<td>{html.escape(str(self._named_bracket(i, j)))}</td>" for j in range(self.dim))
             + "</tr>"
             for i, name in enumerate(self.names)
         )
-        symbols = {s for block in self.structure_constants for row in block for c in row for s in c.free_symbols}
-        title = "" if symbols else f"<p>{html.escape(self.name())}</p>"
-        title += f"<p>{html.escape(self.convention)}</p>"
+        title = f"<p>{html.escape(self.convention)}</p>"
+        with contextlib.suppress(ConfigurationError):
+            title = f"<p>{html.escape(self.name())}</p>{title}"
         return f"{title}<table><tr>{head}</tr>{rows}</table>"
 
     def __repr__(self) -> str:
         lines = []
         for i in range(self.dim):
             for j in range(i + 1, self.dim):
-                total = self.bracket(i, j)
+                total = self._named_bracket(i, j)
                 if total != 0:
                     lines.append(f"[{self.names[i]}, {self.names[j]}] = {total}")
         return "\n".join(lines) or f"abelian, dimension {self.dim}"

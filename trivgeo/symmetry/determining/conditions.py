@@ -93,7 +93,7 @@ def collect(system: EvolutionSystem, conditions: Sequence[LinearForm]) -> list[L
                 terms = None
             if terms is None or any(system.is_derivative(s) for _, e in terms for s in sp.sympify(e).free_symbols):
                 raise ConfigurationError(
-                    f"pde: expected a polynomial in the derivatives of {', '.join(map(str, system.unknowns))}, "
+                    f"equation: expected a polynomial in the derivatives of {', '.join(map(str, system.unknowns))}, "
                     f"got {', '.join(map(str, system.right))}"
                 )
             for monomial, coefficient in terms:

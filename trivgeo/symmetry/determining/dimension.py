@@ -99,7 +99,7 @@ class Jets:
             kept = evaluate.valid
             if attempt > _MAX_DRAWS:
                 raise ConfigurationError(
-                    f"pde: expected equations with values at rational points, {attempt} draws had none"
+                    f"equation: expected equations with values at rational points, {attempt} draws had none"
                 )
             if kept.sum() >= samples // 4 + 1:
                 point = np.array([evaluate(variable)[0, 0] for variable in self.variables])

@@ -387,7 +387,9 @@ def _search_ansatz(
     spaces = {d: AnsatzSpace(system, conditions, jets, every, d, jets.linear) for d in (degree, degree + 1)}
     solution = spaces[degree].solve()
     if solution is None:
-        raise ConfigurationError(f"pde: expected symmetries rational in {system.parameters}, found none of low degree")
+        raise ConfigurationError(
+            f"equation: expected symmetries rational in {system.parameters}, found none of low degree"
+        )
     found = Found(*solution, degree, tuple(functions))
     return found, {d: space.count for d, space in spaces.items()}
 

@@ -197,7 +197,7 @@ class RandomEvaluator:
         other = e.rewrite(sp.exp) if hyperbolic else e.rewrite(sp.sin, sp.cos)
         if other == e or other.has(sp.I):
             raise ConfigurationError(
-                f"pde: expected powers, exponentials, logarithms and trigonometric functions, got {e}"
+                f"equation: expected powers, exponentials, logarithms and trigonometric functions, got {e}"
             )
         return self(other)
 
@@ -323,7 +323,7 @@ class RandomEvaluator:
                 number = multiple * weight
                 # a point of the circle, by its half angle; angles are multiples of a 720th
                 if 720 % int(number.q):
-                    raise ConfigurationError(f"pde: expected simpler multiples of angles, got {argument}")
+                    raise ConfigurationError(f"equation: expected simpler multiples of angles, got {argument}")
                 inverse = _powers((1 + half * half) % p, p - 2, p)
                 c, d = (1 - half * half) % p * inverse % p, 2 * half * inverse % p
                 sx, cx = np.zeros_like(sine), np.ones_like(cosine)

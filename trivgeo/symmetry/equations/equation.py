@@ -104,10 +104,10 @@ class EvolutionSystem:
         residuals = residuals_of(pde)
         functions = sorted({f for e in residuals for f in e.atoms(AppliedUndef)}, key=lambda f: str(f))
         if not functions:
-            raise ConfigurationError("pde: expected functions such as u(x, t), got none")
+            raise ConfigurationError("equation: expected functions such as u(x, t), got none")
         self.variables: tuple[sp.Symbol, ...] = functions[0].args
         if any(f.args != self.variables for f in functions) or not all(v.is_Symbol for v in self.variables):
-            raise ConfigurationError(f"pde: expected functions of the same symbols, got {functions}")
+            raise ConfigurationError(f"equation: expected functions of the same symbols, got {functions}")
         self.functions = tuple(functions)
         self.unknowns: tuple[sp.Symbol, ...] = tuple(sp.Symbol(f.func.__name__) for f in functions)
         self.arbitrary = tuple(sorted({type(f).__name__.rstrip("'") for e in residuals for f in e.atoms(Arbitrary)}))
@@ -123,7 +123,7 @@ class EvolutionSystem:
         order = max((d.derivative_count for e in residuals for d in e.atoms(sp.Derivative)), default=0)
         if order > _MAX_ORDER:
             raise ConfigurationError(
-                f"pde: expected derivatives of order {_MAX_ORDER} at most, got one of order {order}"
+                f"equation: expected derivatives of order {_MAX_ORDER} at most, got one of order {order}"
             )
         self.leaders: tuple[tuple[int, Index], ...] = ()
         self.right: tuple[sp.Expr, ...] = ()
@@ -145,7 +145,7 @@ class EvolutionSystem:
             symbol = sp.Symbol(f"{self.unknowns[a]}_{letters}")
             if symbol in self._jets:
                 raise ConfigurationError(
-                    f"pde: expected variables of which {symbol} has one meaning, got {self.variables}"
+                    f"equation: expected variables of which {symbol} has one meaning, got {self.variables}"
                 )
             self._symbols[key] = symbol
             self._jets[symbol] = key
@@ -235,18 +235,20 @@ class EvolutionSystem:
         names = [*self.arbitrary, *(s.name for s in (*self.variables, *self.unknowns, *self.parameters))]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise ConfigurationError(f"pde: expected functions and symbols of different names, got two {sorted(twice)}")
+            raise ConfigurationError(
+                f"equation: expected functions and symbols of different names, got two {sorted(twice)}"
+            )
         functions = {name for name in names if name in FUNCTIONS}
         if functions:
-            raise ConfigurationError(f"pde: expected names that are no functions, got {sorted(functions)}")
+            raise ConfigurationError(f"equation: expected names that are no functions, got {sorted(functions)}")
         derivatives = [name for name in names if self._is_named_like_derivative(name)]
         if derivatives:
-            raise ConfigurationError(f"pde: expected names that do not read as derivatives, got {derivatives}")
+            raise ConfigurationError(f"equation: expected names that do not read as derivatives, got {derivatives}")
         for order in range(2, 5):
             for word in itertools.combinations_with_replacement([v.name for v in self.variables], order):
                 if "".join(word) in {v.name for v in self.variables}:
                     raise ConfigurationError(
-                        f"pde: expected variables whose names do not make up each other's, got {self.variables}: "
+                        f"equation: expected variables whose names do not make up each other's, got {self.variables}: "
                         f"u_{''.join(word)} could mean two derivatives"
                     )
 
@@ -286,9 +288,11 @@ class EvolutionSystem:
         conflicting = (reason for reason in reasons if reason.endswith(_CONTRADICTION_SUFFIX))
         contradiction = next((reason.partition(": ")[2] for reason in conflicting), None)
         if contradiction is not None:
-            raise ConfigurationError(f"pde: expected equations that do not contradict each other, but {contradiction}")
+            raise ConfigurationError(
+                f"equation: expected equations that do not contradict each other, but {contradiction}"
+            )
         raise ConfigurationError(
-            "pde: expected equations that can be solved for the highest derivative in one variable; "
+            "equation: expected equations that can be solved for the highest derivative in one variable; "
             + "; ".join(reasons)
         )
 
@@ -430,13 +434,13 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
     entries = list(pde) if isinstance(pde, list | tuple | sp.Tuple) else [pde]
     texts = [entry for entry in entries if isinstance(entry, str)]
     if texts and len(texts) < len(entries):
-        raise ConfigurationError("pde: expected equations that are all text or all SymPy expressions, got both")
-    equations = parse_equations(texts) if texts else [exact(entry, "pde") for entry in entries]
+        raise ConfigurationError("equation: expected equations that are all text or all SymPy expressions, got both")
+    equations = parse_equations(texts) if texts else [exact(entry, "equation") for entry in entries]
     residuals = [e.lhs - e.rhs if isinstance(e, sp.Equality) else e for e in equations]
     non_smooth = {a.func.__name__ for e in residuals for a in e.atoms(*_NON_SMOOTH) if a.has(AppliedUndef)}
     if non_smooth:
         raise ConfigurationError(
-            "pde: expected functions of the unknowns that have derivatives everywhere, got "
+            "equation: expected functions of the unknowns that have derivatives everywhere, got "
             f"{', '.join(sorted(non_smooth))}"
         )
     strange = {a.func.__name__ for e in residuals for a in e.atoms(*_UNEVALUATED)}
@@ -446,14 +450,14 @@ def residuals_of(pde: Any) -> list[sp.Expr]:
     }
     if strange:
         raise ConfigurationError(
-            "pde: expected commuting symbols, derivatives of given order, and no integrals, sums or limits, got "
+            "equation: expected commuting symbols, derivatives of given order, and no integrals, sums or limits, got "
             f"{', '.join(sorted(strange))}"
         )
     if any(map(is_complex, residuals)):
         raise ConfigurationError(
-            "pde: expected real equations, got complex ones: write real and imaginary parts as two unknowns"
+            "equation: expected real equations, got complex ones: write real and imaginary parts as two unknowns"
         )
-    return [exact(residual.doit(), "pde") for residual in _with_arbitrary(residuals)]
+    return [exact(residual.doit(), "equation") for residual in _with_arbitrary(residuals)]
 
 
 def check_one_branch(system: EvolutionSystem, residuals: Sequence[sp.Expr]) -> None:
@@ -469,13 +473,13 @@ def check_one_branch(system: EvolutionSystem, residuals: Sequence[sp.Expr]) -> N
         jets = system.in_jets(residual)
         if any(sp.diff(jets, symbol).free_symbols & leading for symbol in jets.free_symbols & leading):
             raise ConfigurationError(
-                f"pde: expected equations that are linear in {', '.join(map(str, sorted(leading, key=str)))}, got "
+                f"equation: expected equations that are linear in {', '.join(map(str, sorted(leading, key=str)))}, got "
                 f"{residual}: write the equation of each branch"
             )
     hidden = next((p for e in system.right for p in e.atoms(sp.Pow) if is_root_of_even_power(p)), None)
     if hidden is not None:
         raise ConfigurationError(
-            f"pde: expected no roots of even powers, got {hidden}: write the equation of each sign"
+            f"equation: expected no roots of even powers, got {hidden}: write the equation of each sign"
         )
 
 

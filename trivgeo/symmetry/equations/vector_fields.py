@@ -55,6 +55,29 @@ class Symmetry:
         first = ("-" if parts[0][0] == "-" else "") + parts[0][1]
         return first + "".join(f" {sign} {body}" for sign, body in parts[1:])
 
+    @property
+    def in_words(self) -> str:
+        """The common kinds by name, such as ``scales x, t, u``; empty for other fields."""
+        moved = {z: sp.sympify(c) for z, c in zip(self.variables, self.components, strict=True) if c != 0}
+        if not moved:
+            return ""
+        of = {z: c.free_symbols & set(self.variables) for z, c in moved.items()}
+        names = ", ".join(map(str, moved))
+        if not any(of.values()):
+            return f"shifts {names}"
+        if all(of[z] == {z} and not (c / z).has(z) for z, c in moved.items()):
+            return f"scales {names}"
+        if len(moved) == 2:
+            (x, a), (y, b) = moved.items()
+            turn = sp.simplify(a * x / (b * y))
+            if turn.is_number and of[x] == {y} and of[y] == {x} and not (a / y).has(y):
+                return f"rotates {names}" if turn < 0 else f"boosts {names}"
+        frame = [z for z in moved if of[z]]
+        clock = set().union(*(of[z] for z in frame))
+        if len(clock) == 1 and not clock & set(moved) and all(sp.diff(moved[z], *clock, 2) == 0 for z in frame):
+            return f"moves {', '.join(map(str, frame))} at a constant speed in {clock.pop()}"
+        return ""
+
     def flow(self, parameter: Any = "s") -> tuple[sp.Expr, ...]:
         """The one-parameter group as formulas: the image of each variable, the identity where the parameter is zero.
 

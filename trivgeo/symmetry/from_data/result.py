@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trivgeo.errors import AlgebraError
 from trivgeo.groups import GeneratedGroup, from_generators
-from trivgeo.symmetry.equations.vector_fields import Symmetry
+from trivgeo.symmetry.equations.vector_fields import FoundSequence, Symmetry
 from trivgeo.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class BrokenSymmetry(NamedTuple):
     breaking: float
 
 
-class SymmetriesFromData:
-    """Symmetries found from data, and the evidence for them.
+class SymmetriesFromData(FoundSequence[Symmetry]):
+    """Symmetries found from data, a sequence of fields as `Symmetries` are, and the evidence for them.
 
     Attributes:
         fields: a basis, as vector fields with SymPy coefficients.
@@ -51,6 +51,7 @@ class SymmetriesFromData:
         singular_values: Sequence[float] = (),
         approximate: Sequence[BrokenSymmetry] = (),
     ) -> None:
+        super().__init__(fields)
         self.fields, self.statement, self.verdict = tuple(fields), statement, verdict
         self.equations, self.found = tuple(equations), found
         self.singular_values, self.approximate = tuple(singular_values), tuple(approximate)
