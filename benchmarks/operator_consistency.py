@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,15 +21,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import environment
-from tasks.checkpoints import load_checkpoint
 from tasks.pde.burgers import BurgersEquation
-from tasks.pde.domain import relative_l2, values_of, with_values
+from tasks.pde.domain import relative_l2, values_of
 from tasks.pde.equation import Equation
 from tasks.pde.heat import HeatEquation
 from tasks.pde.kdv import KdVEquation, kdv_from_generators
-from tasks.pde.predictor import SolutionOperator
 from tasks.pde.problems import FactorProblems, MixedProblems, OperatorProblems, SymmetryProblems
-from trivgeo.actions import OperatorAction, OperatorInput, interpolate
+from tasks.pde.released import load_operator
+from tasks.released import FILES
+from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.groups import LieGroup
 from trivgeo.inversion import Inverter
 from trivgeo.inversion.energies import OperatorConsistency
@@ -91,7 +90,7 @@ def own_cases(cases: int) -> list[Case]:
     ]
     found = []
     for name, checkpoint, equation, group, spread, seed, sizes in settings:
-        network = load_checkpoint(SolutionOperator, checkpoint).network  # type: ignore[type-abstract]
+        network = load_operator(checkpoint).network
         data = MixedProblems(equation, seeds=[seed], cases=cases, spread=spread, **sizes)
         found.append(Case(name, network.predictor(equation.domain), equation, group, data, seed))
     return found
@@ -102,39 +101,13 @@ def released_cases(folder: Path, cases: int) -> list[Case]:
     equation = HeatEquation()
     group = equation.group().with_scale(HEAT_SCALE)
     data = FactorProblems(equation, seeds=[0], cases=cases)
-    names = {"heat, released": "heat_pde_deeponet", "heat, released, many amplitudes": "heat_pde_deeponet_data_aug"}
+    names = {"heat, released": "heat_deeponet", "heat, released, many amplitudes": "heat_deeponet_augmented"}
     return [
-        Case(name, released_operator(folder / "pretrained_checkpoints" / f"{file}.pt"), equation, group, data, 0)
+        Case(
+            name, load_operator(str(folder / FILES[file])).network.predictor(equation.domain), equation, group, data, 0
+        )
         for name, file in names.items()
     ]
-
-
-def released_operator(path: Path) -> Operator:
-    """A network of the released code: seven layers of branch and trunk, with a tanh also after the trunk."""
-    state = torch.load(path, weights_only=True, map_location="cpu")["model_state_dict"]
-
-    def layers(part: str) -> list[tuple[Tensor, Tensor]]:
-        count = sum(name.startswith(f"{part}.linears.") and name.endswith(".weight") for name in state)
-        return [
-            (state[f"{part}.linears.{i}.weight"].double(), state[f"{part}.linears.{i}.bias"].double())
-            for i in range(count)
-        ]
-
-    branch, trunk, offset = layers("branch"), layers("trunk"), state["b.0"].double()
-    sensors = torch.linspace(0.0, 2.0 * math.pi, branch[0][0].shape[1], dtype=torch.float64)
-
-    def through(x: Tensor, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
-        for place, (weight, bias) in enumerate(parts):
-            x = torch.nn.functional.linear(x if place == 0 else torch.tanh(x), weight, bias)
-        return x
-
-    def operator(x: OperatorInput) -> Tensor:
-        u = interpolate(x.initial[..., 0], x.initial[..., 2], sensors)
-        elapsed = x.query[..., 1] - x.initial[..., 1].mean(-1, keepdim=True)
-        features = torch.tanh(through(torch.stack([x.query[..., 0], elapsed], -1), trunk))
-        return with_values(x.query, (features @ through(u, branch).unsqueeze(-1)).squeeze(-1) + offset)
-
-    return operator
 
 
 def row(case: Case, draws: int, chains: int, steps: int) -> dict[str, Any]:

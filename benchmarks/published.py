@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--batch", type=int, default=32, help="images at a time, which share noise samples")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--chains", type=int, help="K in place of that of the configuration")
     parser.add_argument("--full", action="store_true", help="the networks of the configuration, not the small ones")
     parser.add_argument("--save", action="store_true", help="keep the rows")
     options = parser.parse_args()
@@ -163,8 +164,9 @@ def main() -> None:
         data.setup("test")
         action = action_of(config)
         energy = FramedEnergy(energy_of(config, options.full))
-        own = published_search(config, action, energy).replace(progress=False)
-        released = released_search(options.released, config, action, energy)
+        changes = {} if options.chains is None else {"num_hypotheses": options.chains}
+        own = published_search(config, action, energy, **changes).replace(progress=False)
+        released = released_search(options.released, config, action, energy, **changes)
 
         def invert(images: Tensor, seed: int, own: ReverseDiffusionSearch = own) -> tuple[Tensor, int]:
             result = own(images, generator=torch.Generator().manual_seed(seed))
@@ -188,6 +190,7 @@ def main() -> None:
                     "config": config,
                     "search": name,
                     "seed": seed,
+                    "chains": settings(config)["num_hypotheses"] if options.chains is None else options.chains,
                     "images": options.images,
                     "accuracy": accuracy,
                     "standard error": math.sqrt(accuracy * (1 - accuracy) / options.images),

@@ -31,6 +31,7 @@ from .allowed_classes import check_callables, import_modules
 from .command import DEBUG
 from .config_inheritance import map_texts, resolved
 from .files import make_folder, recording, storage
+from .released import use_released
 from .results import ResultsWriter, ShardedTest
 from .training import NamedExport
 
@@ -120,6 +121,12 @@ class TasksCLI(LightningCLI):
             default=[],
             help="modules of yours to import first, such as those of networks that a checkpoint holds",
         )
+        parser.add_argument(
+            "--released",
+            type=str | None,
+            default=None,
+            help="of a test: a checkout of the code of Kim et al. (2026), whose networks take the place of ours",
+        )
         for name in _TAKEN_FROM_DATA:
             parser.link_arguments(f"data.{name}", f"model.init_args.{name}", apply_on="instantiate")
 
@@ -142,6 +149,10 @@ class TasksCLI(LightningCLI):
                 raise ConfigurationError(
                     f"seed_everything: expected an integer in [0, 2^32), got {config.seed_everything}"
                 )
+            if config.released is not None:
+                if subcommand != "test":
+                    raise ConfigurationError(f"--released: expected trivgeo test, got {subcommand}")
+                use_released(config, config.released)
             check_checkpoint(config, _CHECKPOINT_ALIASES if subcommand == "fit" else ())
 
     def before_instantiate_classes(self) -> None:
@@ -199,8 +210,9 @@ class TasksCLI(LightningCLI):
             # the writer comes first: a run that finds its folder in use must write nothing, not even its configuration
             self.trainer.callbacks.insert(0, ResultsWriter(self.trainer.default_root_dir))  # type: ignore[attr-defined]
         config = yaml.safe_load(self._parser("test").dump(self.config["test"], skip_none=False))
-        if not config["imports"]:
-            del config["imports"]
+        for name in ("imports", "released"):
+            if not config[name]:
+                del config[name]
         for writer in self._writers():
             writer.config = config
         if self._writers():

@@ -1,20 +1,78 @@
-"""The Fréchet distance between sets of images, in the features of an autoencoder of digits."""
+"""The Fréchet distance between sets of images, in the features of a network of digits."""
+
+import io
+import pickle
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 from torchmetrics.image.fid import FrechetInceptionDistance
 
+from trivgeo.errors import CheckpointError
+
+from ..checkpoints import load_checkpoint
+from ..files import read_bytes
 from .vae import VAE
+
+_PUBLISHED_SIZE = 28  # pixels along each side that the published network sees
+
+
+class PublishedFeatures(nn.Module):
+    """The features of Kim et al. (2026): 84 tanh units of a LeNet, of images brought to 28 x 28 pixels.
+
+    Args:
+        state: the weights, by their published names.
+
+    Raises:
+        KeyError: one is missing.
+    """
+
+    num_features = 84
+
+    def __init__(self, state: dict[str, Tensor]) -> None:
+        super().__init__()
+        parts = [f"convnet.c{i}" for i in (1, 3, 5)] + ["fc.f6"]
+        self.layers = nn.ParameterList(state[f"{part}.{kind}"] for part in parts for kind in ("weight", "bias"))
+        self.requires_grad_(False)
+
+    def features(self, x: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 84"]:
+        """One row for each image with values in [0, 1]."""
+        first, second, third, last = zip(self.layers[::2], self.layers[1::2], strict=True)
+        x = functional.interpolate(x, size=(_PUBLISHED_SIZE, _PUBLISHED_SIZE), mode="bilinear", align_corners=False)
+        for layer in (first, second):
+            x = functional.max_pool2d(torch.tanh(functional.conv2d(x, *layer)), 2, padding=1)
+        x = torch.tanh(functional.conv2d(x, *third)).flatten(1)
+        return torch.tanh(functional.linear(x, *last))
+
+
+def load_features(name: str) -> VAE | PublishedFeatures:
+    """The network of the features.
+
+    Args:
+        name: name or path of the checkpoint of a `VAE`, or the path of the published weights, which ends in `.pth`.
+
+    Raises:
+        CheckpointError: the file is missing or holds no such network.
+    """
+    if Path(name).suffix != ".pth":
+        return load_checkpoint(VAE, name).network
+    try:
+        state = torch.load(io.BytesIO(read_bytes(name)), weights_only=True, map_location="cpu")
+        return PublishedFeatures(state)
+    except (OSError, EOFError, LookupError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{name}: expected the published features: {reason}") from error
 
 
 class _Features(nn.Module):
     """The features of a network as the metric wants them."""
 
-    def __init__(self, network: VAE) -> None:
+    def __init__(self, network: VAE | PublishedFeatures) -> None:
         super().__init__()
         self.network = network
-        self.num_features = network.latent
+        self.num_features = network.num_features
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network.features(x)
@@ -30,10 +88,10 @@ class FrechetDistance(nn.Module):
     compare with each other and not with those of other features.
 
     Args:
-        network: the autoencoder; not one that an energy under test is made of.
+        network: the autoencoder, not one that an energy under test is made of; or the published features.
     """
 
-    def __init__(self, network: VAE) -> None:
+    def __init__(self, network: VAE | PublishedFeatures) -> None:
         super().__init__()
         self._metric = FrechetInceptionDistance(_Features(network), reset_real_features=False)
 

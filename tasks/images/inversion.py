@@ -15,16 +15,14 @@ from trivgeo.inversion import Inverter, Stage, TestTimeEquivariant
 from trivgeo.inversion.energies import DataEnergy, FramedEnergy
 from trivgeo.sde import NoiseStreams
 
-from ..checkpoints import load_checkpoint
 from ..inverters import finished
 from ..results import ShardedTest
 from ..summary import Row
 from .energies import NetworkEnergy, load_classifier
-from .fid import FrechetDistance
+from .fid import FrechetDistance, load_features
 from .figures import draw_pairs
 from .models import ImageClassifier, ImageNetwork
 from .testsets import DrawnTest, ImageProblems
-from .vae import VAE
 
 
 class ImageInversion(ShardedTest):
@@ -43,8 +41,8 @@ class ImageInversion(ShardedTest):
         max_evaluations: see `trivgeo.inversion.Inverter`, also for the next.
         compiled: whether networks are compiled, which is of use on a GPU.
         frame_weight: weight of the frame term, see `trivgeo.inversion.energies.FramedEnergy`; ``None`` for none.
-        features: name or path of the `VAE` in whose latent variables the Fréchet distance of the restored images to
-            the clean ones is measured; ``None`` for no distance.
+        features: see `tasks.images.fid.load_features`: the network in whose features the Fréchet distance of the
+            restored images to the clean ones is measured; ``None`` for no distance.
         equivariance: measure how far the predictions for transformed and clean images are from each other, too; takes
             an inversion of the clean images.
         figure: file name of the picture in the results' directory; ``None`` for none.
@@ -77,7 +75,7 @@ class ImageInversion(ShardedTest):
         self.equivariant = TestTimeEquivariant(
             self.classifier, finished(inverter(action, framed), finish, max_evaluations, compiled)
         )
-        self.features = None if features is None else load_checkpoint(VAE, features).network
+        self.features = None if features is None else load_features(features)
         self.equivariance = equivariance
         self.figure = figure
 

@@ -44,6 +44,11 @@ class VAE(ImageNetwork):
     def architecture(self) -> dict[str, Any]:
         return {"images": list(self.images), "hidden": self.hidden, "latent": self.latent}
 
+    @property
+    def num_features(self) -> int:
+        """The number of `features` of an image."""
+        return self.latent
+
     def bound(
         self, x: Float[Tensor, "b c h w"], noise: Float[Tensor, "b l"] | None = None
     ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:

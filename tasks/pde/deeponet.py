@@ -79,7 +79,7 @@ class TanhMLP(nn.Module):
         first, *rest = self.layers
         jet = _linear_jet(first, inputs)
         for layer in rest:
-            jet = _linear_jet(layer, _tanh_jet(jet))
+            jet = _linear_jet(layer, tanh_jet(jet))
         return jet
 
 
@@ -122,13 +122,13 @@ class GatedMLP(nn.Module):
 
     def forward_jet(self, inputs: Jet) -> Jet:
         """Evaluate the network and carry derivatives along, as `TanhMLP.forward_jet`."""
-        encoded = _tanh_jet(self.encoders.forward_jet(inputs))
+        encoded = tanh_jet(self.encoders.forward_jet(inputs))
         first, second = (Jet(*parts) for parts in zip(*(e.chunk(2, -1) for e in encoded), strict=True))
         difference = Jet(*(a - b for a, b in zip(first, second, strict=True)))
         hidden = inputs
         *layers, last = self.main.layers
         for layer in layers:
-            hidden = _multiply_add_jet(_tanh_jet(_linear_jet(layer, hidden)), difference, second)
+            hidden = _multiply_add_jet(tanh_jet(_linear_jet(layer, hidden)), difference, second)
         return _linear_jet(last, hidden)
 
 
@@ -336,7 +336,8 @@ def _linear_jet(layer: nn.Module, jet: Jet) -> Jet:
     return Jet(layer(jet.value), F.linear(jet.x, weight), F.linear(jet.t, weight), F.linear(jet.xx, weight))
 
 
-def _tanh_jet(jet: Jet) -> Jet:
+def tanh_jet(jet: Jet) -> Jet:
+    """Jet of tanh."""
     h = torch.tanh(jet.value)
     slope = 1.0 - h * h
     h_x = slope * jet.x

@@ -16,7 +16,6 @@ from trivgeo.inversion import InverseProblem, Inverter, Stage, TestTimeEquivaria
 from trivgeo.inversion.energies import DataEnergy, OperatorConsistency
 from trivgeo.sde import NoiseStreams
 
-from ..checkpoints import load_checkpoint
 from ..inverters import finished
 from ..results import ShardedTest
 from ..seeds import generator_of
@@ -25,8 +24,8 @@ from .energies import TrainingBox
 from .equation import Equation
 from .equivariance import equivariance_error
 from .figures import draw_solutions
-from .predictor import SolutionOperator
 from .problems import OperatorProblems, SymmetryProblems
+from .released import load_operator
 
 _CALIBRATION_POINTS = 81  # query points of a datum of the calibration, about
 
@@ -39,7 +38,7 @@ class OperatorInversion(ShardedTest):
     is predicted without inversion; its row says so.
 
     Args:
-        checkpoint: name or path of a `SolutionOperator`, such as a DeepONet.
+        checkpoint: see `tasks.pde.released.load_operator`.
         equation: equation of the problems, from the data; the network must have been trained for it.
         inverter: see `tasks.images.inversion.ImageInversion`.
         finish: see `tasks.inverters.finished`.
@@ -81,7 +80,7 @@ class OperatorInversion(ShardedTest):
     ) -> None:
         super().__init__()
         equation = equation if trained_on is None else trained_on
-        loaded = load_checkpoint(SolutionOperator, checkpoint)  # type: ignore[type-abstract]
+        loaded = load_operator(checkpoint)
         network, metadata = loaded.network, loaded.metadata
         trained_for = {name: metadata.get(name) for name in equation.description}
         if trained_for != equation.description:
