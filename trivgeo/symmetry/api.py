@@ -102,17 +102,20 @@ def symmetries_from_data(
     grid: Any = None,
     *,
     library: Any = None,
-    order: int = 3,
-    degree: int = 3,
+    order: int | None = None,
+    degree: int | None = None,
     tolerance: float | None = None,
 ) -> SymmetriesFromData:
     r"""Find the symmetries of an unknown equation from solutions, or of a function from points.
 
-    For solutions on a grid, an equation is fitted first, :math:`\partial_t^r u^a = \sum_k \theta_k \partial^{J_k}
-    u^{p_k}` with r = 1 or 2. The fit is a regression in weak form, in which noise averages out (Messenger and Bortz
-    2021, "Weak SINDy for partial differential equations"). Terms that are not significant are dropped, and coefficients
-    become the simplest fractions within their errors. The symmetries of the fitted equation are then found exactly, so
-    they are right unless a term is missing or wrong. Superposition, for a linear equation, is set apart.
+    For solutions on a grid, an equation :math:`\partial_t^r u^a = \sum_k \theta_k T_k`, r = 1 or 2, is fitted first.
+    The terms :math:`T_k` are products of derivatives, and derivatives of products. The fit is a regression in weak
+    form, in which noise averages out (Messenger and Bortz 2021, "Weak SINDy for partial differential equations"). The
+    smallest set of terms is taken that predicts held-out data as well as larger sets. Derivatives are read in several
+    ways, so that stated errors cover the discretization, and solutions of difference schemes are recognized.
+    Coefficients that depend on place or time are tried, and become functions without a formula. The symmetries of the
+    fitted equation are then found exactly. The verdict says why an equation is not certain. Superposition, for a linear
+    equation, is set apart.
 
     For a function f, the derivatives :math:`X f` along polynomial fields X form a matrix, whose null space contains the
     symmetries (LieGG: Moskalev, Sepliarskaia, Sosnovik and Smeulders 2022). The dimension is where the singular values
@@ -133,8 +136,9 @@ def symmetries_from_data(
         library: for solutions the degree of polynomial generators, or functions they are multiplied with, as the
             degree and ansatz of `find_symmetries`; default: all symmetries. For a function the degree, default one:
             affine fields.
-        order: largest order of derivatives in space.
-        degree: largest degree of the polynomials in the unknowns that are differentiated.
+        order: largest order of terms in space; default: four for one unknown on a line, two for several unknowns in
+            several dimensions, else three.
+        degree: largest degree of terms; default: five for one unknown on a line, else three.
         tolerance: for a function the singular value, relative to the largest, below which a field is a symmetry;
             default: the largest gap.
 
@@ -143,12 +147,13 @@ def symmetries_from_data(
         `trivgeo.symmetry.from_data.result.SymmetriesFromData`.
 
     Raises:
-        ConfigurationError: samples and grid do not fit, or are too few, or no equation of that form explains the
-            data, or SymPy or python-flint is missing.
+        ConfigurationError: samples and grid do not fit, or are too few, or do not change in time, or no equation of
+            that form explains the data, or SymPy or python-flint is missing.
     """
     _require_libraries()
-    check_count("order", order)
-    check_count("degree", degree)
+    for name, value in (("order", order), ("degree", degree)):
+        if value is not None:
+            check_count(name, value)
     if callable(samples):
         from trivgeo.symmetry.from_data.function import of_function
 

@@ -1,30 +1,38 @@
-"""Evolution equations from sampled solutions: regression in weak form, with tests of each term."""
+"""Evolution equations from sampled solutions: terms, coefficients with stated errors, and what remains open."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry.from_data.subsets import MIN_STDS, MISFIT_FLOOR, Array, Fit, Regression
+from trivgeo.symmetry.from_data.terms import Monomial, Reading, Term, Windows, library_of
 
-_BUMP_POWER = 8  # test functions are (1 - s^2)^8: their derivatives vanish at the ends
-_MIN_HALF_WIDTHS = 5  # length of an axis in half-widths of test functions
-_MIN_HALF_WIDTH = 4  # half-width of test functions, in points of the grid
+_MAX_NUM_TERMS = 10  # terms of an equation
+_MAX_UNEXPLAINED = 0.1  # an equation is refused above this share of its left side, beside noise
+_MAX_OPEN = 0.02  # an equation is uncertain above this share, beside noise and discretization
+_MAX_NOISE = 0.6  # share of noise in the left side
+_NUM_FUNCTIONS = 7  # slow functions of place or time that coefficients are made of
+_MAX_VARIED_TERMS = 4  # terms of an equation whose coefficients are functions
+_NUM_VARIED_CANDIDATES = 40  # terms that are tried with functions, the simplest
+_MIN_GAIN = 5.0  # gain on held-out data that counts, in its standard errors
+_MIN_DROP = 0.98  # misfit with a further part, relative to that without, that counts
+_CLEAR_DROP = 0.5  # such a ratio that counts whatever the standard errors are
+_MAX_STDS = 3.0  # distance of two equal numbers, in stated errors
+_TIE_ERROR = 0.2  # relative error above which coefficients are not compared
+_MIN_RELATIVE_ERROR = 1e-6  # relative error of a coefficient that is always allowed for
 _NOISE_DIFFERENCE_ORDER = 6  # order of the differences that measure noise
-_MIN_CLUSTERS = 24  # independent parts of the data, for standard errors
-_MIN_COEFFICIENT_STDS = 5.0  # size of a coefficient that is kept, in its standard errors
-_MIN_TERM_SHARES = (1e-3, 3e-2)  # size of a term that is kept, relative to the largest, without noise and with much
-_MAX_RESIDUAL_SHARE = 0.25  # an equation is refused above this share of its left side
-_MIN_FRACTION_TOLERANCE = 1e-3  # relative distance of a coefficient from the simple fraction that replaces it
-_MAX_DENOMINATOR = 100_000  # bound of the denominators of simple fractions
+_MAX_SAID = 3  # terms of an equation in a message
+_FUNCTION_NAMES = "abcdefghij"  # of coefficients that depend on place or time
+_STILL = 1e-9  # change in time, relative to the values, of data that do not change
 
 
 @dataclass(frozen=True)
@@ -32,147 +40,383 @@ class FittedEquation:
     """An equation for one unknown that was fitted to data.
 
     Attributes:
-        text: the equation as `trivgeo.symmetry.find_symmetries` reads it, with simple fractions for coefficients.
-        coefficients: fitted coefficients by term.
-        standard_errors: standard errors of the coefficients, over independent parts of the data.
-        residual: residual of the fit, relative to the left side.
+        left: the left side, such as ``"u_t"``.
+        factors: coefficients of the text by term. Those that agree within their errors are equal numbers; those that
+            depend on place or time are functions without a formula.
+        coefficients: fitted coefficients by term; of coefficients that are functions their mean.
+        standard_errors: stated errors of the coefficients: what scatters over parts of the data, and how much the
+            coefficients depend on how derivatives are read from the grid.
+        residual: misfit on held-out data, relative to the left side.
+        noise: part of the misfit that noise of the data accounts for.
+        discretization: how much the fitted right side depends on how derivatives are read, relative to the left side.
+        shares: size of each term, relative to the left side.
+        variations: size of what depends on place or time, likewise, by term.
+        varied: the variable that a coefficient depends on, by term.
+        grid_terms: terms of higher order that were left out as errors of the scheme that made the data, with shares.
+        reasons: why the equation is not certain, one sentence each; none if it is.
     """
 
-    text: str
+    left: str
+    factors: dict[str, str]
     coefficients: dict[str, float]
     standard_errors: dict[str, float]
     residual: float
+    noise: float = 0.0
+    discretization: float = 0.0
+    shares: dict[str, float] = field(default_factory=dict)
+    variations: dict[str, float] = field(default_factory=dict)
+    varied: dict[str, str] = field(default_factory=dict)
+    grid_terms: dict[str, float] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The equation as `trivgeo.symmetry.find_symmetries` reads it."""
+        return self.without(())
+
+    def without(self, small: Collection[str]) -> str:
+        """The text without some terms; of those with a coefficient that depends on place or time its mean stays."""
+        parts = []
+        for term, factor in self.factors.items():
+            if term not in small:
+                parts.append(f"{factor}*{term}")
+            elif term in self.varied:
+                mean, error = self.coefficients[term], self.standard_errors[term]
+                if abs(mean) > MIN_STDS * error:
+                    parts.append(f"({simplest(mean, _MAX_STDS * error)})*{term}")
+        return f"{self.left} = {' + '.join(parts) or '0'}"
 
 
 def fit_equations(
-    values: Float[Tensor, "b c s ..."], axes: Sequence[Tensor], order: int, degree: int
+    values: Float[Tensor, "b c s ..."], axes: Sequence[Tensor], order: int | None, degree: int | None
 ) -> list[FittedEquation]:
-    r"""Equations :math:`\partial_t^r u^a = \sum_k \theta_k \partial^{J_k} u^{p_k}` with r = 1, or else 2.
+    r"""Equations :math:`\partial_t^r u^a = \sum_k \theta_k T_k` with r = 1, or else 2.
 
-    Both sides are integrated against smooth bumps, and derivatives moved to these (weak form: Messenger and Bortz
-    2021), so that noise averages out. Terms are dropped one by one, the least significant first, until each coefficient
-    is at least five standard errors, taken over independent solutions, and each term a share of the largest that grows
-    with the noise. The axes are equidistant, time first.
+    The terms :math:`T_k` are products of derivatives, and derivatives of products. Both sides are averaged against
+    smooth bumps, to which derivatives in time are moved (weak form: Messenger and Bortz 2021). Derivatives in space are
+    read by central differences of several orders, and by interpolating waves on periodic axes, so that solutions of a
+    difference scheme are recognized, and coefficients are as uncertain as their readings differ. The smallest set of
+    terms is taken that predicts held-out data as well as larger ones, and of which each term is at least five stated
+    errors. Then coefficients that are functions of place or time are tried.
 
     Raises:
-        ConfigurationError: the grid is too coarse, or no equation of that form holds.
+        ConfigurationError: the grid is too coarse, the data do not change, no equation of that form holds, or several
+            do.
     """
-    names = ["u", "v", "w", "p", "q"][: values.shape[1]]
-    space = ["x", "y", "z"][: len(axes) - 1]
-    test = [_Bumps(axis) for axis in axes]
-    rows, terms = [], []
-    for powers in itertools.product(range(degree + 1), repeat=len(names)):
-        if not 0 < sum(powers) <= degree:
-            continue
-        monomial = torch.stack([values[:, i] ** k for i, k in enumerate(powers)]).prod(0)
-        text = "*".join(f"{n}^{k}" if k > 1 else n for n, k in zip(names, powers, strict=True) if k)
-        for index in itertools.product(range(order + 1), repeat=len(space)):
-            if sum(index) <= order:
-                rows.append(_weak(monomial, test, (0, *index)))
-                steps = "".join(f", {x}, {k}" for x, k in zip(space, index, strict=True) if k)
-                terms.append(f"diff({text}{steps})" if steps else text)
-    features = torch.stack(rows, -1).double()
-    result = []
-    for a, name in enumerate(names):
-        candidates = []
+    windows = Windows(values, axes)
+    fits = _Fits(windows, order, degree)
+    return [fits.equation(unknown) for unknown in range(windows.unknowns)]
+
+
+class _Member(NamedTuple):
+    """A term of an equation: its coefficient (or the mean), the stated error, and sizes relative to the left side."""
+
+    term: Term
+    value: float
+    error: float
+    share: float
+    variation: float
+    axis: str
+
+
+class _Candidate:
+    """A fitted equation in the making."""
+
+    def __init__(self, regression: Regression, fit: Fit, terms: Sequence[Term], axis: str = "") -> None:
+        self.regression, self.fit, self.terms, self.axis = regression, fit, terms, axis
+        self.grid_terms: dict[str, float] = {}
+
+    @property
+    def members(self) -> list[_Member]:
+        """The terms, simple ones first."""
+        result, start, n = [], 0, self.regression.terms
+        x = self.regression.x[self.fit.reading] * self.regression.scale
+        for j in sorted(self.fit.subset, key=lambda j: j >= n):
+            is_varied = j < n and self.regression.width > 1
+            size = self.regression.width if is_varied else 1
+            part = slice(start, start + size)
+            start += size
+            first = j * self.regression.width if j < n else (j - n) * self.regression.width
+            values = self.fit.values[part]
+            own = x[:, first : first + size]
+            sizes = [float(np.linalg.norm(own[:, k:] @ values[k:])) / self.regression.total for k in (0, 1)]
+            term = self.terms[j if j < n else j - n]
+            axis = self.axis if is_varied else ""
+            result.append(_Member(term, float(values[0]), float(self.fit.errors[part][0]), sizes[0], sizes[1], axis))
+        return sorted(result, key=lambda member: member.term.complexity)
+
+    @property
+    def said(self) -> str:
+        """The right side in words, its largest terms alone."""
+        members = sorted(self.members, key=lambda m: -m.share)
+        more = f" + {len(members) - _MAX_SAID} more" if len(members) > _MAX_SAID else ""
+        return " + ".join(f"{m.value:.3g}*{m.term.text}" for m in members[:_MAX_SAID]) + more
+
+    def expanded(self) -> dict[Monomial, float]:
+        """The right side as a sum of products of derivatives."""
+        total: dict[Monomial, float] = {}
+        for member in self.members:
+            for monomial, count in member.term.expanded().items():
+                total[monomial] = total.get(monomial, 0.0) + member.value * count
+        return total
+
+
+class _Fits:
+    """The fits of all unknowns."""
+
+    def __init__(self, windows: Windows, order: int | None, degree: int | None) -> None:
+        self.windows = windows
+        is_scalar_line = windows.unknowns == windows.dims == 1
+        simplest = 4 if is_scalar_line else 2 if windows.unknowns > 1 and windows.dims > 1 else 3
+        self.terms = library_of(
+            windows.unknowns, windows.dims, order or simplest, degree or (5 if is_scalar_line else 3)
+        )
+        self.names = [axis.name for axis in (windows.time, *windows.space)]
+        self._features: Array | None = None
+        self._varied: dict[tuple[Reading, int], Array] = {}
+
+    @property
+    def features(self) -> Array:
+        """Averages of all terms, ``[r, b, t, w, terms, 1]``."""
+        if self._features is None:
+            self._features = np.stack([self.windows.features(self.terms, r).numpy() for r in self.windows.readings])
+        return self._features
+
+    def varied(self, reading: int, axis: int) -> Array:
+        """Averages of simple terms times functions of one axis, ``[1, b, t, w, terms, k]``."""
+        key = (self.windows.readings[reading], axis)
+        if key not in self._varied:
+            terms = self.terms[:_NUM_VARIED_CANDIDATES]
+            self._varied[key] = self.windows.features(terms, key[0], axis, _NUM_FUNCTIONS).numpy()[None]
+        return self._varied[key]
+
+    def equation(self, unknown: int) -> FittedEquation:
+        """The equation of one unknown."""
+        windows = self.windows
+        name = "uvwpq"[unknown]
+        size = float(windows.values[:, unknown].square().mean().sqrt())
+        refused = ""
         for times in (1, 2):
-            orders = (times, *(0 for _ in space))
-            target = _weak(values[:, a], test, orders).double()
-            noise = _noise(values[:, a]) * math.prod(
-                float(w.weights(k).norm()) for w, k in zip(test, orders, strict=True)
+            target = windows.target(unknown, times).numpy()
+            width = (windows.time.half * windows.time.step) ** times
+            if float(np.sqrt(np.square(target).mean())) * width <= _STILL * max(size, 1e-300) or size == 0.0:
+                raise ConfigurationError(f"samples: expected solutions that change in time, got {name} that do not")
+            noise = self.noise(unknown, times, target)
+            candidate = self.candidate(target)
+            unexplained = math.sqrt(max(candidate.fit.misfit**2 - noise**2, 0.0))
+            if unexplained <= _MAX_UNEXPLAINED and noise <= _MAX_NOISE:
+                return self.stated(candidate, f"{name}_{'t' * times}", noise, unknown + 1)
+            refused = refused or (
+                f"of {name}_{'t' * times} {candidate.fit.misfit:.0%} are left unexplained by {candidate.said}, "
+                f"and noise accounts for {min(noise, 1.0):.0%}"
             )
-            candidates.append(_selected(features, target, terms, f"{name}_{'t' * times}", noise))
-        first, second = candidates
-        best = second if second.residual < first.residual / 2 and first.residual > _MAX_RESIDUAL_SHARE / 10 else first
-        if best.residual > _MAX_RESIDUAL_SHARE:
+        raise ConfigurationError(
+            f"samples: expected solutions of an equation of the terms of the library, got {refused}"
+        )
+
+    def noise(self, unknown: int, times: int, target: Array) -> float:
+        """The share of the left side that noise accounts for which is independent between points."""
+        order, values = _NOISE_DIFFERENCE_ORDER, self.windows.values[:, unknown]
+        sizes = []
+        for axis in range(1, values.ndim):
+            if values.shape[axis] > order:
+                difference = values.diff(order, axis).square().mean()
+                sizes.append(float(difference.sqrt()) / math.comb(2 * order, order) ** 0.5)
+        axes = [self.windows.time, *self.windows.space]
+        weights = [float(a.weights(times if i == 0 else 0)[0].norm()) for i, a in enumerate(axes)]
+        return min(sizes, default=0.0) * math.prod(weights) / max(float(np.sqrt(np.square(target).mean())), 1e-300)
+
+    def candidate(self, target: Array) -> _Candidate:
+        """The fit with constant coefficients, or with coefficients that are functions of one axis."""
+        regression = Regression(self.features, target)
+        best = self.simplified(_Candidate(regression, regression.selected(_MAX_NUM_TERMS), self.terms))
+        if best.fit.misfit <= 10 * MISFIT_FLOOR:
+            return best
+        dependent = [found for axis in range(self.windows.dims + 1) if (found := self.dependent(best, axis, target))]
+        return min(dependent, key=lambda c: c.fit.misfit, default=best)
+
+    def dependent(self, best: _Candidate, axis: int, target: Array) -> _Candidate | None:
+        """An equation with coefficients that depend on an axis, if it predicts clearly better."""
+        reading = best.fit.reading
+        regression = Regression(self.varied(reading, axis), target)
+        n = regression.terms
+        own = [j for j in best.fit.subset if j < n]
+        forcing = [j for j in range(n) if not self.terms[j].factors and j not in own]
+        constant = [n + j for j in own]
+        choices = [tuple(own), *((*constant, j) for j in forcing)] if len(own) == len(best.fit.subset) else []
+        choices += regression.path(0, min(_MAX_VARIED_TERMS, len(best.fit.subset) + 1))
+        misfits = [regression.misfit(0, s) for s in choices]
+        least = min(misfits)
+        if least > _MIN_DROP * best.fit.misfit:
+            return None
+        if least > _CLEAR_DROP * best.fit.misfit:
+            plain = best.regression.left_over(reading, best.fit.subset)
+            gains = plain - regression.left_over(0, choices[int(np.argmin(misfits))])
+            if float(gains.mean()) < _MIN_GAIN * float(gains.std()) / max(len(gains) - 1, 1) ** 0.5:
+                return None
+        near = [i for i, r in enumerate(misfits) if r <= 1.1 * least + MISFIT_FLOOR]
+        chosen = choices[min(near, key=lambda i: len(regression.columns(choices[i])))]
+        subset = list(chosen)
+        # coefficients that need not vary are constant
+        for j in chosen:
+            others = [i for i in subset if i != j]
+            if j < n and len(subset) > 1 and regression.misfit(0, others) <= 1.05 * least + MISFIT_FLOOR:
+                subset = others
+            elif j < n and regression.misfit(0, [*others, n + j]) <= 1.05 * least + MISFIT_FLOOR:
+                subset = [*others, n + j]
+        if all(j >= n for j in subset):
+            return None
+        fit = regression.fit(0, sorted(subset))
+        fit = fit._replace(discretization=best.fit.discretization)
+        return _Candidate(regression, fit, self.terms, self.names[axis])
+
+    def simplified(self, full: _Candidate) -> _Candidate:
+        """A smaller equation that differs by terms of higher order alone, as errors of difference schemes do."""
+        regression, wide = full.regression, full.expanded()
+        if len(full.fit.subset) < 2:
+            return full
+        for size in range(1, len(full.fit.subset)):
+            tried = []
+            for reading in range(len(regression.x)):
+                subset = regression.path(reading, size)[-1]
+                fit = regression.fit(reading, subset)
+                tried.append(_Candidate(regression, fit, self.terms))
+            tried.sort(key=lambda c: c.fit.misfit)
+            for small in tried:
+                if small.fit.misfit <= small.fit.discretization and regression.valid(small.fit):
+                    extra = _grid_monomials(small.expanded(), wide, small.fit.discretization)
+                    if extra is not None:
+                        small.grid_terms = {Term((0,) * self.windows.dims, m).text: abs(v) for m, v in extra.items()}
+                        return small
+        return full
+
+    def stated(self, candidate: _Candidate, left: str, noise: float, number_of_unknown: int) -> FittedEquation:
+        """The equation with its coefficients made simple, and the reasons why it is not certain."""
+        members, fit = candidate.members, candidate.fit
+        numbers = rounded([m.value for m in members], [m.error for m in members])
+        factors = {
+            m.term.text: f"{_FUNCTION_NAMES[i]}{number_of_unknown}({m.axis})" if m.axis else f"({number})"
+            for i, (m, number) in enumerate(zip(members, numbers, strict=True))
+        }
+        reasons = []
+        gap = math.sqrt(max(fit.misfit**2 - (1.5 * noise) ** 2 - fit.discretization**2, 0.0))
+        if gap > _MAX_OPEN:
+            reasons.append(
+                f"{fit.misfit:.1%} of {left} are left unexplained, more than noise ({noise:.1%}) and discretization "
+                f"({fit.discretization:.1%}) account for"
+            )
+        other = self.alternative(candidate)
+        if other is not None:
             raise ConfigurationError(
-                f"samples: expected solutions of an equation of order {order} and degree {degree}, got data of which "
-                f"{best.residual:.0%} are left unexplained: {best.text}"
+                f"samples: expected solutions that determine their equation, got some that {left} = {other.said} "
+                f"explains as well as {left} = {candidate.said} (misfits {other.fit.misfit:.1e}, {fit.misfit:.1e})"
             )
-        result.append(best)
+        return FittedEquation(
+            left,
+            factors,
+            {m.term.text: m.value for m in members},
+            {m.term.text: m.error for m in members},
+            fit.misfit,
+            noise,
+            fit.discretization,
+            {m.term.text: m.share for m in members},
+            {m.term.text: m.variation for m in members if m.axis},
+            {m.term.text: m.axis for m in members if m.axis},
+            candidate.grid_terms,
+            tuple(reasons),
+        )
+
+    def alternative(self, candidate: _Candidate) -> _Candidate | None:
+        """Another equation that predicts held-out data as well, of as many terms or one more."""
+        regression, fit = candidate.regression, candidate.fit
+        own = [j for j in fit.subset if j < regression.terms]
+        mine = candidate.expanded()
+        for j in own:
+            largest = len(fit.subset) + (candidate.axis == "")
+            path = regression.path(fit.reading, largest, without=(j,))
+            for subset in path[-2:]:
+                misfit = regression.misfit(fit.reading, subset)
+                if misfit > 2 * fit.misfit + MISFIT_FLOOR:
+                    continue
+                if regression.gain(fit.reading, subset, fit.subset) > _MAX_STDS:
+                    continue
+                other = _Candidate(regression, regression.fit(fit.reading, subset), candidate.terms, candidate.axis)
+                theirs = other.expanded()
+                scale = max(map(abs, mine.values()))
+                off = max(abs(theirs.get(m, 0.0) - mine.get(m, 0.0)) for m in {*mine, *theirs})
+                if off > 0.05 * scale:
+                    return other
+        return None
+
+
+def _grid_monomials(
+    small: dict[Monomial, float], wide: dict[Monomial, float], share: float
+) -> dict[Monomial, float] | None:
+    """What a larger equation has beyond a smaller one, if it is of the form that truncation errors have."""
+    extra = {}
+    sizes = {m: (len(m), sum(sum(index) for _, index in m)) for m in (*small, *wide)}
+    leading = {sizes[m] for m in small}
+    for monomial, value in wide.items():
+        if monomial in small:
+            if abs(value - small[monomial]) > max(5 * share, 0.02) * max(abs(small[monomial]), 1e-300):
+                return None
+        elif abs(value) > 1e-9 * max(map(abs, wide.values())):
+            power, order = sizes[monomial]
+            if not any((power, order - k) in leading for k in (2, 4)):
+                return None
+            extra[monomial] = value
+    return extra if all(m in wide for m in small) else None
+
+
+def rounded(values: Sequence[float], errors: Sequence[float]) -> list[Fraction]:
+    """Coefficients that agree within their stated errors made equal, then each the simplest number within its error.
+
+    Simplicity does not depend on the scale: numbers are fractions times powers of ten.
+    """
+    groups: list[list[int]] = []
+    for i in sorted(range(len(values)), key=lambda i: errors[i] / max(abs(values[i]), 1e-300)):
+        for group in groups:
+            mean, error = _mean([abs(values[k]) for k in group], [errors[k] for k in group])
+            apart = abs(abs(values[i]) - mean)
+            if errors[i] < _TIE_ERROR * abs(values[i]) and apart <= _MAX_STDS * math.hypot(errors[i], error):
+                group.append(i)
+                break
+        else:
+            groups.append([i])
+    result = [Fraction(0)] * len(values)
+    for group in groups:
+        mean, error = _mean([abs(values[k]) for k in group], [errors[k] for k in group])
+        simple = simplest(mean, _MAX_STDS * error)
+        for k in group:
+            result[k] = simple if values[k] > 0 else -simple
     return result
 
 
-def _noise(values: Float[Tensor, "b s ..."]) -> float:
-    """The standard deviation of noise that is independent between points, by sixth differences along the last axis."""
-    order = _NOISE_DIFFERENCE_ORDER
-    if values.shape[-1] <= order:
-        return 0.0
-    return float(values.double().diff(order).square().mean().sqrt()) / math.comb(2 * order, order) ** 0.5
+def _mean(values: Sequence[float], errors: Sequence[float]) -> tuple[float, float]:
+    """The weighted mean of numbers with errors, and its error."""
+    weights = [1 / max(e, 1e-15 * abs(v), 1e-300) ** 2 for v, e in zip(values, errors, strict=True)]
+    top = max(weights)
+    weights = [w / top for w in weights]
+    mean = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+    return mean, (1 / sum(weights) / top) ** 0.5
 
 
-class _Bumps:
-    """Test functions along one axis: centres, and the weights of their derivatives."""
+def simplest(value: float, tolerance: float) -> Fraction:
+    """The shortest number within a tolerance: a fraction of small denominator, or else a decimal.
 
-    def __init__(self, axis: Tensor) -> None:
-        steps = axis.double().diff()
-        count = len(axis)
-        if count < 2 * _MIN_HALF_WIDTH + 1 or not torch.allclose(steps, steps.mean().expand_as(steps), rtol=1e-4):
-            raise ConfigurationError(
-                f"grid: expected at least {2 * _MIN_HALF_WIDTH + 1} equidistant coordinates an axis, got {count}"
-            )
-        self.half = max(_MIN_HALF_WIDTH, (count - 1) // _MIN_HALF_WIDTHS)
-        self.stride = max(1, self.half // 2)
-        self.step = float(steps.mean())
-
-    def weights(self, order: int) -> Tensor:
-        """Weights of the integral against a derivative of a bump, with the sign from integration by parts."""
-        bump = np.polynomial.Polynomial([1.0, 0.0, -1.0]) ** _BUMP_POWER
-        derivative = bump.deriv(order) if order else bump
-        nodes = np.linspace(-1.0, 1.0, 2 * self.half + 1)
-        width = self.half * self.step
-        return torch.as_tensor((-1) ** order * derivative(nodes) * self.step / width**order)
-
-
-def _weak(values: Float[Tensor, "b s ..."], test: Sequence[_Bumps], orders: Sequence[int]) -> Tensor:
-    """Integrals against all test functions, ``[b, q_t, q]``."""
-    result = values.double()
-    for axis, (bumps, order) in enumerate(zip(test, orders, strict=True)):
-        windows = result.unfold(axis + 1, 2 * bumps.half + 1, bumps.stride)
-        result = windows @ bumps.weights(order).to(windows)
-    return result.reshape(*result.shape[:2], -1)
-
-
-def _selected(features: Tensor, target: Tensor, terms: Sequence[str], left: str, noise: float) -> FittedEquation:
-    """The regression without insignificant terms; its residual is less what noise of the given size contributes."""
-    batch, times = target.shape[:2]
-    clusters = batch if batch >= _MIN_CLUSTERS else batch * times
-    x = features.reshape(clusters, -1, features.shape[-1])
-    y = target.reshape(clusters, -1)
-    sizes = x.square().sum((0, 1)).sqrt().clamp_min(torch.finfo(x.dtype).tiny)
-    x = x / sizes
-    total = y.square().sum().sqrt()
-    noise_share = noise * y.numel() ** 0.5 / float(total)
-    share = min(max(_MIN_TERM_SHARES[0], noise_share), _MIN_TERM_SHARES[1])
-    kept = list(range(len(terms)))
-    while True:
-        part = x[..., kept]
-        normal = torch.einsum("cri,crj->ij", part, part)
-        inverse = torch.linalg.pinv(normal, hermitian=True, rtol=1e-13)
-        theta = inverse @ torch.einsum("cri,cr->i", part, y)
-        left_over = y - part @ theta
-        scores = torch.einsum("cri,cr->ci", part, left_over)
-        errors = (inverse @ (scores.mT @ scores) @ inverse).diagonal().clamp_min(0).sqrt()
-        # the smaller of two measures, so that neither discretization nor noise keeps a term
-        size = theta.abs()
-        measure = torch.minimum(size / (_MIN_COEFFICIENT_STDS * errors), size / (share * size.max()))
-        worst = int(measure.argmin())
-        if len(kept) == 1 or measure[worst] >= 1:
-            break
-        kept.pop(worst)
-    values = {terms[j]: float(theta[i] / sizes[j]) for i, j in enumerate(kept)}
-    deviations = {terms[j]: float(errors[i] / sizes[j]) for i, j in enumerate(kept)}
-    right = " + ".join(f"({_simple(value, deviations[term])})*{term}" for term, value in values.items())
-    left_over_noise = (left_over.square().sum() - noise**2 * y.numel()).clamp_min(0).sqrt()
-    return FittedEquation(f"{left} = {right}", values, deviations, float(left_over_noise / total))
-
-
-def _simple(value: float, deviation: float) -> Fraction:
-    """The fraction of smallest denominator within three standard errors, or a thousandth of the value."""
-    tolerance = max(3 * deviation, _MIN_FRACTION_TOLERANCE * abs(value))
-    denominator = 1
-    while True:
+    Example:
+        >>> str(simplest(1.50000001e-5, 1e-11)), str(simplest(0.33333, 1e-4)), str(simplest(0.0780012, 1e-5))
+        ('3/200000', '1/3', '39/500')
+    """
+    tolerance = max(tolerance, _MIN_RELATIVE_ERROR * abs(value))
+    for denominator in range(1, 13):
         nearest = Fraction(round(value * denominator), denominator)
-        if nearest != 0 and (abs(float(nearest) - value) <= tolerance or denominator >= _MAX_DENOMINATOR):
+        if nearest and abs(float(nearest) - value) <= tolerance:
             return nearest
-        denominator = denominator + 1 if denominator < 100 else denominator * 10
+    exponent = math.floor(math.log10(abs(value)))
+    for digits in range(16):
+        unit = Fraction(10) ** (exponent - digits)
+        nearest = round(Fraction(value) / unit) * unit
+        if abs(float(nearest) - value) <= tolerance:
+            return nearest
+    return Fraction(value)

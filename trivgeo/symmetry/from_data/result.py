@@ -32,11 +32,12 @@ class SymmetriesFromData(FoundSequence[Symmetry]):
 
     Attributes:
         fields: a basis, as vector fields with SymPy coefficients.
-        equations: the equations fitted to solutions, with standard errors; empty for functions.
+        equations: the equations fitted to solutions, with stated errors; empty for functions.
         found: the symmetries of the fitted equations; ``None`` for functions and operators.
         singular_values: for functions, those of the matrix of derivatives along the fields of the library, relative to
             the largest, increasing; for operators sizes of breaking.
-        approximate: for functions and operators, approximate symmetries, the least broken first.
+        approximate: approximate symmetries, the least broken first; of solutions those of the equations without small
+            terms, broken by the size of these terms relative to the change in time.
         verdict: whether these are all symmetries of their kind in the data; if not, what was left out, and why.
         statement: the test and its result, in words.
     """

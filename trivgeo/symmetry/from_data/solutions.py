@@ -2,36 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from trivgeo.actions import Field, Grid
 from trivgeo.errors import ConfigurationError
-from trivgeo.symmetry.determining.finder import search
-from trivgeo.symmetry.from_data.regression import fit_equations
-from trivgeo.symmetry.from_data.result import SymmetriesFromData
+from trivgeo.symmetry.determining.finder import residual, search
+from trivgeo.symmetry.from_data.function import MAX_BROKEN
+from trivgeo.symmetry.from_data.regression import FittedEquation, fit_equations
+from trivgeo.symmetry.from_data.result import BrokenSymmetry, SymmetriesFromData
 from trivgeo.verdict import Verdict
+
+if TYPE_CHECKING:
+    from trivgeo.symmetry.result import Symmetries
 
 
 def of_solutions(
-    samples: Field | Tensor, grid: Any, library: int | Sequence[Any] | None, order: int, degree: int
+    samples: Field | Tensor, grid: Any, library: int | Sequence[Any] | None, order: int | None, degree: int | None
 ) -> SymmetriesFromData:
     """Fit equations to solutions, and find their symmetries, see `trivgeo.symmetry.symmetries_from_data`."""
     values, axes = _sampled(samples, grid)
     equations = fit_equations(values, axes, order, degree)
     polynomials = library if isinstance(library, int) else None
     functions = () if library is None or isinstance(library, int) else library
-    found = search([e.text for e in equations], polynomials, "t", functions)
+
+    def symmetries(texts: list[str]) -> Symmetries:
+        return search(texts, polynomials, "t", functions)
+
+    found = symmetries([e.text for e in equations])
+    uncertain = tuple(dict.fromkeys(reason for e in equations for reason in e.reasons))
+    reasons = uncertain + (() if found.is_complete or polynomials is not None else (found.statement,))
+    assumptions = ["coefficients that agree within their stated errors are equal"]
+    if any(e.varied for e in equations):
+        assumptions.append("coefficients that depend on place or time are of no special form")
+    if any(e.grid_terms for e in equations):
+        most = max(max(e.discretization for e in equations), 0.0)
+        assumptions.append(
+            f"terms of higher order, at most {most:.1%} of the change in time, are errors of the scheme of the data"
+        )
     terms = sum(len(e.coefficients) for e in equations)
-    words = f"{len(values)} solutions; {terms} terms of significance in {len(equations)} fitted equation(s); of these: "
-    verdict = Verdict(
-        () if found.is_complete else (found.statement,),
-        ("the fitted equations, with simple fractions for coefficients, are those of the data",),
+    words = f"{len(values)} solutions; {terms} terms of significance in {len(equations)} fitted equation(s); "
+    words += "if these are right: " if uncertain else "of these: "
+    verdict = Verdict(reasons, tuple(assumptions))
+    broken = _broken(equations, symmetries)
+    return SymmetriesFromData(
+        found.generators,
+        "; ".join((words + found.statement, *uncertain)),
+        verdict,
+        equations,
+        found,
+        approximate=broken,
     )
-    return SymmetriesFromData(found.generators, words + found.statement, verdict, equations, found)
+
+
+def _broken(equations: Sequence[FittedEquation], symmetries: Callable[[list[str]], Symmetries]) -> list[BrokenSymmetry]:
+    """Symmetries of the equations without their small parts that the whole equations do not have."""
+    small = [
+        {k for k, share in (e.shares | e.variations).items() if share < MAX_BROKEN} for e in equations
+    ]  # of a term that depends on place or time, the part that does
+    texts = [e.without(s) for e, s in zip(equations, small, strict=True)]
+    if not any(small) or any(text.endswith("= 0") for text in texts):
+        return []
+    size = math.hypot(*((e.shares | e.variations)[k] for e, s in zip(equations, small, strict=True) for k in s))
+    whole = [e.text for e in equations]
+    result = []
+    for candidate in symmetries(texts).generators:
+        left = residual(whole, candidate, "t")
+        if any(e != 0 for e in (left if isinstance(left, tuple) else (left,))):
+            result.append(BrokenSymmetry(candidate, size))
+    return result
 
 
 def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
