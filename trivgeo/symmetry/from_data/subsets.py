@@ -16,6 +16,7 @@ _RIDGE = 1e-14  # added to the Gram matrix of normalized terms
 _MAX_GAIN_KEPT = 1.1  # a smaller subset is preferred if its misfit is below this multiple of the best
 MISFIT_FLOOR = 1e-7
 """Relative misfits below this are those of rounding."""
+_MAX_SHARE_STDS = 2.0  # standard errors of the place between two readings that are allowed for
 MIN_STDS = 5.0
 """Size of a coefficient that is kept, in its stated errors."""
 
@@ -164,12 +165,26 @@ class Regression:
         for other, values in zip(self.x, thetas, strict=True):
             if other is self.x[reading]:
                 continue
-            difference = float(np.linalg.norm((other[:, c] - x) @ theta)) / self.total
-            discretization = max(discretization, difference)
-            share = min(1.0, 2 * max(misfit, MISFIT_FLOOR) / max(difference, MISFIT_FLOOR))
+            difference = (other[:, c] - x) @ theta
+            discretization = max(discretization, float(np.linalg.norm(difference)) / self.total)
+            share = self._share(left, difference - x @ (inverse @ (x.T @ difference)))
             spread = np.maximum(spread, share * np.abs(values - theta))
         errors = np.sqrt(variance + np.square(spread)) / self.scale[c]
         return Fit(reading, tuple(subset), theta / self.scale[c], errors, misfit, discretization)
+
+    def _share(self, left: Array, between: Array) -> float:
+        """How far the data may lie on the way from one reading to another, by least squares.
+
+        Args:
+            left: misfit of the reading.
+            between: the difference of both right sides that coefficients cannot take up.
+        """
+        apart = float(np.square(between).sum())
+        if apart <= (MISFIT_FLOOR * self.total) ** 2:
+            return 1.0
+        place = float(left @ between) / apart
+        scatter = np.bincount(self.clusters[0], (left - place * between) * between)
+        return min(abs(place) + _MAX_SHARE_STDS * float(np.linalg.norm(scatter)) / apart, 1.0)
 
     def valid(self, fit: Fit) -> bool:
         """Return True if each term counts, in units of the stated errors."""
