@@ -21,11 +21,14 @@ _MAX_UNEXPLAINED = 0.1  # an equation is refused above this share of its left si
 _MAX_OPEN = 0.02  # an equation is uncertain above this share, beside noise and discretization
 _MAX_NOISE = 0.6  # share of noise in the left side
 _NUM_FUNCTIONS = 7  # slow functions of place or time that coefficients are made of
+_MIN_NUM_VARIED = 3  # solutions that tell a function of place from the state there
 _MAX_VARIED_TERMS = 4  # terms of an equation whose coefficients are functions
 _NUM_VARIED_CANDIDATES = 40  # terms that are tried with functions, the simplest
 _MIN_GAIN = 5.0  # gain on held-out data that counts, in its standard errors
 _MIN_DROP = 0.98  # misfit with a further part, relative to that without, that counts
 _CLEAR_DROP = 0.5  # such a ratio that counts whatever the standard errors are
+_EXACT_DROP = 1e-2  # misfit of an exact equation, relative to that of one without small terms
+_GRID_PARTS = 24  # truncation errors are multiples of this part of a squared step
 _MAX_STDS = 3.0  # distance of two equal numbers, in stated errors
 _TIE_ERROR = 0.2  # relative error above which coefficients are not compared
 _MIN_RELATIVE_ERROR = 1e-6  # relative error of a coefficient that is always allowed for
@@ -230,7 +233,7 @@ class _Fits:
         """The fit with constant coefficients, or with coefficients that are functions of one axis."""
         regression = Regression(self.features, target)
         best = self.simplified(_Candidate(regression, regression.selected(_MAX_NUM_TERMS), self.terms))
-        if best.fit.misfit <= 10 * MISFIT_FLOOR:
+        if best.fit.misfit <= 10 * MISFIT_FLOOR or len(self.windows.values) < _MIN_NUM_VARIED:
             return best
         dependent = [found for axis in range(self.windows.dims + 1) if (found := self.dependent(best, axis, target))]
         return min(dependent, key=lambda c: c.fit.misfit, default=best)
@@ -243,13 +246,20 @@ class _Fits:
         own = [j for j in best.fit.subset if j < n]
         forcing = [j for j in range(n) if not self.terms[j].factors and j not in own]
         constant = [n + j for j in own]
-        choices = [tuple(own), *((*constant, j) for j in forcing)] if len(own) == len(best.fit.subset) else []
-        choices += regression.path(0, min(_MAX_VARIED_TERMS, len(best.fit.subset) + 1))
+        choices: list[tuple[int, ...]] = []
+        if len(own) == len(best.fit.subset):
+            choices = [(*(i for i in constant if i != n + j), j) for j in (*own, *forcing)]
         misfits = [regression.misfit(0, s) for s in choices]
+        slight = min(misfits, default=math.inf)
+        # several functions, or other terms, have to be much better
+        wide = [tuple(own), *regression.path(0, min(_MAX_VARIED_TERMS, len(best.fit.subset) + 1))]
+        misfits += [regression.misfit(0, s) for s in wide]
+        choices += wide
         least = min(misfits)
-        if least > _MIN_DROP * best.fit.misfit:
-            return None
         if least > _CLEAR_DROP * best.fit.misfit:
+            choices, misfits, least = choices[: -len(wide)], misfits[: -len(wide)], slight
+            if least > _MIN_DROP * best.fit.misfit:
+                return None
             plain = best.regression.left_over(reading, best.fit.subset)
             gains = plain - regression.left_over(0, choices[int(np.argmin(misfits))])
             if float(gains.mean()) < _MIN_GAIN * float(gains.std()) / max(len(gains) - 1, 1) ** 0.5:
@@ -284,7 +294,10 @@ class _Fits:
             tried.sort(key=lambda c: c.fit.misfit)
             for small in tried:
                 if small.fit.misfit <= small.fit.discretization and regression.valid(small.fit):
-                    extra = _grid_monomials(small.expanded(), wide, small.fit.discretization)
+                    # terms that leave nothing are multiples of steps of the grid, or real
+                    is_exact = full.fit.misfit <= _EXACT_DROP * small.fit.misfit
+                    steps = [axis.step for axis in self.windows.space] if is_exact else []
+                    extra = _grid_monomials(small.expanded(), wide, small.fit.discretization, steps)
                     if extra is not None:
                         small.grid_terms = {Term((0,) * self.windows.dims, m).text: abs(v) for m, v in extra.items()}
                         return small
@@ -350,19 +363,26 @@ class _Fits:
 
 
 def _grid_monomials(
-    small: dict[Monomial, float], wide: dict[Monomial, float], share: float
+    small: dict[Monomial, float], wide: dict[Monomial, float], share: float, steps: Sequence[float]
 ) -> dict[Monomial, float] | None:
-    """What a larger equation has beyond a smaller one, if it is of the form that truncation errors have."""
+    """What a larger equation has beyond a smaller one, if it is of the form that truncation errors have.
+
+    Args:
+        small: the smaller equation.
+        wide: the larger one.
+        share: difference of readings, relative to the left side.
+        steps: steps of the grid of whose squares coefficients have to be multiples; none if they need not be.
+    """
     extra = {}
-    sizes = {m: (len(m), sum(sum(index) for _, index in m)) for m in (*small, *wide)}
-    leading = {sizes[m] for m in small}
+    orders = {m: sum(sum(index) for _, index in m) for m in (*small, *wide)}
+    lowest, largest = min(orders[m] for m in small), max(map(abs, wide.values()))
     for monomial, value in wide.items():
         if monomial in small:
-            if abs(value - small[monomial]) > max(5 * share, 0.02) * max(abs(small[monomial]), 1e-300):
+            if abs(value - small[monomial]) > max(5 * share, 0.02) * abs(small[monomial]):
                 return None
-        elif abs(value) > 1e-9 * max(map(abs, wide.values())):
-            power, order = sizes[monomial]
-            if not any((power, order - k) in leading for k in (2, 4)):
+        elif abs(value) > 1e-9 * largest:
+            units = [abs(value) * _GRID_PARTS / (abs(c) * h**2) for c in small.values() for h in steps]
+            if orders[monomial] < lowest + 2 or (units and min(abs(k - max(round(k), 1)) / k for k in units) > 1e-3):
                 return None
             extra[monomial] = value
     return extra if all(m in wide for m in small) else None

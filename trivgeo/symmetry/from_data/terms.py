@@ -22,6 +22,7 @@ _MAX_TERMS = 130  # terms of a library, the simplest
 _BUMP_POWER = 8  # test functions are (1 - s^2)^8: their derivatives vanish at the ends
 _HALF_WIDTHS = 5  # length of an axis in half-widths of test functions
 _MIN_HALF_WIDTH = 4  # half-width of test functions, in points of the grid
+_MAX_EXACT_DEGREE = 11  # degree of polynomials that are integrated by parts exactly
 _STRIDES = 3  # steps between test functions in a half-width
 _MAX_SEAM_RATIO = 3.0  # jump of a difference across the ends of a periodic axis, relative to those within
 _MAX_VALUES = 500_000  # values whose terms are evaluated; more times are averaged first
@@ -153,11 +154,17 @@ class Axis:
     def weights(self, order: int = 0) -> Float[Tensor, "w n"]:
         """Weights of integrals against derivatives of the test functions, with the sign from integration by parts."""
         bump = np.polynomial.Polynomial([1.0, 0.0, -1.0]) ** _BUMP_POWER
-        nodes = np.linspace(-1.0, 1.0, 2 * self.half + 1)
-        function = bump.deriv(order) if order else bump
-        local = (-1) ** order * function(nodes)
-        # the sum over the grid differentiates the power of that order exactly
-        local = torch.as_tensor(local * math.factorial(order) / (local @ (nodes * self.half * self.step) ** order))
+        nodes, width = np.linspace(-1.0, 1.0, 2 * self.half + 1), self.half * self.step
+        heights = bump(nodes) / bump(nodes).sum()
+        sums = heights
+        if order:
+            # integration by parts holds on the grid for polynomials of low degree
+            size = min(_MAX_EXACT_DEGREE, self.half + 1) + 1
+            powers = np.polynomial.legendre.legvander(nodes, size - 1).T
+            slopes = [np.polynomial.legendre.Legendre.basis(k).deriv(order)(nodes) @ heights for k in range(size)]
+            sums = (-1) ** order * bump.deriv(order)(nodes) / bump(nodes).sum()
+            sums = sums + heights * (powers.T @ np.linalg.solve((powers * heights) @ powers.T, slopes - powers @ sums))
+        local = torch.as_tensor(sums / width**order)
         rows = torch.zeros(len(self.centres), len(self.values), dtype=torch.float64)
         places = (self.centres[:, None] + torch.arange(-self.half, self.half + 1)) % len(self.values)
         return rows.scatter_add(1, places, local.expand(len(rows), -1))
