@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
-from trivgeo.symmetry.from_data.subsets import MIN_STDS, MISFIT_FLOOR, Array, Fit, Regression
+from trivgeo.symmetry.from_data.subsets import MIN_SHARE, MIN_STDS, MISFIT_FLOOR, Array, Fit, Regression
 from trivgeo.symmetry.from_data.terms import Monomial, Reading, Term, Windows, library_of
 
 _MAX_NUM_TERMS = 10  # terms of an equation
@@ -233,7 +233,7 @@ class _Fits:
         """The fit with constant coefficients, or with coefficients that are functions of one axis."""
         regression = Regression(self.features, target)
         best = self.simplified(_Candidate(regression, regression.selected(_MAX_NUM_TERMS), self.terms))
-        if best.fit.misfit <= 10 * MISFIT_FLOOR or len(self.windows.values) < _MIN_NUM_VARIED:
+        if best.fit.misfit <= MIN_SHARE or len(self.windows.values) < _MIN_NUM_VARIED:
             return best
         dependent = [found for axis in range(self.windows.dims + 1) if (found := self.dependent(best, axis, target))]
         return min(dependent, key=lambda c: c.fit.misfit, default=best)
@@ -264,15 +264,16 @@ class _Fits:
             gains = plain - regression.left_over(0, choices[int(np.argmin(misfits))])
             if float(gains.mean()) < _MIN_GAIN * float(gains.std()) / max(len(gains) - 1, 1) ** 0.5:
                 return None
-        near = [i for i, r in enumerate(misfits) if r <= 1.1 * least + MISFIT_FLOOR]
+        near = [i for i, r in enumerate(misfits) if r <= 1.1 * least + MIN_SHARE]
         chosen = choices[min(near, key=lambda i: len(regression.columns(choices[i])))]
         subset = list(chosen)
         # coefficients that need not vary are constant
+        enough = 1.05 * least + MIN_SHARE
         for j in chosen:
             others = [i for i in subset if i != j]
-            if j < n and len(subset) > 1 and regression.misfit(0, others) <= 1.05 * least + MISFIT_FLOOR:
+            if j < n and len(subset) > 1 and regression.misfit(0, others) <= enough:
                 subset = others
-            elif j < n and regression.misfit(0, [*others, n + j]) <= 1.05 * least + MISFIT_FLOOR:
+            elif j < n and regression.misfit(0, [*others, n + j]) <= enough:
                 subset = [*others, n + j]
         if all(j >= n for j in subset):
             return None

@@ -17,6 +17,8 @@ _MAX_GAIN_KEPT = 1.1  # a smaller subset is preferred if its misfit is below thi
 MISFIT_FLOOR = 1e-7
 """Relative misfits below this are those of rounding."""
 _MAX_SHARE_STDS = 2.0  # standard errors of the place between two readings that are allowed for
+MIN_SHARE = 1e-4
+"""Size of a term that is kept, relative to the left side: smaller ones may be of the solver that made the data."""
 MIN_STDS = 5.0
 """Size of a coefficient that is kept, in its stated errors."""
 
@@ -29,6 +31,7 @@ class Fit(NamedTuple):
         subset: the numbers of the terms.
         values: their coefficients.
         errors: stated errors of the coefficients: statistical ones, and those of reading the grid.
+        shares: sizes of the terms, relative to the left side.
         misfit: misfit on held-out data, relative to the left side.
         discretization: largest difference between two readings of the fitted right side, relative to the left side.
     """
@@ -37,6 +40,7 @@ class Fit(NamedTuple):
     subset: tuple[int, ...]
     values: Array
     errors: Array
+    shares: Array
     misfit: float
     discretization: float
 
@@ -170,7 +174,10 @@ class Regression:
             share = self._share(left, difference - x @ (inverse @ (x.T @ difference)))
             spread = np.maximum(spread, share * np.abs(values - theta))
         errors = np.sqrt(variance + np.square(spread)) / self.scale[c]
-        return Fit(reading, tuple(subset), theta / self.scale[c], errors, misfit, discretization)
+        sizes = [self.width if j < self.terms else 1 for j in subset]
+        parts = np.split(np.arange(len(c)), np.cumsum(sizes)[:-1])
+        shares = np.array([np.linalg.norm(x[:, part] @ theta[part]) for part in parts]) / self.total
+        return Fit(reading, tuple(subset), theta / self.scale[c], errors, shares, misfit, discretization)
 
     def _share(self, left: Array, between: Array) -> float:
         """How far the data may lie on the way from one reading to another, by least squares.
@@ -187,13 +194,14 @@ class Regression:
         return min(abs(place) + _MAX_SHARE_STDS * float(np.linalg.norm(scatter)) / apart, 1.0)
 
     def valid(self, fit: Fit) -> bool:
-        """Return True if each term counts, in units of the stated errors."""
-        return bool(self.term_scores(fit).min() >= MIN_STDS)
+        """Return True if each term counts."""
+        return bool(self.weights(fit).min() >= 1)
 
-    def term_scores(self, fit: Fit) -> Array:
-        """The largest coefficient of each term, in units of its stated error."""
+    def weights(self, fit: Fit) -> Array:
+        """How much each term counts, from one: its coefficient in stated errors, and its size."""
         sizes = [self.width if j < self.terms else 1 for j in fit.subset]
-        return np.array([part.max() for part in np.split(fit.scores, np.cumsum(sizes)[:-1])])
+        scores = [part.max() for part in np.split(fit.scores, np.cumsum(sizes)[:-1])]
+        return np.minimum(np.array(scores) / MIN_STDS, fit.shares / MIN_SHARE)
 
     def selected(self, largest: int) -> Fit:
         """The simplest subset of terms that all count, and is not worse than larger ones."""
@@ -219,7 +227,7 @@ class Regression:
             if self.valid(fit):
                 fits.append(fit)
                 break
-            worst = int(self.term_scores(fit).argmin())
+            worst = int(self.weights(fit).argmin())
             subset = (*subset[:worst], *subset[worst + 1 :])
         if not fits:
             return self.fit(reading, path[0])
