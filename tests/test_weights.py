@@ -212,6 +212,43 @@ def test_headers_of_larger_models(entry: str, tmp_path: Path) -> None:
         load()
 
 
+@pytest.mark.parametrize("speed", [-1.0, 0.0, math.nan, math.inf, "fast", None])
+def test_headers_of_impossible_settings(speed: object, tmp_path: Path) -> None:
+    """A speed below zero gave wrong samples and densities."""
+    path = tmp_path / "some.safetensors"
+    model = GroupDiffusion(Torus(1), "flow", width=8, depth=1)
+    base, settings = FlowMatchingPath.fit_base(Torus(1), Torus(1).random(8)), {"speed": 1.0}
+    model.fitted = FittedPath(FlowMatchingPath.build(Torus(1), settings, base), base, settings)
+    model.save(path)
+    GroupDiffusion.load(path, Torus(1))
+    file = read_file(path)
+    header = {**file.entry("trivgeo.GroupDiffusion"), "settings": {"speed": speed}}
+    text = {"trivgeo.GroupDiffusion": json.dumps(header)}
+    save_file(file.tensors, path, metadata={**text, "checksum": content_hash(text, file.tensors)})
+    with pytest.raises(CheckpointError):
+        GroupDiffusion.load(path, Torus(1))
+
+
+def test_tied_weights_are_written(tmp_path: Path) -> None:
+    """The file format refused them, after the training."""
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+            self.second.weight = self.first.weight
+
+        def forward(self, c: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(c).relu())
+
+    path, c = tmp_path / "some.safetensors", torch.randn(20, 3)
+    model = GroupDiffusion(Torus(1), "flow", width=8, depth=1, condition=Tied())
+    model.fit(Torus(1).random(20), c, steps=2, progress=False).save(path)
+    again = GroupDiffusion.load(path, Torus(1), condition=Tied())
+    drawn = [m.sample(20, condition=c, steps=2, generator=torch.Generator().manual_seed(0)) for m in (model, again)]
+    assert torch.equal(*drawn)
+
+
 def test_headers_of_larger_networks(tmp_path: Path) -> None:
     path = tmp_path / "some.safetensors"
     load = network(path)

@@ -376,6 +376,11 @@ def write_file(
     for prefix, module in others.items():
         states |= {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in states.items()}
+    places: set[int] = set()
+    for name, tensor in tensors.items():  # the format refuses tensors that share memory, such as tied weights
+        place = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if place in places else tensor
+        places.add(place)
     with beside(path) as temporary:
         save_file(tensors, temporary, metadata={**header, _CHECKSUM_KEY: content_hash(header, tensors)})
         temporary.replace(path)

@@ -215,6 +215,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
 
         Raises:
             CheckpointError: weights are NaN or infinite, or belong to another training.
+            ConfigurationError: the checkpoint has more steps than this training.
         """
         if self._first is not None:
             own = {"identity": self._identity(), "first": self._first}
@@ -225,6 +226,11 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
                     "another training; train in another folder"
                 )
         check_weights("checkpoint", checkpoint["state_dict"])
+        if self.max_steps is not None and checkpoint["global_step"] > self.max_steps:
+            raise ConfigurationError(
+                f"steps: expected at least the {checkpoint['global_step']} steps of the checkpoint in the folder, got "
+                f"{self.max_steps}; give more steps, or another folder"
+            )
 
     def _identity(self) -> str:
         """Text of all that a training depends on except its data and its length."""
@@ -414,7 +420,7 @@ def train(
 
     Raises:
         CheckpointError: the folder holds a checkpoint of another training, or a damaged one, or cannot be written to.
-        ConfigurationError: ``folder`` is a file.
+        ConfigurationError: ``folder`` is a file, or holds a checkpoint of more steps.
     """
     kept = None if folder is None else Path(folder)
     if kept is not None and kept.exists() and not kept.is_dir():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trivgeo._devices import on_device
 from trivgeo.checks import check_choice, check_count, check_positive
 from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.distributions import MixtureDistribution, NormalDistribution, log_torus_volume, sum_over_compact
+from trivgeo.generative.distributions import MixtureDistribution, NormalDistribution
 from trivgeo.groups import LieGroup
 
 from ..problems import Request
@@ -75,7 +75,6 @@ class ClassMixture:
             MixtureDistribution([NormalDistribution(group, centre, zero, factor) for centre in part], weights)
             for part in centres.unflatten(0, (classes, modes))
         ]
-        self._log_volume = sum_over_compact(group, log_torus_volume)
 
     def draw(self, number: int, generator: torch.Generator) -> Labelled:
         """Draw classes, and an element of each."""
@@ -94,7 +93,7 @@ class ClassMixture:
     def log_densities(self, g: Tensor) -> Tensor:
         """True log-densities of every class at elements, for the measure of `GroupDiffusion`, `[n, classes]`."""
         each = [x.log_prob(g.double().cpu()) for x in self.distributions]
-        return torch.stack(each, -1) - self._log_volume
+        return torch.stack(each, -1)
 
 
 class ClassModelTest(ShardedTest):

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from trivgeo._devices import on_device
 from trivgeo.checks import check_count
+from trivgeo.generative.distributions import log_mass
 
 from ..frames.statistics import energy_distance, mean_embedding_distance
 from ..problems import Request
@@ -85,7 +86,8 @@ class DensityTest(ShardedTest):
 
     def _likelihoods(self, shown: Tensor) -> dict[str, float]:
         start = time.perf_counter()
-        log_prob = self.model.log_prob(shown)
+        log_mass_of_measure = log_mass(self.source.group, self.source.measure)
+        log_prob = self.model.log_prob(shown) - log_mass_of_measure
         metrics = {
             "test NLL": -float(log_prob.double().mean()),
             "lost elements": float((~torch.isfinite(log_prob)).sum()),
@@ -93,7 +95,7 @@ class DensityTest(ShardedTest):
         }
         exact = self.source.log_density(shown.cpu())
         if exact is not None:
-            metrics["test NLL of the true law"] = -float(exact.double().mean())
+            metrics["test NLL of the true law"] = -float(exact.double().mean()) + log_mass_of_measure
         return metrics
 
     def _features(self, g: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from trivgeo.checks import check_choice, check_count, check_positive
 from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
-from trivgeo.generative.distributions import NormalDistribution, log_torus_volume, sum_over_compact
+from trivgeo.generative.distributions import NormalDistribution, log_mass
 from trivgeo.groups import LieGroup, Torus
 from trivgeo.sde import heat_kernel
 
@@ -112,7 +112,6 @@ class KernelDensity(ElementModel):
         if len(train) < (least := max(10, self.neighbour + 1)):
             raise ConfigurationError(f"train: expected {least} elements or more for a kernel density, got {len(train)}")
         self.group, self.kernel, self.data = group, kernel, train
-        self.log_volume = sum_over_compact(group, log_torus_volume)
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
         number = min(self.held_out, len(train) // 10)
         held, rest = train[order[:number]], order[number:]
@@ -132,7 +131,7 @@ class KernelDensity(ElementModel):
         for part in self._blocks(g):
             away = self._away(part)
             rows.append(self.kernel.log_density(away, self.stds.square().expand(away.shape[:2])).logsumexp(-1))
-        return torch.cat(rows) - math.log(len(self.data)) - self.log_volume
+        return torch.cat(rows) - math.log(len(self.data))
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
         which = torch.randint(len(self.data), (number,), generator=generator)
@@ -155,11 +154,10 @@ class OneNormal(ElementModel):
         v = v[torch.isfinite(v).all(-1)]
         covariance = torch.cov(v.double().mT)  # of distributions of few parameters it is singular but for rounding
         ridge = 1e-6 * covariance.diagonal().mean() * torch.eye(group.dim).to(covariance)
-        self.log_volume = sum_over_compact(group, log_torus_volume)
         self.normal = NormalDistribution(group, centre, v.mean(0), torch.linalg.cholesky(covariance + ridge).to(v))
 
     def log_prob(self, g: Tensor) -> Tensor:
-        return self.normal.log_prob(g) - self.log_volume
+        return self.normal.log_prob(g)
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
         return self.normal.sample(number, generator)
@@ -207,7 +205,8 @@ class WrappedMixture(ElementModel):
         turns = 2.0 * math.pi * torch.arange(-2, 3, dtype=torch.float64, device=g.device)
         images = -0.5 * ((away.unsqueeze(-1) + turns) / self.stds.unsqueeze(-1)).square()
         logs = (images.logsumexp(-1) - self.stds.log() - 0.5 * math.log(2.0 * math.pi)).sum(-1)
-        return (logs + self.log_weights).logsumexp(-1).to(g.dtype)
+        angles = (logs + self.log_weights).logsumexp(-1).to(g.dtype)
+        return angles + log_mass(self.group, "volume")
 
     def sample(self, number: int, generator: torch.Generator) -> Tensor:
         which = torch.multinomial(self.log_weights.exp().cpu(), number, replacement=True, generator=generator)

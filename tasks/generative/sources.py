@@ -5,7 +5,7 @@ import os
 import zlib
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,10 +45,12 @@ class ElementSource(ABC):
     Attributes:
         group: group of the elements.
         names: names of the coordinates that pictures show, see `coordinates`.
+        measure: measure of reported likelihoods, see `GroupDiffusion`; for angles "volume", as is usual for them.
     """
 
     group: LieGroup
     names: tuple[str, ...]
+    measure: ClassVar[str] = "haar"
 
     @abstractmethod
     def split(self, seed: int) -> Split:
@@ -74,6 +76,7 @@ class RNATorsions(ElementSource):
         ConfigurationError: there is no such file, or a row is no such row.
     """
 
+    measure = "volume"
     names = tuple(f"{angle} (deg)" for angle in ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "chi"))
 
     def __init__(self, path: str | None = None) -> None:
@@ -129,6 +132,7 @@ class Checkerboard(DrawnElements):
         ConfigurationError: the number of fields is odd, or a count is below one.
     """
 
+    measure = "volume"
     names = ("theta 1 (deg)", "theta 2 (deg)")
 
     def __init__(self, fields: int = 4, train: int = 20_000, test: int = 2000) -> None:
@@ -147,7 +151,7 @@ class Checkerboard(DrawnElements):
     def log_density(self, g: Tensor) -> Tensor:
         field = ((self.group.project(g) + math.pi) * (self.fields / (2.0 * math.pi))).floor().long()
         dark = (field.sum(-1) % 2) == 0
-        return torch.where(dark, math.log(2.0) - 2.0 * math.log(2.0 * math.pi), -torch.inf).to(g.dtype)
+        return torch.where(dark, math.log(2.0), -torch.inf).to(g.dtype)
 
 
 class RotationMixture(DrawnElements):

@@ -20,7 +20,7 @@ from trivgeo.generative.diffusion_training import PathTraining
 from trivgeo.groups import SE, SO, LieGroup, Torus
 
 STD = 0.3
-NLL = 0.5 + math.log(STD * math.sqrt(2.0 * math.pi))  # of a normal distribution in one dimension, in nats
+NLL = 0.5 + math.log(STD / math.sqrt(2.0 * math.pi))  # of a normal distribution of angles, in nats
 SMALL = {"width": 32, "depth": 1}
 FIT: dict[str, Any] = {"steps": 400, "batch_size": 256, "learning_rate": 5e-3, "progress": False}
 

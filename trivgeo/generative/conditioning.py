@@ -15,6 +15,7 @@ from trivgeo._random import normal, uniform
 from trivgeo._torch import pytree
 from trivgeo.checks import check_arguments, check_count, check_fraction, check_tensor
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.generative.distributions import GroupDistribution
 from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.generative.particles import MaskedCondition, Particles
 from trivgeo.groups import LieGroup
@@ -419,6 +420,20 @@ class ConditionalNetwork(nn.Module):
         if self.encoder is None or condition is None:
             return None
         return self.encoder.drop(self.encoder(condition), generator)
+
+    def encoded(self, condition: Any) -> Any:
+        """Features of checked conditions of a batch, which are ``None`` without conditions, none of them missing.
+
+        With masks, the condition and the result are a `MaskedCondition`.
+        """
+        if isinstance(condition, MaskedCondition):
+            return MaskedCondition(self.encoded(condition.condition), condition.mask)
+        return None if self.encoder is None or condition is None else self.encoder(condition)
+
+    def base_log_prob(self, base: GroupDistribution, features: Any) -> Callable[[Tensor], Tensor]:
+        """Return the log-density of a base distribution, for the particles that are present."""
+        particles = self.particles
+        return base.log_prob if particles is None else lambda g: particles.log_prob(base, g, features.mask)
 
     def given(self, features: Any, guidance: float = 1.0, function: nn.Module | None = None) -> Callable[..., Tensor]:
         r"""Return the network with its features fixed, and classifier-free guidance (Ho and Salimans 2022).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from trivgeo._random import integers, keyed, permutation
 from trivgeo._text import described
@@ -19,17 +20,22 @@ from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder, check_condition
-from trivgeo.generative.distributions import check_samples
+from trivgeo.generative.distributions import EmpiricalDistribution, check_samples
 from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.flow_map import FlowMap, FlowMapBatch, FlowTrajectories
+from trivgeo.generative.history import TrainingHistory
 from trivgeo.generative.particles import MaskedCondition, Particles
-from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.training import NetworkTraining, move_average, train
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _DEFAULT_TRAINING_SECONDS = 600.0
+_NUM_LOOKS = 10  # times at which a training looks at held-out data
+_MAX_HELD_OUT_ROWS = 1024  # held-out rows whose loss is measured
+_MAX_DENSITY_PRODUCTS = 2048  # held-out rows whose density is measured, times the dimension of the group
+_MIN_DENSITY_ROWS = 16  # the least number of these rows
+_HELD_OUT_TOLERANCE = 1e-2  # error of a step of the flow of their densities
 _NUM_SCALE_ROWS = 4096  # rows to which input and output scales of a flow map are fitted
 
 Pair = tuple[Tensor, Any]
@@ -78,6 +84,14 @@ class TrainingData(ABC):
     def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
         """Draw a training batch: elements and conditions of ``num_rows`` rows."""
 
+    def hold_out(self, share: float, generator: torch.Generator) -> TrainingData:
+        """Take a random ``share`` of the rows out of the data, and return it.
+
+        Raises:
+            ConfigurationError: the rows cannot be told apart, as in a loader, or too few are left.
+        """
+        raise ConfigurationError("held_out: expected held-out data, since a loader cannot be split, got a share")
+
 
 class _Tensors(TrainingData):
     """Tensors that are checked once."""
@@ -89,6 +103,12 @@ class _Tensors(TrainingData):
     def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
         order = permutation((len(self.data[0]),), self.data[0], generator)
         return _rows(self.data, order[:num_rows])
+
+    def hold_out(self, share: float, generator: torch.Generator) -> TrainingData:
+        held, kept = _split(len(self.data[0]), share, generator)
+        taken = copy.copy(self)
+        taken.data, self.data = _rows(self.data, held), _rows(self.data, kept)
+        return taken
 
     def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
         return _rows(self.data, integers(len(self.data[0]), (num_rows,), torch.empty(0), generator))
@@ -106,6 +126,12 @@ class _Indexed(TrainingData):
     def first_rows(self, num_rows: int, generator: torch.Generator) -> Pair:
         reference = torch.empty(0, device=generator.device)
         return self._items(permutation((len(self.dataset),), reference, generator)[:num_rows])
+
+    def hold_out(self, share: float, generator: torch.Generator) -> TrainingData:
+        held, kept = _split(len(self.dataset), share, generator)
+        taken = copy.copy(self)
+        taken.dataset, self.dataset = (Subset(self.dataset, rows.tolist()) for rows in (held, kept))
+        return taken
 
     def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
         return self._items(integers(len(self.dataset), (num_rows,), torch.empty(0), generator))
@@ -259,8 +285,36 @@ def _pair(batch: Any) -> Pair:
     )
 
 
+def _split(num_rows: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random indices of held-out rows, and of the others."""
+    num_held = round(share * num_rows)
+    if num_held < 1 or num_rows - num_held < 2:
+        raise ConfigurationError(f"held_out: expected a share that leaves two rows of {num_rows}, got {share}")
+    order = permutation((num_rows,), torch.empty(0, device=generator.device), generator)
+    return order[:num_held], order[num_held:]
+
+
 def _rows(data: Pair, indices: Tensor) -> Pair:
     return pytree.tree_map(lambda x: x[indices.to(x.device)] if isinstance(x, Tensor) else x, data)
+
+
+def held_out_rows(held_out: Any, data: TrainingData, check: Check, seed: int) -> Pair | None:
+    """Return held-out rows, of which a share of the training data is taken out of these; ``None`` for none.
+
+    Args:
+        held_out: a share in [0, 1), or data, see `training_data`.
+
+    Raises:
+        ConfigurationError: the share is out of range, or the data cannot be split.
+    """
+    generator = keyed(seed, 3)
+    if isinstance(held_out, int | float):
+        if not 0.0 <= held_out < 1.0:
+            raise ConfigurationError(f"held_out: expected a share in [0, 1) or data, got {held_out}")
+        held = data.hold_out(held_out, generator) if held_out else None
+    else:
+        held = training_data(held_out, None, check)
+    return None if held is None else held.first_rows(_MAX_HELD_OUT_ROWS, generator)
 
 
 class TrainingSettings(NamedTuple):
@@ -295,6 +349,7 @@ class _AveragedTraining(NetworkTraining[ModuleT]):
     Attributes:
         average: the network with the average of the weights.
         num_steps: steps of the optimiser so far.
+        is_over: whether the training ended itself before all steps, since it would not get better.
     """
 
     gradient_norm = 1.0
@@ -302,7 +357,7 @@ class _AveragedTraining(NetworkTraining[ModuleT]):
     def __init__(self, network: ModuleT, learning_rate: float, seed: int) -> None:
         super().__init__(network, learning_rate, weight_decay=0.01, warmup=0.05, seed=seed)
         self.average = copy.deepcopy(network).requires_grad_(False)
-        self.num_steps = 0
+        self.num_steps, self.is_over = 0, False
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Move the average of the weights; running statistics, such as those of batch normalisation, are copied."""
@@ -317,7 +372,10 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     """Regression of a network on the targets of a probability path, with an average of the weights.
 
     Args:
+        fitted: path and base distribution.
         num_draws: levels and elements on the path that are drawn for each row of a batch.
+        held_out: held-out elements and conditions; ``None`` for none.
+        patience: number of steps without a smaller held-out loss after which the training ends; ``None`` for no end.
 
     Attributes:
         num_skipped_rows: rows of all batches that were skipped, since a missing logarithm made their target not finite.
@@ -326,14 +384,85 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     def __init__(
         self,
         network: ConditionalNetwork,
-        path: ProbabilityPath,
+        fitted: FittedPath,
         learning_rate: float,
         seed: int,
         num_draws: int = 1,
+        held_out: Pair | None = None,
+        patience: int | None = None,
     ) -> None:
         super().__init__(network, learning_rate, seed)
-        self.path, self.num_draws = path, num_draws
+        # a list, so that the base distribution is no part of the module that is trained
+        self._fitted, self.path, self.num_draws = [fitted], fitted.path, num_draws
+        self._held_out, self._patience = held_out, patience
+        self._losses: list[Tensor] = []
+        self._looks: list[tuple[float, float, float]] = []  # steps, loss and log-density
+        self._best: dict[str, Tensor] = {}
         self.num_skipped_rows = torch.zeros((), dtype=torch.long)
+
+    @property
+    def history(self) -> TrainingHistory:
+        """The losses so far."""
+        looks = torch.tensor(self._looks, dtype=torch.float64).reshape(-1, 3)
+        best = int(looks[looks[:, 1].argmin(), 0]) if len(looks) else self.num_steps
+        losses = torch.stack(self._losses).float().cpu() if self._losses else torch.zeros(0)
+        return TrainingHistory(losses, looks[:, 0].long(), looks[:, 1], looks[:, 2], best, self.path.group.dim)
+
+    @property
+    def best_state(self) -> dict[str, Tensor]:
+        """The averaged weights with the least loss on held-out data; the last ones without such data."""
+        return self._best or self.average.state_dict()
+
+    def on_train_start(self) -> None:
+        """Look at the held-out data once, so that what fails does so before the training."""
+        super().on_train_start()
+        if self._held_out is not None and not self._looks:
+            self._look(self._held_out)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Look at the held-out data ten times in a training, and stop it when their loss stands still."""
+        super().on_train_batch_end(outputs, batch, batch_idx)
+        self._losses.append(outputs["loss"].detach())
+        if self._held_out is None:
+            return
+        every = max(1, (self.max_steps or 1) // _NUM_LOOKS)
+        if self.global_step % every == 0 or self.global_step == self.max_steps:
+            self._look(self._held_out)
+            if self._patience is not None and self.global_step - self.history.best_step >= self._patience:
+                self.is_over = self.trainer.should_stop = True
+
+    def on_train_end(self) -> None:
+        """Look at the held-out data if the clock has ended the training."""
+        if self._held_out is not None and self._looks[-1][0] != self.num_steps:
+            self._look(self._held_out)
+        super().on_train_end()
+
+    @torch.no_grad()
+    def _look(self, held_out: Pair) -> None:
+        """Measure the averaged weights on held-out data, and keep the best."""
+        network, fitted = self.average, self._fitted[0]
+        modes = {module: module.training for module in network.modules()}
+        network.eval()
+        loss = float(self._loss(held_out, self.measure_generator(0), network)[0])
+        count = max(_MIN_DENSITY_ROWS, _MAX_DENSITY_PRODUCTS // self.path.group.dim)
+        g, condition = _rows(held_out, torch.arange(min(count, len(held_out[0]))))
+        logs = math.nan
+        if not isinstance(fitted.base, EmpiricalDistribution):
+            features = network.encoded(condition)
+            found = self.path.log_density(
+                network.given(features),
+                g,
+                network.base_log_prob(fitted.base, features),
+                self.measure_generator(1),
+                _HELD_OUT_TOLERANCE,
+                None,
+            )
+            logs = float(found.mean())
+        for module, mode in modes.items():
+            module.training = mode
+        if not self._looks or loss < min(look[1] for look in self._looks):
+            self._best = {name: x.detach().clone() for name, x in network.state_dict().items()}
+        self._looks.append((float(self.num_steps), loss, logs))
 
     @property
     def objective(self) -> str:
@@ -348,11 +477,15 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         """Add ``num_skipped_rows`` to ``checkpoint``, beside what `NetworkTraining` adds."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["num_skipped_rows"] = int(self.num_skipped_rows)
+        checkpoint["losses"] = torch.stack(self._losses).cpu() if self._losses else torch.zeros(0)
+        checkpoint["looks"], checkpoint["best"] = self._looks, self._best
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Read ``num_skipped_rows`` and the number of steps from ``checkpoint``, in addition to `NetworkTraining`."""
         super().on_load_checkpoint(checkpoint)
         self.num_skipped_rows = torch.tensor(checkpoint.get("num_skipped_rows", 0))
+        self._losses = list(checkpoint.get("losses", torch.zeros(0)).unbind())
+        self._looks, self._best = list(checkpoint.get("looks", [])), dict(checkpoint.get("best", {}))
         self.num_steps = checkpoint["global_step"]
 
     def training_step(self, data: Pair, index: int) -> Tensor:
@@ -367,22 +500,25 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     def measure(self, batch: Pair, number: int) -> dict[str, Tensor]:
         return {"loss": self._loss(batch, self.measure_generator(number))[0]}
 
-    def _loss(self, data: Pair, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The weighted mean square error, and a mask of finite rows, ``[b]``."""
+    def _loss(
+        self, data: Pair, generator: torch.Generator, network: ConditionalNetwork | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The weighted mean square error of a network, by default the trained one; a mask of finite rows, ``[b]``."""
+        network = self.network if network is None else network
         # paths draw levels that rise with the rows, and data may be sorted
         order = permutation((len(data[0]),), data[0], generator)
         samples, condition = pytree.tree_map(lambda x: x[order] if isinstance(x, Tensor) else x, data)
         elements, level, momentum, target, weight = self.path.training_batch(self._repeated(samples), generator)
-        features = self._repeated(self.network.training_features(condition, generator))
+        features = self._repeated(network.training_features(condition, generator))
         counted = weight
-        if (particles := self.network.particles) is not None:  # the mean is over coordinates of present particles
+        if (particles := network.particles) is not None:  # the mean is over coordinates of present particles
             elements = particles.hide(elements, features.mask)
             target = torch.where(particles.presence(features.mask), target, 0.0)
             counted = weight * particles.share(features.mask).to(weight)
         found = torch.isfinite(target).all(-1) & torch.isfinite(elements.flatten(1)).all(-1)
         mask = found.reshape(-1, *[1] * (elements.ndim - 1))
         identity = self.path.group.identity(dtype=elements.dtype, device=elements.device)
-        prediction = self.network(torch.where(mask, elements, identity), level, momentum, features)
+        prediction = network(torch.where(mask, elements, identity), level, momentum, features)
         error = prediction - torch.where(found.unsqueeze(-1), target, 0.0)
         size = (counted * found).sum().clamp(min=1e-6)
         return (error.square().mean(-1) * (weight * found)).sum() / size, found
@@ -434,7 +570,7 @@ def train_average(
                 f"network: expected finite weights after the training, got NaN or infinity in {name}; a smaller "
                 "learning_rate may help"
             )
-    ended_by_time = training.num_steps < settings.steps
+    ended_by_time = training.num_steps < settings.steps and not training.is_over
     if ended_by_time and settings.seconds is None:
         warnings.warn(
             f"{limit:g} seconds ended the training after {training.num_steps} of {settings.steps} steps; give seconds=",

@@ -17,7 +17,7 @@ from trivgeo._autocast import matmul
 from trivgeo._numerics import is_abstract
 from trivgeo._random import choice, integers, normal, permutation, uniform
 from trivgeo._text import described
-from trivgeo.checks import check_count, check_tensor, checked, promoted
+from trivgeo.checks import check_choice, check_count, check_tensor, checked, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SO, DirectProduct, LieGroup
 from trivgeo.groups.harmonic import heat_kernel, log_haar_volume
@@ -68,8 +68,8 @@ class GroupDistribution(nn.Module, Distribution, ABC):
 
     Densities are for left Haar measure, of total mass one on compact groups. On other groups it is the one that is
     Lebesgue measure of the algebra, in the basis of the group, at the identity. Factors of a `DirectProduct` that is
-    not compact have each their own measure, unless the scale mixes them. On a torus, subtract :math:`n \log 2 \pi` for
-    the density of the angles.
+    not compact have each their own measure, unless the scale mixes them. ``log_prob(g, measure="volume")`` is for the
+    volume in the basis of the group on compact factors, too: :math:`d\theta_1 \dots d\theta_n` on a torus.
 
     Args:
         group: the group of the values.
@@ -114,19 +114,32 @@ class GroupDistribution(nn.Module, Distribution, ABC):
             raise ConfigurationError(f"{type(self).__name__}: expected a distribution with derivatives of its samples")
         return self._draw(self._shape(sample_shape), generator)
 
-    def log_prob(self, value: Tensor) -> Float[Tensor, "*batch"]:
+    def log_prob(self, value: Tensor, measure: str = "haar") -> Float[Tensor, "*batch"]:
         """Return log-densities of elements ``value`` ``[*batch, *element_shape]``, which broadcast with parameters.
 
         They are -inf outside of the `support`: at NaN, and at values that are no elements of the group, such as 2 I on
         SO(3). Values within a thousandth of an element, as round-off leaves them, have its density.
+
+        Args:
+            value: elements.
+            measure: "haar", of mass one on compact factors, or "volume", see `GroupDistribution`.
+
+        Raises:
+            ConfigurationError: the measure has another name, or the volume of the group is not known.
         """
+        log_volume = log_mass(self.group, measure)
         value = self.group.check_elements(value, "value")
         batch = torch.broadcast_shapes(self.group.batch_shape(value), self.batch_shape)
         value = value.expand(*batch, *self.event_shape)
         found = self.support.check(value)
         unit = self.group.identity(dtype=value.dtype, device=value.device)
         logs = self._log_prob(torch.where(found[(..., *[None] * len(self.event_shape))], value, unit))
-        return torch.where(found.to(logs.device), logs, -math.inf)
+        return torch.where(found.to(logs.device), logs - self._share * log_volume, -math.inf)
+
+    @property
+    def _share(self) -> float:
+        """The share of the factors of the group that have a density."""
+        return 1.0
 
     def expand(self: DistributionT, batch_shape: Sequence[int], _instance: Any = None) -> DistributionT:
         """Return the distribution with parameters repeated to a ``batch_shape``."""
@@ -621,10 +634,16 @@ def sum_over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> 
     return math.fsum(sum_over_compact(factor, log_size) for factor in factors)
 
 
-def log_torus_volume(group: LieGroup) -> float:
-    r"""Return :math:`n \log 2 \pi` for the n angles of a compact ``group``, by which densities for angles differ."""
-    periods = group._periods().double()
-    return float(periods[periods > 0].log().sum())
+def log_mass(group: LieGroup, measure: str) -> float:
+    """Return the logarithm of the mass of the compact factors of ``group`` for a ``measure``, "haar" or "volume".
+
+    Log-densities for the measure are those for Haar measure of mass one minus this number.
+
+    Raises:
+        ConfigurationError: the measure has another name, or the volume of the group is not known.
+    """
+    is_volume = check_choice("measure", measure, ("haar", "volume")) == "volume"
+    return sum_over_compact(group, log_haar_volume) if is_volume else 0.0
 
 
 def normal_log_density(

@@ -124,16 +124,29 @@ class SavedModel:
         if not fits:
             raise CheckpointError(f"{path}: expected a model on {group!r} with its scale, got one on another group")
 
-    def arguments(self, condition: nn.Module | None, network: nn.Module | None) -> dict[str, Any]:
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Width and depth of the network."""
+        return self._width, self._depth
+
+    @property
+    def condition_dim(self) -> int | None:
+        """Number of features of a condition; ``None`` without conditions, or for features that are no vectors."""
+        return self._feature_shape[0] if len(self._feature_shape) == 1 else None
+
+    def arguments(self, condition: int | nn.Module | None, network: nn.Module | None) -> dict[str, Any]:
         """The arguments that construct a model of the saved shape.
 
         Args:
-            condition: the user's module for conditions, ``None`` if the saved model has none.
+            condition: the user's module for conditions, or the dimension of vectors; ``None`` if the saved model has
+                none.
             network: the user's network, ``None`` if the saved model has none.
 
         Raises:
-            CheckpointError: a module is missing, or the saved model has none.
+            CheckpointError: a module is missing, the saved model has none, or vectors of another dimension.
         """
+        if self._vector_dim is not None and isinstance(condition, int) and condition == self._vector_dim:
+            condition = None  # the file holds it
         for name, given in (("condition", condition), ("network", network)):
             expected = self._is_own[name]
             if given is not None if not expected else not isinstance(given, nn.Module):

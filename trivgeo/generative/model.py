@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from trivgeo.generative.distributions import (
     EmpiricalDistribution,
     GroupDistribution,
     check_samples,
-    log_torus_volume,
-    sum_over_compact,
+    log_mass,
 )
 from trivgeo.generative.fitted import FittedPath, SavedModel, write_model
 from trivgeo.generative.group_network import GroupNetwork
+from trivgeo.generative.history import TrainingHistory
 from trivgeo.generative.particles import MaskedCondition, Particles
 from trivgeo.generative.paths import PATHS, Bridge, ProbabilityPath
+from trivgeo.generative.paths.base import Coupling
 from trivgeo.groups import LieGroup
 from trivgeo.sde.likelihood import Divergence
 from trivgeo.sde.solvers.runge_kutta import solve_adaptive
@@ -54,9 +56,10 @@ class GroupDiffusion(nn.Module):
     base distribution is uniform (Haar) on compact factors of the group. On other factors it is a normal distribution
     or a mixture of normal distributions (`fit_base_distribution`).
 
-    The reference measure of densities depends on the group: :math:`d\theta_1 \dots d\theta_n` on a torus, Haar measure
-    of total mass one on other compact groups, and elsewhere the left Haar measure that equals, at the identity,
-    Lebesgue measure in the basis of the group. A product of groups has the product of these measures.
+    Densities are for left Haar measure, as those of every `GroupDistribution`: of total mass one on compact groups, and
+    elsewhere the one that equals, at the identity, Lebesgue measure in the basis of the group. A product of groups has
+    the product of these measures. ``log_prob(g, measure="volume")`` converts to the volume on compact groups, too,
+    which is :math:`d\theta_1 \dots d\theta_n` on a torus.
 
     A model with a ``condition`` learns :math:`p(g \mid c)`:
 
@@ -96,9 +99,11 @@ class GroupDiffusion(nn.Module):
     Attributes:
         networks: the network and the encoder of its conditions in one module.
         fitted: path, base distribution and settings, see `FittedPath`; ``None`` before `fit`.
+        history: losses of the training and its verdict, see `TrainingHistory`; ``None`` before `fit` and after `load`.
 
     Raises:
-        ConfigurationError: a setting is out of range, or the group is not connected.
+        ConfigurationError: a setting is out of range, the group is not connected, or a module is wrapped for parallel
+            training, as by ``DistributedDataParallel``.
     """
 
     def __init__(
@@ -121,10 +126,12 @@ class GroupDiffusion(nn.Module):
         self.seed, self.num_draws = check_count("seed", seed, 0), check_count("num_draws", num_draws)
         encoder: ConditionEncoder | None = None
         self.fitted: FittedPath | None = None
+        self.history: TrainingHistory | None = None
         if condition is not None:
             encoder = ConditionEncoder(condition, condition_dropout)
         elif network is not None:
             encoder = ConditionEncoder(nn.Identity(), 0.0)
+        _check_unwrapped(condition=condition, network=network)
         features = None if isinstance(condition, nn.Module) else condition  # those of a module are known by its output
         uses_momentum = self._path_class.uses_momentum(group)
         with torch.random.fork_rng(devices=[]):
@@ -154,7 +161,9 @@ class GroupDiffusion(nn.Module):
         seconds: float | None = None,
         batch_size: int = 512,
         learning_rate: float = 2e-3,
-        coupling: str | Bridge = "independent",
+        coupling: str | Coupling | Bridge = "independent",
+        held_out: Any = 0.0,
+        patience: int | None = None,
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> GroupDiffusion:
@@ -174,9 +183,14 @@ class GroupDiffusion(nn.Module):
             batch_size: rows of a step, drawn with repetition; a loader has its own.
             learning_rate: largest step of the optimiser.
             coupling: "optimal" couples data and base distribution of each batch by optimal transport, see
-                `FlowMatchingPath`; for kind "flow" without conditions, since it would bias them. A `Bridge` puts a
-                sample in place of the base distribution, also for kind "flow": `carry` takes its elements to the data,
-                and there is no `log_prob`.
+                `FlowMatchingPath`; for kind "flow" without conditions, since it would bias them. A function changes
+                each draw by its datum alone, such as `HomogeneousSpace.align`. A `Bridge` puts a sample in place of the
+                base distribution, also for kind "flow": `carry` takes its elements to the data, and there is no
+                `log_prob`.
+            held_out: a share of the samples, or further data like them, that the training only looks at: the model
+                then has the weights with the least loss on them, `history` has their likelihood, and a training that
+                has not converged ends with a warning. By default none.
+            patience: number of steps after which the training ends if the loss on held-out data has not fallen further.
             folder: folder for checkpoints; a training that was killed goes on from there when called again.
             progress: show a bar; ``None`` for one on a terminal.
 
@@ -198,22 +212,31 @@ class GroupDiffusion(nn.Module):
         device = self._like().device
         check = functools.partial(training.check_pair, group=self.group, encoder=self.encoder, device=device)
         data = training.training_data(samples, condition, check)
-        source, pairing = (None, coupling) if isinstance(coupling, str) else check_type("coupling", coupling, Bridge)
-        if pairing != "independent" and self.encoder is not None:
+        source, pairing = (None, coupling) if not isinstance(coupling, Bridge) else coupling
+        if not (isinstance(pairing, str) or callable(pairing)):
+            raise ConfigurationError(f"coupling: expected a name, a function or a Bridge, got {coupling!r}")
+        if pairing != "independent" and not callable(pairing) and self.encoder is not None:
             raise ConfigurationError(f"coupling: expected 'independent' for a model with conditions, got {pairing!r}")
         generator = torch.Generator(device).manual_seed(self.seed)
+        held = training.held_out_rows(held_out, data, check, self.seed)
+        if patience is not None and held is None:
+            raise ConfigurationError(f"patience: expected held_out data to look at, got {patience} steps without them")
+        patience = None if patience is None else check_count("patience", patience)
         num_rows = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
         rows = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, num_rows)), generator)
         networks, fitted = self._set_up(*rows, source, generator)
         if networks.particles is not None and not (source is None and pairing == "independent"):
             raise ConfigurationError(f"coupling: expected 'independent' for particles with a mask, got {coupling!r}")
         fitted.path = fitted.path.with_coupling(pairing)
-        module = training.PathTraining(networks, fitted.path, learning_rate, self.seed, self.num_draws)
+        draws = self.num_draws
+        module = training.PathTraining(networks, fitted, learning_rate, self.seed, draws, held, patience)
         fitted.ended_by_time = training.train_average(module, data.draw, settings, folder, data.is_repeatable)
-        networks.load_state_dict(module.average.state_dict())
+        networks.load_state_dict(module.best_state)
         networks.to(device).eval()
         fitted.num_steps, fitted.num_skipped_rows = module.num_steps, int(module.num_skipped_rows)
-        self.networks, self.fitted = networks, fitted
+        self.networks, self.fitted, self.history = networks, fitted, module.history
+        if held is not None and not (verdict := self.history.verdict):
+            warnings.warn(f"fit: {'; '.join(verdict.reasons)}", stacklevel=3)  # the caller, which `checked` wraps
         return self
 
     def distil(
@@ -374,9 +397,10 @@ class GroupDiffusion(nn.Module):
         num_draws: int = 1,
         tolerance: float = _TOLERANCE,
         divergence: Divergence | None = None,
+        measure: str = "haar",
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch"]:
-        """Log-density of elements, in nats; see `GroupDiffusion` for the measure.
+        """Log-density of elements, in nats.
 
         For kinds "diffusion" and "flow" it is the density of samples along the flow, up to the tolerance. For kind
         "momentum" it is an estimate by random momenta whose expectation is a lower bound; more ``num_draws`` raise and
@@ -393,15 +417,17 @@ class GroupDiffusion(nn.Module):
             num_draws: momenta over which kind "momentum" averages the density; each takes a solution of the flow.
             tolerance: largest error of one step of the flow, see `solve_adaptive`.
             divergence: method for the divergence of the flow; default `ExactDivergence`.
+            measure: "haar", of mass one on compact factors, or "volume", see `GroupDiffusion`.
             generator: random numbers for kind "momentum" or the divergence; default a fixed seed.
 
         Raises:
             ShapeError: the elements or the condition have another shape than in the training.
             NonFiniteError: the elements hold NaN or infinity.
             DomainError: the elements are not in the group.
-            ConfigurationError: the model is not fitted, or a condition is missing or not expected.
+            ConfigurationError: the model is not fitted, a condition is missing or not expected, the measure has another
+                name, or the volume of the group is not known.
         """
-        fitted = self._fitted()
+        fitted, log_volume = self._fitted(), log_mass(self.group, measure)
         g = self.group.check_elements(g, "g")
         batch = self.group.batch_shape(g)
         networks, flat = self.networks, g.reshape(-1, *self.group.element_shape).to(self._like().device)
@@ -419,9 +445,9 @@ class GroupDiffusion(nn.Module):
             network, particles = networks.given(features), networks.particles
             shares: Any = 1.0 if particles is None else particles.share(features.mask).to(flat)
             found = fitted.path.with_draws(check_count("num_draws", num_draws)).log_density(
-                network, near, self._base_log_prob(features), generator, tolerance, divergence
+                network, near, networks.base_log_prob(fitted.base, features), generator, tolerance, divergence
             )
-        return (found - shares * sum_over_compact(self.group, log_torus_volume)).reshape(batch)
+        return (found - shares * log_volume).reshape(batch)
 
     def distribution(
         self, *, condition: Any = None, mask: Tensor | None = None, num_draws: int = 1, tolerance: float = _TOLERANCE
@@ -471,7 +497,7 @@ class GroupDiffusion(nn.Module):
         group: LieGroup,
         kind: type[ProbabilityPath] | None = None,
         *,
-        condition: nn.Module | None = None,
+        condition: int | nn.Module | None = None,
         network: nn.Module | None = None,
     ) -> GroupDiffusion:
         """Read a model that `save` wrote.
@@ -480,7 +506,8 @@ class GroupDiffusion(nn.Module):
             path: the file.
             group: the group of the model, with its scale.
             kind: the class of the path, for models of a kind of your own.
-            condition: a module like the one for conditions, whose weights are replaced, for models that have one.
+            condition: a module like the one for conditions, whose weights are replaced, for models that have one. The
+                dimension of vectors may be left out, since the file holds it.
             network: a module like the network, whose weights are replaced, for models with a network of your own.
 
         Raises:
@@ -531,11 +558,6 @@ class GroupDiffusion(nn.Module):
         mask = torch.ones(particles.num_particles) if mask is None else mask
         return MaskedCondition(found, particles.check(mask, batch, self._like()))
 
-    def _base_log_prob(self, features: Any) -> Callable[[Tensor], Tensor]:
-        """The log-density of the base distribution, for the particles that are present."""
-        base, particles = self._fitted().base, self.networks.particles
-        return base.log_prob if particles is None else lambda g: particles.log_prob(base, g, features.mask)
-
     def _set_up(
         self, rows: Tensor, conditions: Any, source: Any, generator: torch.Generator
     ) -> tuple[ConditionalNetwork, FittedPath]:
@@ -569,8 +591,7 @@ class GroupDiffusion(nn.Module):
 class ModelDistribution(GroupDistribution):
     r"""The distribution of a fitted model given one condition, see `GroupDiffusion.distribution`.
 
-    Densities are for the measure of `GroupDistribution`: on tori they are :math:`(2 \pi)^n` times those of
-    `GroupDiffusion.log_prob`. At elements that are not finite they are zero.
+    At elements that are not finite the density is zero.
 
     Args:
         model: a fitted model.
@@ -592,6 +613,10 @@ class ModelDistribution(GroupDistribution):
         """False if a mask leaves out particles, whose elements have no density."""
         return self.mask is None or bool(torch.as_tensor(self.mask).all())
 
+    @property
+    def _share(self) -> float:
+        return 1.0 if self.mask is None else float(torch.as_tensor(self.mask).double().mean())
+
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         return self.model.sample(shape, condition=self.condition, mask=self.mask, generator=generator)
 
@@ -602,9 +627,7 @@ class ModelDistribution(GroupDistribution):
         logs = self.model.log_prob(
             known, condition=self.condition, mask=self.mask, num_draws=self.num_draws, tolerance=self.tolerance
         )
-        share = 1.0 if self.mask is None else float(torch.as_tensor(self.mask).double().mean())
-        volume = share * sum_over_compact(self.group, log_torus_volume)
-        return torch.where(lost.to(logs.device), -math.inf, logs + volume)
+        return torch.where(lost.to(logs.device), -math.inf, logs)
 
 
 def _connected(group: Any) -> LieGroup:
@@ -612,6 +635,15 @@ def _connected(group: Any) -> LieGroup:
     if check_type("group", group, LieGroup).num_components > 1:  # type: ignore[type-abstract]
         raise ConfigurationError(f"group: expected a connected one, as no path leaves a component, got {group!r}")
     return group
+
+
+def _check_unwrapped(**modules: Any) -> None:
+    """Raise `ConfigurationError` for modules that are wrapped for parallel training."""
+    for name, module in modules.items():
+        for part in module.modules() if isinstance(module, nn.Module) else ():
+            if type(part).__module__.startswith(("torch.nn.parallel", "torch.distributed")):
+                kind = type(part).__name__
+                raise ConfigurationError(f"{name}: expected a module as it is, without a wrapper, got one in {kind}")
 
 
 def _path_class(kind: Any) -> type[ProbabilityPath]:

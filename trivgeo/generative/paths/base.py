@@ -26,6 +26,9 @@ PathT = TypeVar("PathT", bound="ProbabilityPath")
 Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(elements, levels ``[*batch]`` in [0, 1], momenta or ``None``) to algebra vectors ``[*batch, dim]``."""
 
+Coupling = Callable[[Tensor, Tensor], Tensor]
+"""(data, draws of the base distribution), both ``[b, *element_shape]``, to draws of which each belongs to its datum."""
+
 
 class TrainingBatch(NamedTuple):
     """Inputs of a network, and the targets of its weighted least-squares regression.
@@ -182,7 +185,7 @@ class ProbabilityPath(ABC):
         """Return the path with densities averaged over ``num_draws`` draws; itself where densities need no draws."""
         return self
 
-    def with_coupling(self: PathT, coupling: str) -> PathT:
+    def with_coupling(self: PathT, coupling: str | Coupling) -> PathT:
         """Return the path with another coupling of data and base distribution, see `GroupDiffusion.fit`.
 
         Raises:

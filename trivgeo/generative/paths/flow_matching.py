@@ -15,7 +15,7 @@ from trivgeo._text import described
 from trivgeo.checks import check_choice, check_positive, checked
 from trivgeo.generative.distribution_fitting import fit_base_distribution
 from trivgeo.generative.distributions import GroupDistribution
-from trivgeo.generative.paths.base import Network, ProbabilityPath, TrainingBatch
+from trivgeo.generative.paths.base import Coupling, Network, ProbabilityPath, TrainingBatch
 from trivgeo.generative.paths.noising import stratified
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import ConstantSchedule
@@ -58,13 +58,14 @@ class FlowMatchingPath(ProbabilityPath):
         group: the group of the elements.
         base: the base distribution.
         speed: root mean square of u, by which the target is divided.
-        coupling: how data are paired with draws of the base distribution, "independent" or "optimal".
+        coupling: how data are paired with draws of the base distribution, "independent" or "optimal"; or a function of
+            data and draws, both ``[b, *element_shape]``, that returns draws, of the base distribution as well.
     """
 
     group: LieGroup
     base: GroupDistribution
     speed: float
-    coupling: str = "independent"
+    coupling: str | Coupling = "independent"
     start_time: ClassVar[float] = 0.0  # type: ignore[misc]
     end_time: ClassVar[float] = 1.0  # type: ignore[misc]
 
@@ -102,15 +103,19 @@ class FlowMatchingPath(ProbabilityPath):
         """
         t = stratified(len(data), data, generator)
         drawn = self.base.sample(len(data), generator)
-        if self.coupling == "optimal":
+        if callable(self.coupling):
+            drawn = self.coupling(data, drawn)
+        elif self.coupling == "optimal":
             drawn = drawn[_optimal_assignment(self.group, data, drawn)]
         u = self.group.log(self.group.compose(self.group.inverse(data), drawn))
         found = torch.isfinite(u).all(-1, keepdim=True)
         g = self.group.retract(data, t.unsqueeze(-1) * torch.where(found, u, 0.0))
         return TrainingBatch(g, t, None, u / self.speed, torch.ones_like(t))
 
-    def with_coupling(self: PathT, coupling: str) -> PathT:
-        """Return the path with a ``coupling`` of data and draws of the base: "independent" or "optimal"."""
+    def with_coupling(self: PathT, coupling: str | Coupling) -> PathT:
+        """Return the path with a ``coupling`` of data and draws of the base, see `FlowMatchingPath`."""
+        if callable(coupling):
+            return dataclasses.replace(self, coupling=coupling)
         return dataclasses.replace(self, coupling=check_choice("coupling", coupling, ("independent", "optimal")))
 
     def flow(self, network: Network) -> TrivializedSDE:
