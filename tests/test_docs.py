@@ -33,6 +33,7 @@ HEAVY = {
     "howto/learned.md",
     "howto/lightning.md",
     "howto/mcmc.md",
+    "howto/migration.md",
     "howto/own_images.md",
     "howto/own_task.md",
     "howto/photographs.md",
