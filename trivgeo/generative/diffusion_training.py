@@ -532,16 +532,18 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
 
 
 class FlowMapTraining(_AveragedTraining[FlowMap]):
-    """Regression of a `FlowMap` on displacements along trajectories, see `FlowTrajectories`."""
+    """Regression of a `FlowMap` on average velocities along trajectories, see `FlowTrajectories`."""
 
     def training_step(self, batch: FlowMapBatch, index: int) -> Tensor:
-        """Return the mean square error of predicted displacements in units of ``speed``, a scalar.
+        """Return the mean square error of average velocities in units of ``speed``, a scalar.
 
-        Rows whose displacement is not finite are skipped.
+        The error of displacements would count short jumps by the square of their length, and many steps would not
+        follow the flow. Rows whose displacement is not finite are skipped.
         """
         found = torch.isfinite(batch.displacement).all(-1)
-        target = torch.where(found.unsqueeze(-1), batch.displacement, 0.0) / self.network.speed
-        error = (self.network.displacement(batch) - target).square().mean(-1)
+        target = torch.where(found.unsqueeze(-1), batch.velocity, 0.0) / self.network.speed
+        velocity = self.network(batch.elements, batch.level, batch.end_level, batch.features)
+        error = (velocity - target).square().mean(-1)
         return (error * found).sum() / found.sum().clamp(min=1)
 
     def measure(self, batch: FlowMapBatch, number: int) -> dict[str, Tensor]:
@@ -621,7 +623,7 @@ def train_flow_map(
         flow_map.network.standardise(first.elements)
         flow_map.adopt(networks.network)
         is_found = torch.isfinite(first.displacement).all(-1)
-        flow_map.speed.copy_(first.displacement[is_found].square().mean().sqrt())
+        flow_map.speed.copy_(first.velocity[is_found].square().mean().sqrt())
     training = FlowMapTraining(flow_map, settings.learning_rate, seed)
     train_average(training, trajectories.draw, settings)
     return training.average.to(reference.device).eval()

@@ -45,6 +45,11 @@ class FlowMapBatch(NamedTuple):
     displacement: Float[Tensor, "b n"]
     features: Float[Tensor, "b d"] | None
 
+    @property
+    def velocity(self) -> Float[Tensor, "b n"]:
+        """The average velocities between the levels, ``[b, dim]``."""
+        return self.displacement / (self.end_level - self.level).unsqueeze(-1)
+
 
 class FlowMap(nn.Module):
     r"""The map of a flow from time t to time r, by the average velocity in the algebra.
@@ -54,6 +59,10 @@ class FlowMap(nn.Module):
 
     which on vector spaces is the average velocity of Geng et al. (2025). Trivialized velocities at all times are
     vectors of one space, so they can be averaged. Times are levels: 0 at the data, 1 at the base distribution.
+
+    The map is trained between all pairs of times of trajectories of the flow, by the error of the velocity, so that it
+    agrees with itself: many short jumps follow the flow, as :math:`u(g, t, t)` is its velocity, and one long jump goes
+    where they go.
 
     Args:
         group: the group of the elements.
@@ -103,11 +112,6 @@ class FlowMap(nn.Module):
         if features is not None:
             inputs.append(features)
         return self.network(g, level, None, torch.cat(inputs, -1))
-
-    def displacement(self, batch: FlowMapBatch) -> Tensor:
-        """Return predicted displacements, ``[b, dim]``, in units of ``speed``, for a ``batch`` of trajectories."""
-        span = (batch.end_level - batch.level).unsqueeze(-1)
-        return span * self(batch.elements, batch.level, batch.end_level, batch.features)
 
     def sample(self, start: Tensor, steps: int, velocity: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
         """Carry elements of the base distribution ``[b, *element_shape]`` to data, in steps of equal length.

@@ -23,7 +23,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._numerics import Constant
-from trivgeo._text import Described
 from trivgeo.checks import check_choice, check_count, check_tensor, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.fitted import SavedModel
@@ -48,7 +47,7 @@ __all__ = ["Grassmann", "HomogeneousSpace", "PositiveDefinite", "SpaceDiffusion"
 _MAX_POINT_ERROR = 0.01  # largest distance of an entry from the nearest point, over the largest entry
 
 
-class HomogeneousSpace(Described, ABC):
+class HomogeneousSpace(ABC):
     """A space of points that a group moves.
 
     Attributes:
@@ -58,6 +57,10 @@ class HomogeneousSpace(Described, ABC):
 
     group: LieGroup
     point_shape: tuple[int, ...]
+    _sizes: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(str, self._sizes))})"
 
     @abstractmethod
     def lift(self, points: Tensor) -> Tensor:
@@ -150,7 +153,7 @@ class Sphere(_RotationSpace):
 
     def __init__(self, n: int) -> None:
         super().__init__(check_count("n", n) + 1, 1)
-        self.n = n
+        self.n, self._sizes = n, (n,)
         self.point_shape = (n + 1,)
 
     def lift(self, points: Tensor) -> Tensor:
@@ -176,7 +179,7 @@ class Stiefel(_RotationSpace):
     def __init__(self, n: int, k: int) -> None:
         _check_part(n, k)
         super().__init__(n, k)
-        self.n, self.k = n, k
+        self.n, self.k, self._sizes = n, k, (n, k)
         self.point_shape = (n, k)
 
     def lift(self, points: Tensor) -> Tensor:
@@ -201,7 +204,7 @@ class Grassmann(_RotationSpace):
     def __init__(self, n: int, k: int) -> None:
         _check_part(n, k)
         super().__init__(n, k)
-        self.n, self.k = n, k
+        self.n, self.k, self._sizes = n, k, (n, k)
         self.point_shape = (n, n)
 
     def lift(self, points: Tensor) -> Tensor:
@@ -237,7 +240,7 @@ class PositiveDefinite(HomogeneousSpace):
     """
 
     def __init__(self, n: int) -> None:
-        self.n = check_count("n", n)
+        self.n, self._sizes = check_count("n", n), (n,)
         self.group = LowerTriangular(n)
         self.point_shape = (n, n)
 
