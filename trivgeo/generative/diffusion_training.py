@@ -36,6 +36,7 @@ _MAX_HELD_OUT_ROWS = 1024  # held-out rows whose loss is measured
 _MAX_DENSITY_PRODUCTS = 2048  # held-out rows whose density is measured, times the dimension of the group
 _MIN_DENSITY_ROWS = 16  # the least number of these rows
 _HELD_OUT_TOLERANCE = 1e-2  # error of a step of the flow of their densities
+_LINEAR_ERROR = 0.3  # root mean square error of a flow map, in units of its speed, above which it counts linearly
 _NUM_SCALE_ROWS = 4096  # rows to which input and output scales of a flow map are fitted
 
 Pair = tuple[Tensor, Any]
@@ -535,15 +536,17 @@ class FlowMapTraining(_AveragedTraining[FlowMap]):
     """Regression of a `FlowMap` on average velocities along trajectories, see `FlowTrajectories`."""
 
     def training_step(self, batch: FlowMapBatch, index: int) -> Tensor:
-        """Return the mean square error of average velocities in units of ``speed``, a scalar.
+        """Return the mean pseudo-Huber loss of average velocities in units of ``speed``, a scalar.
 
         The error of displacements would count short jumps by the square of their length, and many steps would not
-        follow the flow. Rows whose displacement is not finite are skipped.
+        follow the flow. Large errors count linearly: where trajectories part, a map that goes to one side is better
+        than one that goes between them. Rows whose displacement is not finite are skipped.
         """
         found = torch.isfinite(batch.displacement).all(-1)
         target = torch.where(found.unsqueeze(-1), batch.velocity, 0.0) / self.network.speed
         velocity = self.network(batch.elements, batch.level, batch.end_level, batch.features)
-        error = (velocity - target).square().mean(-1)
+        square = (velocity - target).square().mean(-1)
+        error = (square + _LINEAR_ERROR**2).sqrt() - _LINEAR_ERROR
         return (error * found).sum() / found.sum().clamp(min=1)
 
     def measure(self, batch: FlowMapBatch, number: int) -> dict[str, Tensor]:

@@ -386,6 +386,11 @@ class SpaceDiffusion(nn.Module):
         self.model.fit(self.space.lift(points), condition, held_out=held_out, **settings)
         return self
 
+    def distil(self, condition: Any = None, **settings: Any) -> SpaceDiffusion:
+        """Train for samples in few steps, see `GroupDiffusion.distil`."""
+        self.model.distil(condition, **settings)
+        return self
+
     def sample(self, num_samples: int | tuple[int, ...], **settings: Any) -> Tensor:
         """Draw points, ``[num_samples, *point_shape]``.
 
