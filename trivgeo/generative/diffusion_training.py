@@ -20,7 +20,7 @@ from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder, check_condition
-from trivgeo.generative.distributions import EmpiricalDistribution, check_samples
+from trivgeo.generative.distributions import EmpiricalDistribution, GroupDistribution, check_samples
 from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.flow_map import FlowMap, FlowMapBatch, FlowTrajectories
 from trivgeo.generative.history import TrainingHistory
@@ -373,9 +373,9 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     """Regression of a network on the targets of a probability path, with an average of the weights.
 
     Args:
-        fitted: path and base distribution.
         num_draws: levels and elements on the path that are drawn for each row of a batch.
         held_out: held-out elements and conditions; ``None`` for none.
+        base: base distribution, by which held-out data have a density.
         patience: number of steps without a smaller held-out loss after which the training ends; ``None`` for no end.
 
     Attributes:
@@ -385,16 +385,18 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     def __init__(
         self,
         network: ConditionalNetwork,
-        fitted: FittedPath,
+        path: ProbabilityPath,
         learning_rate: float,
         seed: int,
         num_draws: int = 1,
         held_out: Pair | None = None,
+        base: GroupDistribution | None = None,
         patience: int | None = None,
     ) -> None:
         super().__init__(network, learning_rate, seed)
+        self.path, self.num_draws = path, num_draws
         # a list, so that the base distribution is no part of the module that is trained
-        self._fitted, self.path, self.num_draws = [fitted], fitted.path, num_draws
+        self._base = [] if base is None or isinstance(base, EmpiricalDistribution) else [base]
         self._held_out, self._patience = held_out, patience
         self._losses: list[Tensor] = []
         self._looks: list[tuple[float, float, float]] = []  # steps, loss and log-density
@@ -441,19 +443,19 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     @torch.no_grad()
     def _look(self, held_out: Pair) -> None:
         """Measure the averaged weights on held-out data, and keep the best."""
-        network, fitted = self.average, self._fitted[0]
+        network = self.average
         modes = {module: module.training for module in network.modules()}
         network.eval()
         loss = float(self._loss(held_out, self.measure_generator(0), network)[0])
         count = max(_MIN_DENSITY_ROWS, _MAX_DENSITY_PRODUCTS // self.path.group.dim)
         g, condition = _rows(held_out, torch.arange(min(count, len(held_out[0]))))
         logs = math.nan
-        if not isinstance(fitted.base, EmpiricalDistribution):
+        for base in self._base:
             features = network.encoded(condition)
             found = self.path.log_density(
                 network.given(features),
                 g,
-                network.base_log_prob(fitted.base, features),
+                network.base_log_prob(base, features),
                 self.measure_generator(1),
                 _HELD_OUT_TOLERANCE,
                 None,

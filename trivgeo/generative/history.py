@@ -49,7 +49,7 @@ class TrainingHistory:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the training has converged, as far as its losses tell.
+        """The verdict on the training: whether it has converged, as far as its losses tell.
 
         A training has not if its second half made more than a tenth of the whole decrease of the loss, or, with
         held-out data, if their loss still fell so much; nor is it trusted if the data were learned by heart: the

@@ -228,8 +228,9 @@ class GroupDiffusion(nn.Module):
         if networks.particles is not None and not (source is None and pairing == "independent"):
             raise ConfigurationError(f"coupling: expected 'independent' for particles with a mask, got {coupling!r}")
         fitted.path = fitted.path.with_coupling(pairing)
-        draws = self.num_draws
-        module = training.PathTraining(networks, fitted, learning_rate, self.seed, draws, held, patience)
+        module = training.PathTraining(
+            networks, fitted.path, learning_rate, self.seed, self.num_draws, held, fitted.base, patience
+        )
         fitted.ended_by_time = training.train_average(module, data.draw, settings, folder, data.is_repeatable)
         networks.load_state_dict(module.best_state)
         networks.to(device).eval()
