@@ -89,7 +89,7 @@ def earth_split(name: str, seed: int, folder: str | None = None) -> EarthSplit:
     Args:
         name: a name of `CATALOGUES`, or "made" for events that need no file.
         seed: of the split.
-        folder: folder of the files; default: that of the environment variable `TRIVGEO_EARTH`.
+        folder: folder of the files; default: that of the environment variable `EARTH_VARIABLE`.
 
     Raises:
         ConfigurationError: there is no such catalogue or file.

@@ -94,7 +94,7 @@ def test_ends_early_with_the_best_weights() -> None:
     """Of twelve angles that are learned by heart."""
     few, test = angles(12, std=1.0), angles(500, seed=1, std=1.0)
     settings = {**FIT, "steps": 600, "learning_rate": 1e-2}
-    model = GroupDiffusion(Torus(1), "flow", **SMALL).fit(few, held_out=test, patience=120, **settings)
+    model = GroupDiffusion(Torus(1), "flow", **SMALL).fit(few, held_out=test, **settings)
     history = model.history
     assert history is not None
     assert model.fitted is not None
@@ -171,8 +171,6 @@ def test_bad_input() -> None:
             model.fit(angles(20), held_out=share, steps=1)
     with pytest.raises(ConfigurationError, match="held_out: expected a share that leaves two rows of 3"):
         model.fit(angles(3), held_out=0.5, steps=1)
-    with pytest.raises(ConfigurationError, match="patience: expected held_out data"):
-        model.fit(angles(20), patience=3, steps=1)
     with pytest.raises(ConfigurationError, match="network: expected a module as it is, without a wrapper"):
         GroupDiffusion(Torus(1), "flow", network=nn.Sequential(nn.DataParallel(nn.Linear(1, 1))))
 

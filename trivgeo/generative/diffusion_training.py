@@ -32,6 +32,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _DEFAULT_TRAINING_SECONDS = 600.0
 _NUM_LOOKS = 10  # times at which a training looks at held-out data
+_NUM_VAIN_LOOKS = 4  # looks in a row without a smaller loss that end a training
 _MAX_HELD_OUT_ROWS = 1024  # held-out rows whose loss is measured
 _MAX_DENSITY_PRODUCTS = 2048  # held-out rows whose density is measured, times the dimension of the group
 _MIN_DENSITY_ROWS = 16  # the least number of these rows
@@ -376,7 +377,6 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         num_draws: levels and elements on the path that are drawn for each row of a batch.
         held_out: held-out elements and conditions; ``None`` for none.
         base: base distribution, by which held-out data have a density.
-        patience: number of steps without a smaller held-out loss after which the training ends; ``None`` for no end.
 
     Attributes:
         num_skipped_rows: rows of all batches that were skipped, since a missing logarithm made their target not finite.
@@ -391,13 +391,12 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         num_draws: int = 1,
         held_out: Pair | None = None,
         base: GroupDistribution | None = None,
-        patience: int | None = None,
     ) -> None:
         super().__init__(network, learning_rate, seed)
         self.path, self.num_draws = path, num_draws
         # a list, so that the base distribution is no part of the module that is trained
         self._base = [] if base is None or isinstance(base, EmpiricalDistribution) else [base]
-        self._held_out, self._patience = held_out, patience
+        self._held_out = held_out
         self._losses: list[Tensor] = []
         self._looks: list[tuple[float, float, float]] = []  # steps, loss and log-density
         self._best: dict[str, Tensor] = {}
@@ -423,7 +422,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
             self._look(self._held_out)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Look at the held-out data ten times in a training, and stop it when their loss stands still."""
+        """Look at the held-out data ten times in a training, and stop it when their loss falls no more."""
         super().on_train_batch_end(outputs, batch, batch_idx)
         self._losses.append(outputs["loss"].detach())
         if self._held_out is None:
@@ -431,7 +430,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         every = max(1, (self.max_steps or 1) // _NUM_LOOKS)
         if self.global_step % every == 0 or self.global_step == self.max_steps:
             self._look(self._held_out)
-            if self._patience is not None and self.global_step - self.history.best_step >= self._patience:
+            if self.global_step - self.history.best_step >= _NUM_VAIN_LOOKS * every:
                 self.is_over = self.trainer.should_stop = True
 
     def on_train_end(self) -> None:

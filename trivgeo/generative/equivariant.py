@@ -122,7 +122,7 @@ class EquivariantDiffusion(nn.Module):
         """Draw elements ``[num_samples, *element_shape]`` given conditions.
 
         Args:
-            num_samples: number of elements, or the shape of their batch.
+            num_samples: see `GroupDiffusion.sample`.
             condition: one condition for all, with a batch dimension of length one, or one for each ``[num_samples,
                 ...]``.
             generator: source of the noise.
@@ -168,7 +168,7 @@ class EquivariantDiffusion(nn.Module):
         return (torch.stack(logs).logsumexp(0) - torch.tensor(float(len(logs))).log()).reshape(batch)
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a file, see `GroupDiffusion.save`; the functions are not in it."""
+        """Write the model to the file ``path``, see `GroupDiffusion.save`; the functions are not in it."""
         self.model.save(path)
 
     @classmethod

@@ -163,7 +163,6 @@ class GroupDiffusion(nn.Module):
         learning_rate: float = 2e-3,
         coupling: str | Coupling | Bridge = "independent",
         held_out: Any = 0.0,
-        patience: int | None = None,
         folder: str | Path | None = None,
         progress: bool | None = None,
     ) -> GroupDiffusion:
@@ -187,10 +186,9 @@ class GroupDiffusion(nn.Module):
                 each draw by its datum alone, such as `HomogeneousSpace.align`. A `Bridge` puts a sample in place of the
                 base distribution, also for kind "flow": `carry` takes its elements to the data, and there is no
                 `log_prob`.
-            held_out: a share of the samples, or further data like them, that the training only looks at: the model
-                then has the weights with the least loss on them, `history` has their likelihood, and a training that
-                has not converged ends with a warning. By default none.
-            patience: number of steps after which the training ends if the loss on held-out data has not fallen further.
+            held_out: a share of the samples, or further data like them, that the training only looks at, ten times: the
+                model then has the weights with the least loss on them, `history` has their likelihood, and a training
+                ends early if their loss falls no more. A training that has not converged warns. By default none.
             folder: folder for checkpoints; a training that was killed goes on from there when called again.
             progress: show a bar; ``None`` for one on a terminal.
 
@@ -219,9 +217,6 @@ class GroupDiffusion(nn.Module):
             raise ConfigurationError(f"coupling: expected 'independent' for a model with conditions, got {pairing!r}")
         generator = torch.Generator(device).manual_seed(self.seed)
         held = training.held_out_rows(held_out, data, check, self.seed)
-        if patience is not None and held is None:
-            raise ConfigurationError(f"patience: expected held_out data to look at, got {patience} steps without them")
-        patience = None if patience is None else check_count("patience", patience)
         num_rows = _MAX_FIT_ENTRIES // math.prod(self.group.element_shape)
         rows = data.fit_rows(self.group, min(_NUM_FIT_ROWS, max(_MIN_FIT_ROWS, num_rows)), generator)
         networks, fitted = self._set_up(*rows, source, generator)
@@ -229,7 +224,7 @@ class GroupDiffusion(nn.Module):
             raise ConfigurationError(f"coupling: expected 'independent' for particles with a mask, got {coupling!r}")
         fitted.path = fitted.path.with_coupling(pairing)
         module = training.PathTraining(
-            networks, fitted.path, learning_rate, self.seed, self.num_draws, held, fitted.base, patience
+            networks, fitted.path, learning_rate, self.seed, self.num_draws, held, fitted.base
         )
         fitted.ended_by_time = training.train_average(module, data.draw, settings, folder, data.is_repeatable)
         networks.load_state_dict(module.best_state)

@@ -64,14 +64,18 @@ class HomogeneousSpace(ABC):
 
     @abstractmethod
     def lift(self, points: Tensor) -> Tensor:
-        """Return one element ``[*batch, *element_shape]`` that takes the base point to each point; NaN for no point."""
+        """Return one element ``[*batch, *element_shape]`` that takes the base point to each of ``points``, or NaN."""
 
     @abstractmethod
     def project(self, g: Tensor) -> Tensor:
-        """Return the points ``[*batch, *point_shape]`` to which elements take the base point."""
+        """Return the points ``[*batch, *point_shape]`` to which elements g take the base point."""
 
     def pull_back(self, g: Tensor, y: Tensor) -> Float[Tensor, "*batch n"]:
-        """Return the left-trivialized vectors at g that belong to ambient vectors y ``[*batch, *point_shape]``."""
+        """Return the left-trivialized vectors at g that belong to ambient vectors y ``[*batch, *point_shape]``.
+
+        Raises:
+            NotImplementedError: the space has no fibres, and needs none.
+        """
         raise NotImplementedError
 
     def align(self, g: Tensor, h: Tensor) -> Tensor:
@@ -94,6 +98,10 @@ class HomogeneousSpace(ABC):
 
     def check_points(self, points: Any, name: str = "points") -> Tensor:
         """Return points if they are points of the space up to a hundredth of their largest entry.
+
+        Args:
+            points: points ``[*batch, *point_shape]``.
+            name: what messages call them.
 
         Raises:
             ShapeError: they have another shape.
@@ -387,7 +395,7 @@ class SpaceDiffusion(nn.Module):
         return self
 
     def distil(self, condition: Any = None, **settings: Any) -> SpaceDiffusion:
-        """Train for samples in few steps, see `GroupDiffusion.distil`."""
+        """Train for samples in few steps, see `GroupDiffusion.distil` for ``condition`` and ``settings``."""
         self.model.distil(condition, **settings)
         return self
 
@@ -419,7 +427,7 @@ class SpaceDiffusion(nn.Module):
         return logs - self.space.log_measure(points, measure).to(logs)
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a file, see `GroupDiffusion.save`."""
+        """Write the model to the file ``path``, see `GroupDiffusion.save`."""
         self.model.save(path)
 
     @classmethod
