@@ -25,6 +25,7 @@ from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.flow_map import FlowMap, FlowMapBatch, FlowTrajectories
 from trivgeo.generative.history import TrainingHistory
 from trivgeo.generative.particles import MaskedCondition, Particles
+from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.training import NetworkTraining, move_average, train
 
