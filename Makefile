@@ -12,6 +12,7 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 TORCH_ENDS := 2.8.0 2.14.1
 TORCH ?= $(firstword $(TORCH_ENDS))
 TORCH_VENV := .venv-torch$(TORCH)
+BRIDGES_VENV := .venv-bridges
 # group laws, derivatives, compiled groups, graphs of torch.compile and torch.export, time steps, sampled images and fields, inverters
 TORCH_TESTS := tests/test_numerics.py tests/groups/test_group_laws.py tests/groups/test_autodiff.py \
 	tests/groups/test_dense_oracles.py tests/groups/test_geometry.py tests/groups/test_standalone.py \
@@ -21,7 +22,7 @@ TORCH_TESTS := tests/test_numerics.py tests/groups/test_group_laws.py tests/grou
 
 AREAS := groups sde inversion symmetry tasks
 
-.PHONY: demo test fast style types test-all test-torch $(AREAS:%=test-%) lint bench docs tables release-check setup clean
+.PHONY: demo test fast style types test-all test-torch test-bridges $(AREAS:%=test-%) lint bench docs tables release-check setup clean
 
 setup: $(STAMP)
 
@@ -53,7 +54,7 @@ test: style
 # the fast tests of one area, without lint
 test-groups: TESTS := tests/groups tests/test_numerics.py
 test-sde: TESTS := tests/sde tests/generative
-test-inversion: TESTS := tests/inversion tests/registration tests/features tests/actions tests/devices tests/test_devices.py
+test-inversion: TESTS := tests/inversion tests/registration tests/features tests/actions tests/bridges tests/devices tests/test_devices.py
 test-symmetry: TESTS := tests/symmetry tests/pde tests/test_expressions.py
 test-tasks: TESTS := tests/tasks
 $(AREAS:%=test-%): setup
@@ -68,6 +69,16 @@ $(TORCH_VENV)/.installed: pyproject.toml constraints.txt
 	sed '/^torch==/d' constraints.txt > $(TORCH_VENV)/constraints.txt
 	$(TORCH_VENV)/bin/python -m pip install --quiet --constraint $(TORCH_VENV)/constraints.txt \
 		torch==$(TORCH) --editable ".[test]"
+	touch $@
+
+# bridges to other libraries, of which some need torchvision, in an environment of their own
+test-bridges: $(BRIDGES_VENV)/.installed
+	$(TEST_ENV) $(BRIDGES_VENV)/bin/python $(PYTEST) -m "not slow" tests/bridges
+
+$(BRIDGES_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(BRIDGES_VENV)
+	$(BRIDGES_VENV)/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(BRIDGES_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[test,bridges]"
 	touch $@
 
 test-all: lint
@@ -96,7 +107,8 @@ release-check: setup
 	$(BIN)/python -m build --outdir build/release .
 	$(BIN)/python -m twine check --strict build/release/*
 	$(TEST_ENV) $(BIN)/python -m tests.release build/release
+	$(MAKE) test-bridges
 	for torch in $(TORCH_ENDS); do $(MAKE) test-torch TORCH=$$torch || exit 1; done
 
 clean:
-	rm -rf $(VENV) .venv-torch* build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-torch* $(BRIDGES_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -26,6 +26,7 @@ COMMAND = re.compile(r"(?:trivgeo|python -m tasks) (?:test|fit|sweep)((?: --conf
 # those whose code takes longer than tests may; `make docs` runs all
 HEAVY = {
     "howto/augment.md",
+    "howto/bridges.md",
     "howto/classifier.md",
     "howto/conditional.md",
     "howto/export.md",
@@ -77,6 +78,7 @@ PUBLIC = (
     *("groups.basis", "groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),
     *("inversion.stages", "inversion.energies", "inversion.learned", "inversion.transformations"),
     *("features", "registration"),
+    *(f"bridges.{name}" for name in ("deepinv", "hub", "kornia", "pytorch_ood", "sklearn", "torchvision")),
 )
 
 

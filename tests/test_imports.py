@@ -56,6 +56,7 @@ ALLOWED = {
     "features": BASE | {"groups", "actions", "sde", "generative", "networks", "training", "inversion"},
     "pde": BASE | {"groups", "actions", "symmetry"},
     "geoopt": BASE | {"groups"},
+    "bridges": BASE | {"groups", "actions", "inversion", "generative"},
     "networks": {"_applications", "checks", "errors"},
     "training": BASE | {"networks"},
     "tasks": BASE
@@ -75,6 +76,7 @@ ALLOWED = {
 }
 HEAVY = (
     "lightning", "pytorch_lightning", "botorch", "gpytorch", "matplotlib", "sympy", "flint", "torchvision", "geoopt",
+    "deepinv", "huggingface_hub", "kornia", "pytorch_ood", "sklearn",
 )  # fmt: skip
 
 
