@@ -144,3 +144,51 @@ def test_what_is_said() -> None:
     assert "D_t(u) + D_x(-nu*u_x + u^2/2) = 0, multiplier 1" in text
     assert "1 independent: all whose multipliers are polynomials of degree 3 in x, t, u, u_x, u_xx" in text
     assert "adjoint" in conservation_laws("u_t = u_xx", 0, 1).statement
+
+
+@pytest.mark.parametrize(
+    ("pde", "order", "degree", "ansatz", "multipliers"),
+    [
+        # cylindrical waves: mass and momentum decay as the circle grows (Maxon and Viecelli 1974)
+        ("u_t + u*u_x + u_xxx + u/(2*t) = 0", 0, 3, ["sqrt(t)"], "t*u; sqrt(t); 2*t*sqrt(t)*u - sqrt(t)*x"),
+        # friction: what decays is weighted
+        ("u_t + u*u_x + u_xxx + u = 0", 0, 1, ["exp(t)", "exp(2*t)"], "exp(t); u*exp(2*t); (u + x)*exp(t)"),
+        ("y'' + y = 0", 1, 1, ["sin(x)", "cos(x)"], "cos(x); sin(x); y_x"),
+        ("u_t = k*u_xx + u", 0, 1, ["exp(-t)"], "exp(-t); x*exp(-t)"),
+        (["u_t = v_x + v/x", "v_t = u_x"], 0, 1, ["1/x"], ""),
+    ],
+    ids=lambda v: str(v)[:30],
+)
+def test_multipliers_of_an_ansatz(pde: Any, order: int, degree: int, ansatz: list[str], multipliers: str) -> None:
+    """Multipliers of the literature, and no others where they are all; identities by SymPy."""
+    laws = conservation_laws(pde, order, degree, ansatz=ansatz)
+    unknowns = "y" if "y" in str(pde) else "u v" if isinstance(pde, list) else "u"
+    assert_identities(pde, laws, unknowns)
+    if not isinstance(pde, list):
+        found = {sp.simplify(m / sp.sympify(m).as_coeff_Mul()[0]) for m in laws.multipliers}
+        symbols = {s.name: s for m in laws.multipliers for s in m.free_symbols}
+        wanted = {sp.simplify(sp.sympify(m, locals=symbols)) for m in multipliers.split(";")}
+        assert {sp.expand(m) for m in found} == {sp.expand(m) for m in wanted}
+    assert "sums of polynomials" in laws.statement
+    assert laws.functions == tuple(sp.sympify(f, locals={v.name: v for v in laws.variables}) for f in ansatz)
+
+
+@pytest.mark.parametrize(
+    ("ansatz", "message"),
+    [
+        (["exp(u)"], "functions of .* alone"),
+        (["t^2"], "that are no polynomials"),
+        (["sqrt(s)"], "that are no polynomials"),
+    ],
+)
+def test_ansatz_that_is_refused(ansatz: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"ansatz: expected .*{message}"):
+        conservation_laws(KDV, 0, 2, ansatz=ansatz)
+
+
+def test_functions_that_depend_on_each_other_add_nothing() -> None:
+    """Laws are counted once: t*sqrt(t) is t times sqrt(t), x*(1/x) is 1, and squares of sine and cosine add up to 1."""
+    cylindrical = "u_t + u*u_x + u_xxx + u/(2*t) = 0"
+    assert len(conservation_laws(cylindrical, 0, 3, ansatz=["sqrt(t)", "t*sqrt(t)"])) == 3
+    assert len(conservation_laws(KDV, 0, 2, ansatz=["1/x"])) == 3
+    assert len(conservation_laws(KDV, 0, 2, ansatz=["sin(x)^2", "cos(x)^2"])) == 3

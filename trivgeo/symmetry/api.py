@@ -192,7 +192,9 @@ def verify(equation: Any, field: Any, *, time: Any = None) -> Any:
 
 
 @checked
-def conservation_laws(equation: Any, order: int = 2, degree: int = 3, *, time: Any = None) -> ConservationLaws:
+def conservation_laws(
+    equation: Any, order: int = 2, degree: int = 3, *, ansatz: Sequence[Any] = (), time: Any = None
+) -> ConservationLaws:
     r"""The conservation laws of equations whose multipliers are polynomials up to an order and a degree.
 
     A law :math:`D_t T + D_x X = \Lambda_a \Delta^a` holds on solutions of :math:`\Delta = 0`: the integral of the
@@ -208,12 +210,16 @@ def conservation_laws(equation: Any, order: int = 2, degree: int = 3, *, time: A
     ```python
     laws = conservation_laws("u_t + u*u_x + u_xxx = 0", order=2)
     laws.densities  # [u, u**2/2, t*u**2/2 - u*x, u**3/3 - u_x**2]: mass, momentum, centre of mass, energy
+    cylindrical = conservation_laws("u_t + u*u_x + u_xxx + u/(2*t) = 0", order=0, ansatz=["sqrt(t)"])
+    cylindrical.densities  # [t*u**2/2, sqrt(t)*u, t**(3/2)*u**2 - sqrt(t)*u*x]
     ```
 
     Args:
         equation: as for `find_symmetries`; as many equations as unknowns, in any number of variables.
         order: largest order of the derivatives in the multipliers.
         degree: largest total degree of multipliers as polynomials in the variables, unknowns and derivatives.
+        ansatz: functions of the variables, such as ``["sqrt(t)"]``: multipliers may then be sums of a polynomial and
+            polynomials times these.
         time: the variable of the densities, in whose derivatives the equations are solved if they can be; default:
             ``t`` if there is one, else as for `find_symmetries`.
 
@@ -222,7 +228,8 @@ def conservation_laws(equation: Any, order: int = 2, degree: int = 3, *, time: A
 
     Raises:
         ConfigurationError: as for `find_symmetries`, or there are more or fewer equations than unknowns, or too many
-            monomials, or a multiplier is not rational in the parameters, of low degree.
+            monomials, or a function of the ansatz holds unknowns, or a multiplier is not rational in the parameters,
+            of low degree.
         AlgebraError: a flux has no closed form.
     """
     _require_libraries()
@@ -230,7 +237,7 @@ def conservation_laws(equation: Any, order: int = 2, degree: int = 3, *, time: A
     check_count("degree", degree)
     from trivgeo.symmetry.conservation import search_laws
 
-    return search_laws(equation, order, degree, time)
+    return search_laws(equation, order, degree, time, ansatz)
 
 
 @checked

@@ -15,6 +15,7 @@ import sympy as sp
 
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups.ground_fields import PrimeField
+from trivgeo.symmetry.determining.finder import ansatz_functions
 from trivgeo.symmetry.determining.random_points import (
     PowerSeries,
     RandomEvaluator,
@@ -89,6 +90,7 @@ class ConservationLaws(FoundSequence[ConservationLaw]):
         jets: unknowns and derivatives in multipliers.
 
     Attributes:
+        functions: functions of the ansatz, which the polynomials were multiplied with, other than 1.
         laws: independent laws: no combination of them is trivial.
         order: the order of derivatives in the multipliers.
         degree: the total degree of the multipliers as polynomials.
@@ -102,10 +104,11 @@ class ConservationLaws(FoundSequence[ConservationLaw]):
         jets: tuple[sp.Symbol, ...],
         order: int,
         degree: int,
+        functions: tuple[sp.Expr, ...] = (),
     ) -> None:
         super().__init__(laws)
         self._system, self._equations, self._jets = system, tuple(equations), jets
-        self.laws, self.order, self.degree = laws, order, degree
+        self.laws, self.order, self.degree, self.functions = laws, order, degree, functions
 
     @property
     def densities(self) -> list[sp.Expr]:
@@ -153,7 +156,9 @@ class ConservationLaws(FoundSequence[ConservationLaw]):
     def statement(self) -> str:
         """Completeness of the laws, in words."""
         symbols = ", ".join(map(str, (*self.variables, *self._jets)))
-        words = f"{len(self)} independent: all whose multipliers are polynomials of degree {self.degree} in {symbols}"
+        times = f" times 1, {', '.join(map(str, self.functions))}" if self.functions else ""
+        words = f"{len(self)} independent: all whose multipliers are "
+        words += f"{'sums of ' if times else ''}polynomials of degree {self.degree} in {symbols}{times}"
         words += ", for generic parameters" if self._system.parameters else ""
         if self._system.is_linear:
             words += "; linear: each solution of the adjoint equations is a multiplier, of which polynomials are here"
@@ -302,14 +307,15 @@ def _rank(a: int, index: Index) -> tuple[int, int, Index]:
 
 _MAX_COEFFICIENTS = 1500  # unknown coefficients of multipliers
 _NUM_POINTS = 48  # random points in one batch
+_MAX_DRAWS = 40  # batches of random points at which monomials are compared
 _NUM_SPARE_EQUATIONS = 24  # linear equations beyond the number of unknown coefficients
 
 
-def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaws:
+def search_laws(pde: Any, order: int, degree: int, time: Any, ansatz: Sequence[Any] = ()) -> ConservationLaws:
     """Search for conservation laws of equations; the arguments are those of `trivgeo.symmetry.conservation_laws`.
 
     Raises:
-        ConfigurationError: there are more or fewer equations than unknowns.
+        ConfigurationError: there are more or fewer equations than unknowns, or functions of the ansatz hold unknowns.
         AlgebraError: a flux has no closed form.
     """
     residuals = residuals_of(pde)
@@ -319,7 +325,10 @@ def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaw
             f"equation: expected as many equations as unknowns {system.unknowns}, got {len(residuals)}: other systems "
             "have multipliers that belong to trivial laws"
         )
-    space = _MultiplierSpace(system, [sp.expand(system.in_jets(e)) for e in residuals], order, degree)
+    functions = ansatz_functions(system, ansatz)
+    if any(e.has(*system.unknowns) for e in functions):
+        raise ConfigurationError(f"ansatz: expected functions of {system.variables} alone, got {functions}")
+    space = _MultiplierSpace(system, [sp.expand(system.in_jets(e)) for e in residuals], order, degree, functions)
     names = [v.name for v in system.variables]
     place = names.index("t") if time is None and "t" in names else system.time
     laws = []
@@ -329,7 +338,9 @@ def search_laws(pde: Any, order: int, degree: int, time: Any) -> ConservationLaw
         density = components.pop(place)
         law = ConservationLaw(density, tuple(components), tuple(multipliers), system.variables, place, system)
         laws.append(law)
-    return ConservationLaws(system, space.equations, tuple(sorted(laws, key=_simplicity)), space.jets, order, degree)
+    return ConservationLaws(
+        system, space.equations, tuple(sorted(laws, key=_simplicity)), space.jets, order, degree, functions
+    )
 
 
 def _simplicity(law: ConservationLaw) -> tuple[int, int, int, str]:
@@ -355,7 +366,7 @@ class _Series:
 
 
 class _MultiplierSpace:
-    r"""Multipliers that are polynomials in the variables and in derivatives that are free on solutions.
+    r"""Multipliers: polynomials in the variables and in derivatives that are free on solutions, times given functions.
 
     :math:`\Lambda_a \Delta^a` is a divergence if its Euler operators vanish, :math:`E_b(\Lambda_a \Delta^a) = 0`
     identically (Olver 1993, theorem 4.7; Anco and Bluman 2002). At a random point of a function with random Taylor
@@ -368,13 +379,21 @@ class _MultiplierSpace:
         equations: left sides less right sides, in jets.
         order: largest order of derivatives in the multipliers.
         degree: largest total degree of the polynomials.
+        functions: functions of the variables that polynomials are multiplied with, beside 1.
 
     Raises:
         ConfigurationError: there are too many monomials.
     """
 
-    def __init__(self, system: EvolutionSystem, equations: Sequence[sp.Expr], order: int, degree: int) -> None:
-        self.system, self.equations = system, list(equations)
+    def __init__(
+        self,
+        system: EvolutionSystem,
+        equations: Sequence[sp.Expr],
+        order: int,
+        degree: int,
+        functions: Sequence[sp.Expr] = (),
+    ) -> None:
+        self.system, self.equations, self._functions = system, list(equations), (sp.S.One, *functions)
         n = len(system.variables)
         free = [
             (a, index)
@@ -385,14 +404,15 @@ class _MultiplierSpace:
         self.jets = tuple(system.jet(*key) for key in free)
         self._keys = free
         self._symbols = (*system.variables, *self.jets)
-        count = math.comb(len(self._symbols) + degree, degree) * len(equations)
+        count = math.comb(len(self._symbols) + degree, degree) * len(equations) * len(self._functions)
         if count > _MAX_COEFFICIENTS:
             raise ConfigurationError(
                 f"degree: expected multipliers of at most {_MAX_COEFFICIENTS} terms, got {count} of degree {degree} in "
                 f"{len(self._symbols)} symbols: lower the order or the degree"
             )
         # complicated monomials come first: the reduced basis then has each of them in one row only, where possible
-        self._monomials = sorted(multi_indices(len(self._symbols), degree), key=self._complexity, reverse=True)
+        pairs = itertools.product(range(len(self._functions)), multi_indices(len(self._symbols), degree))
+        self._monomials = sorted(pairs, key=self._complexity, reverse=True)
         self._place = {m: i for i, m in enumerate(self._monomials)}
         self._slopes = {
             (e, a, index): sp.diff(equation, symbol)
@@ -400,12 +420,13 @@ class _MultiplierSpace:
             for symbol, a, index in system.jets_in(equation)
         }
         self._indices = {index for _, _, index in self._slopes} | {index for _, index in free}
-        self._parameters = (*system.parameters, *irrational_constants(self.equations))
+        self._parameters = (*system.parameters, *irrational_constants([*self.equations, *self._functions]))
 
-    def _complexity(self, powers: Index) -> tuple[Any, ...]:
+    def _complexity(self, monomial: tuple[int, Index]) -> tuple[Any, ...]:
+        function, powers = monomial
         n = len(self.system.variables)
         orders = [sum(index) for (_, index), k in zip(self._keys, powers[n:], strict=True) for _ in range(k)]
-        return max(orders, default=0), sum(orders), sum(powers[n:]), sum(powers), powers
+        return max(orders, default=0), sum(orders), sum(powers[n:]), function, sum(powers), powers
 
     def solve(self) -> list[tuple[sp.Expr, ...]]:
         """A basis of the multipliers, each a tuple with one expression for each equation.
@@ -413,8 +434,10 @@ class _MultiplierSpace:
         Raises:
             ConfigurationError: multipliers are not rational functions of low degree in the parameters.
         """
-        primes = usable_primes([*self.equations, *self._slopes.values()])
-        generic = self._null_space(primes[0], random_values(self._parameters, primes[0], seed=5))
+        primes = usable_primes([*self.equations, *self._slopes.values(), *self._functions])
+        fixed = random_values(self._parameters, primes[0], seed=5)
+        self._kept = self._independent(primes[0], fixed)
+        generic = self._null_space(primes[0], fixed)
         rows = exact_rows(
             generic,
             lambda prime, fixed: [self._null_space(prime, at) for at in fixed],
@@ -424,23 +447,38 @@ class _MultiplierSpace:
             raise ConfigurationError(
                 f"equation: expected multipliers rational in {tuple(self._parameters)}, found none of low degree"
             )
-        count = len(self._monomials)
+        count = len(self._kept)
         result = []
         for row in rows:
             multipliers = [sp.S.Zero] * len(self.equations)
             coefficients = {j: c for j, c in enumerate(row) if c != 0}
             scale = sp.lcm_list([sp.denom(sp.together(c)) for c in coefficients.values()])
             for j, c in coefficients.items():
-                powers = zip(self._symbols, self._monomials[j % count], strict=True)
-                multipliers[j // count] += sp.cancel(c * scale) * sp.Mul(*(s**k for s, k in powers))
+                function, powers = self._monomials[self._kept[j % count]]
+                monomial = sp.Mul(*(s**k for s, k in zip(self._symbols, powers, strict=True)))
+                multipliers[j // count] += sp.cancel(c * scale) * monomial * self._functions[function]
             result.append(tuple(multipliers))
         return result
 
+    def _independent(self, prime: int, fixed: ParameterValues) -> list[int]:
+        """Return numbers of monomials that are independent: ``x * (1/x)`` is 1, whatever the ansatz says."""
+        if len(self._functions) == 1:
+            return list(range(len(self._monomials)))
+        columns: list[Values] = []
+        for seed in itertools.count():
+            at = self._series(prime, fixed, seed)
+            columns.append(at.monomials[::-1, at.valid, 0])  # simple ones first, so that they are kept
+            if sum(c.shape[1] for c in columns) >= len(self._monomials) + _NUM_SPARE_EQUATIONS or seed > _MAX_DRAWS:
+                break
+        _, pivots = PrimeField(prime).row_echelon(np.concatenate(columns, 1).T)
+        return sorted(len(self._monomials) - 1 - pivot for pivot in pivots)
+
     def _null_space(self, prime: int, fixed: ParameterValues) -> Values:
-        width = len(self._monomials) * len(self.equations)
+        columns = [e * len(self._monomials) + i for e in range(len(self.equations)) for i in self._kept]
+        width = len(columns)
         rows: list[Values] = []
         for seed in itertools.count():
-            rows.append(self._rows(self._series(prime, fixed, seed), prime))
+            rows.append(self._rows(self._series(prime, fixed, seed), prime)[:, columns])
             if sum(map(len, rows)) >= width + _NUM_SPARE_EQUATIONS:
                 break
             if seed > width:
@@ -474,15 +512,16 @@ class _MultiplierSpace:
             system.variables, order, _NUM_POINTS, prime, seed, fixed, constants=self._parameters, given=given
         )
         products: dict[Index, Values] = {}
-        for powers in sorted(self._monomials, key=sum):
+        for powers in sorted({powers for _, powers in self._monomials}, key=sum):
             last = next((i for i, k in enumerate(powers) if k), None)
             if last is None:
                 products[powers] = near.constant(np.ones(_NUM_POINTS, dtype=np.int64))
             else:
                 lower = tuple(k - (i == last) for i, k in enumerate(powers))
                 products[powers] = near.times(products[lower], given[self._symbols[last]])
+        factors = [evaluate(f) for f in self._functions[1:]]
         return _Series(
-            np.stack([products[m] for m in self._monomials]),
+            np.stack([near.times(products[m], factors[f - 1]) if f else products[m] for f, m in self._monomials]),
             [evaluate(e) for e in self.equations],
             {key: evaluate(slope) for key, slope in self._slopes.items()},
             evaluate.valid,
@@ -501,10 +540,12 @@ class _MultiplierSpace:
             for place, (a, index) in enumerate(self._keys):
                 if a != b:
                     continue
-                held = [i for i, m in enumerate(self._monomials) if m[n + place]]
-                exponents = np.array([self._monomials[i][n + place] for i in held], dtype=np.int64)
+                held = [i for i, (_, m) in enumerate(self._monomials) if m[n + place]]
+                exponents = np.array([self._monomials[i][1][n + place] for i in held], dtype=np.int64)
+                # functions hold no unknowns: derivatives leave them alone
                 lower = [
-                    self._place[tuple(k - (j == n + place) for j, k in enumerate(self._monomials[i]))] for i in held
+                    self._place[f, tuple(k - (j == n + place) for j, k in enumerate(m))]
+                    for f, m in (self._monomials[i] for i in held)
                 ]
                 if held:
                     for e, equation in enumerate(at.equations):

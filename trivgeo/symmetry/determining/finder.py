@@ -198,7 +198,7 @@ def search(pde: Any, degree: int | None, time: Any, functions: Sequence[Any]) ->
         ConfigurationError: as for `trivgeo.symmetry.find_symmetries`.
     """
     system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
-    extra = _ansatz_functions(system, functions)
+    extra = ansatz_functions(system, functions)
     jets = Jets(system, conditions, is_linear(system))
     # the number of polynomial symmetries is a lower bound of the dimension, and shows where the upper bound is sharp
     spaces = (AnsatzSpace(system, conditions, jets, (sp.S.One, *extra), d, jets.linear) for d in (degree or 3, 2, 1))
@@ -419,8 +419,12 @@ def _complexity(field: Coefficients) -> tuple[int, int]:
     return sum(sp.count_ops(c) for c in field), len(str(field))
 
 
-def _ansatz_functions(system: EvolutionSystem, functions: Sequence[Any]) -> Coefficients:
-    """The functions of an ansatz as different expressions of the variables, none of them a polynomial."""
+def ansatz_functions(system: EvolutionSystem, functions: Sequence[Any]) -> Coefficients:
+    """Return the functions of an ansatz as different expressions of the variables, none of them a polynomial.
+
+    Raises:
+        ConfigurationError: a function is a polynomial, is given twice, or holds other names.
+    """
     result: list[sp.Expr] = []
     known = {*system.coordinates, *system.parameters}
     for function in functions:
