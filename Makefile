@@ -10,8 +10,11 @@ PYTEST := -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 
 # the oldest torch that pyproject.toml allows and the newest there is; `make test` runs the one of constraints.txt
 TORCH_ENDS := 2.8.0 2.14.1
+PINNED_TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH ?= $(firstword $(TORCH_ENDS))
-TORCH_VENV := .venv-torch$(TORCH)
+TORCH_VENV := .venv-$(notdir $(PYTHON))-torch$(TORCH)
+# versions of Python that pyproject.toml names; `make release-check` tries those that are found
+PYTHON_VERSIONS := 3.11 3.12 3.13 3.14
 BRIDGES_VENV := .venv-bridges
 # group laws, derivatives, compiled groups, graphs of torch.compile and torch.export, time steps, sampled images and fields, inverters
 TORCH_TESTS := tests/test_numerics.py tests/groups/test_group_laws.py tests/groups/test_autodiff.py \
@@ -60,7 +63,8 @@ test-tasks: TESTS := tests/tasks
 $(AREAS:%=test-%): setup
 	$(TEST_ENV) $(BIN)/python $(PYTEST) -m "not slow" $(TESTS)
 
-# a selection of the fast tests with another torch, in an environment of its own: make test-torch TORCH=2.8.0
+# a selection of the fast tests with another torch or Python, in an environment of its own:
+# make test-torch TORCH=2.8.0, make test-torch PYTHON=python3.13 TORCH=2.13.0
 test-torch: $(TORCH_VENV)/.installed
 	$(TEST_ENV) $(TORCH_VENV)/bin/python $(PYTEST) -m "not slow" $(TORCH_TESTS)
 
@@ -103,12 +107,19 @@ tables: setup
 # what would be published: built, looked at, and tried
 release-check: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt build twine
-	rm -rf build/release build/lib
-	$(BIN)/python -m build --outdir build/release .
+	rm -rf build/release build/lib networks/build
+	$(BIN)/python -m build --sdist --outdir build/release .
+	TRIVGEO_WITHOUT_NETWORKS=1 $(BIN)/python -m build --wheel --outdir build/release .
+	$(BIN)/python -m build --wheel --outdir build/release networks
 	$(BIN)/python -m twine check --strict build/release/*
 	$(TEST_ENV) $(BIN)/python -m tests.release build/release
 	$(MAKE) test-bridges
 	for torch in $(TORCH_ENDS); do $(MAKE) test-torch TORCH=$$torch || exit 1; done
+	for version in $(PYTHON_VERSIONS); do \
+		if command -v python$$version > /dev/null; then \
+			$(MAKE) test-torch PYTHON=python$$version TORCH=$(PINNED_TORCH) || exit 1; \
+		else echo "python$$version was not found, and not tested"; fi; \
+	done
 
 clean:
-	rm -rf $(VENV) .venv-torch* $(BRIDGES_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-* build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -140,4 +140,6 @@ def _missing(name: str, path: Path) -> str:
         trained = {file.stem for file in path.parent.glob(f"*{SUFFIX}")}
         names = ", ".join(sorted(entries.keys() | trained))
         return f"checkpoint: expected one of {names}, or the path of a {SUFFIX} file, got {name!r}"
-    return f"{name}: {path} is missing; train it with: trivgeo fit --config {entries[name]['config']}"
+    # releases have these files in a distribution of their own
+    apart = "" if any(_COMMITTED.glob(f"*{SUFFIX}")) else "; many are in trivgeo-networks: pip install trivgeo-networks"
+    return f"{name}: {path} is missing; train it with: trivgeo fit --config {entries[name]['config']}{apart}"

@@ -1,4 +1,6 @@
-"""What `make release-check` asks of a wheel and an sdist: contents, size, the command, their own tests.
+"""What `make release-check` asks of wheels and an sdist: contents, size, the command, their own tests.
+
+The wheel of the library leaves out the trained networks, which are in a wheel beside it.
 
 python -m tests.release build/release
 """
@@ -6,6 +8,7 @@ python -m tests.release build/release
 import importlib
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 import tarfile
@@ -18,7 +21,7 @@ import trivgeo
 
 ROOT = Path(__file__).parents[1]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-LARGEST = 10e6
+LARGEST = 2e6
 SMOKE = [
     "tests/test_imports.py",
     "tests/test_release.py",
@@ -40,18 +43,39 @@ def tracked(*folders: str) -> set[str]:
     return set(listed.stdout.rstrip("\0").split("\0"))
 
 
-def check_wheel(path: Path) -> None:
-    """The wheel holds the library and the applications below it; its command runs in an empty folder."""
+def check_contents(path: Path, expected: set[str], what: str) -> None:
+    """A wheel holds these files, and no others."""
     with zipfile.ZipFile(path) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    expected = {f"trivgeo/{name}" if name.startswith("tasks/") else name for name in tracked("trivgeo", "tasks")}
-    check(names == expected, f"{path.name} holds the {len(names)} files of trivgeo and tasks, all below trivgeo")
+    wrong = sorted(names ^ expected)
+    check(names == expected, f"{path.name} holds the {len(expected)} {what} {wrong or ''}")
+
+
+def check_wheels(path: Path, networks: Path) -> None:
+    """The library and the applications below it, and the networks; the command runs in an empty folder with both."""
+    files = {f"trivgeo/{name}" if name.startswith("tasks/") else name for name in tracked("trivgeo", "tasks")}
+    weights = {name for name in files if name.endswith(".safetensors")}
+    check_contents(path, files - weights, "files of trivgeo and tasks without networks, all below trivgeo")
+    check_contents(networks, weights, "networks")
     size = path.stat().st_size
-    check(size < LARGEST, f"{path.name} has {size / 1e6:.1f} of {LARGEST / 1e6:.0f} MB")
+    check(size < LARGEST, f"{path.name} has {size / 1e6:.2f} of {LARGEST / 1e6:.0f} MB")
+    with zipfile.ZipFile(path) as wheel:
+        (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        text = wheel.read(metadata).decode()
+    named = re.search(r"^Project-URL: Repository, (\S+)", text, re.MULTILINE)
+    print(f"      {path.name} names {named[1] if named else 'no address: the remote origin of git has none'}")
     with tempfile.TemporaryDirectory() as folder:
         site, empty = Path(folder) / "site", Path(folder) / "empty"
-        install = ["pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(path)]
-        subprocess.run([sys.executable, "-m", *install], check=True)
+        # as pip lays them out: --target would replace the folder that both share
+        for each in (networks, path):
+            with zipfile.ZipFile(each) as wheel:
+                wheel.extractall(site)
+        (site / "bin").mkdir()
+        command = site / "bin" / "trivgeo"
+        command.write_text(
+            f"#!{sys.executable}\nimport sys\nfrom trivgeo.tasks.command import main\nsys.exit(main())\n"
+        )
+        command.chmod(0o755)
         # Celery and Invoke leave this name to their users
         (site / "tasks").mkdir()
         (site / "tasks" / "__init__.py").write_text("raise RuntimeError('the package of the user was imported')")
@@ -88,13 +112,14 @@ def check_sdist(path: Path) -> None:
 
 def main() -> None:
     """Check what lies in a folder."""
-    (wheel,), (sdist,) = (list(Path(sys.argv[1]).glob(pattern)) for pattern in ("*.whl", "*.tar.gz"))
-    for path in (wheel, sdist):
-        check(path.name.startswith(f"trivgeo-{VERSION}"), f"{path.name} is of version {VERSION}")
+    patterns = ("trivgeo-*.whl", "trivgeo_networks-*.whl", "*.tar.gz")
+    (wheel,), (networks,), (sdist,) = (list(Path(sys.argv[1]).glob(pattern)) for pattern in patterns)
+    for path in (wheel, networks, sdist):
+        check(path.name.split("-")[1].startswith(VERSION), f"{path.name} is of version {VERSION}")
     for entry in pkgutil.walk_packages(trivgeo.__path__, "trivgeo."):
         if not entry.name.endswith("__main__"):
             importlib.import_module(entry.name)
-    check_wheel(wheel)
+    check_wheels(wheel, networks)
     check_sdist(sdist)
 
 

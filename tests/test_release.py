@@ -1,9 +1,11 @@
 """Habits of releases: one version and its notes, the same tools everywhere, old names that say the new ones."""
 
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -60,3 +62,47 @@ def test_forms_are_yaml_with_what_they_ask() -> None:
     asked = [form["name"] for form in forms if "body" in form]
     assert len(asked) == 2
     assert all(entry["attributes"]["label"] for form in forms for entry in form.get("body", []))
+
+
+def test_versions_of_python_are_the_same_everywhere() -> None:
+    named = [c.rpartition(" ")[2] for c in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", c)]
+    assert named == made("PYTHON_VERSIONS")
+    assert PROJECT["requires-python"] == f">={named[0]}"
+
+
+def test_the_conda_recipe_is_that_of_the_project() -> None:
+    """Version, requirements and the command; conda calls torch pytorch."""
+    text = (ROOT / "recipe" / "meta.yaml").read_text()
+    version = re.search(r'set version = "(.*)"', text)
+    assert version is not None
+    assert version[1] == VERSION
+    plain = re.sub(r"\{%.*%\}", "", text).replace("{{ version }}", VERSION).replace("{{ PYTHON }}", "python")
+    recipe = yaml.safe_load(plain)
+    wanted = {r.name.replace("torch", "pytorch"): str(r.specifier) for r in map(Requirement, PROJECT["dependencies"])}
+    wanted["python"] = PROJECT["requires-python"]
+    assert dict(line.split(" ") for line in recipe["requirements"]["run"]) == wanted
+    extras = {r.name: str(r.specifier) for e in PROJECT["optional-dependencies"].values() for r in map(Requirement, e)}
+    constrained = dict(line.split(" ") for line in recipe["requirements"]["run_constrained"])
+    assert constrained == {name: extras[name] for name in constrained}
+    assert recipe["build"]["entry_points"] == [f"trivgeo = {PROJECT['scripts']['trivgeo']}"]
+    assert recipe["about"]["license"] == PROJECT["license"]
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://github.com/someone/trivgeo.git", "https://github.com/someone/trivgeo"),
+        ("https://token@gitlab.example.org/group/sub/trivgeo", "https://gitlab.example.org/group/sub/trivgeo"),
+        ("git@github.com:someone/trivgeo.git", "https://github.com/someone/trivgeo"),
+        ("ssh://git@codeberg.org/someone/trivgeo.git", "https://codeberg.org/someone/trivgeo"),
+        ("/work/main", None),
+        ("../trivgeo", None),
+        ("file:///home/someone/trivgeo.git", None),
+        ("", None),
+    ],
+)
+def test_addresses_are_those_of_the_repository(remote: str, address: str | None) -> None:
+    script = runpy.run_path(str(ROOT / "setup.py"))
+    assert script["address_of"](remote) == address
+    named = script["addresses"](address)
+    assert named == {} or named["Issues"] == f"{address}/issues"

@@ -91,7 +91,9 @@ def bundled_frames() -> FrameSplit:
         CheckpointError: the file is missing.
     """
     if not BUNDLED.is_file():
-        raise CheckpointError(f"{BUNDLED}: expected the frames; make them by python -m tasks.frames.digits")
+        raise CheckpointError(
+            f"{BUNDLED}: expected the frames: pip install trivgeo-networks, or run python -m tasks.frames.digits"
+        )
     checksum(BUNDLED)
     with safe_open(BUNDLED, framework="pt") as file:
         return FrameSplit(file.get_tensor("train"), file.get_tensor("test"))
