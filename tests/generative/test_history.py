@@ -55,10 +55,13 @@ class TestVerdict:
         refused = sum(not of_losses(torch.randn(300, generator=seeded(k))).verdict for k in range(50))
         assert refused <= 2
 
-    def test_learned_by_heart(self) -> None:
-        loss = self.losses(500, 1.0)
-        assert of_losses(loss, (-1.0, 0.5, 0.49), 2).verdict.trusted
-        assert "learned by heart" in str(of_losses(loss, (-1.0, 0.5, 0.1), 2).verdict)
+    def test_held_out_likelihoods(self) -> None:
+        """They decide: a training loss falls on as the data are learned by heart, and the best weights are kept."""
+        falling = 1.0 - 0.7 * torch.arange(500) / 500
+        assert of_losses(falling, (-1.0, 0.4, 0.5, 0.51), 3).verdict.trusted
+        assert of_losses(falling, (-1.0, 0.5, 0.4, 0.1), 1).verdict.trusted
+        assert "still grew by 0.4 nats" in str(of_losses(falling, (-1.0, 0.1, 0.3, 0.5), 3).verdict)
+        assert "no step" in str(of_losses(falling, (0.0, -0.1, -0.2, -0.3), 0).verdict)
 
 
 def test_losses_and_likelihoods() -> None:
@@ -101,9 +104,8 @@ def test_ends_early_with_the_best_weights() -> None:
     assert len(history.loss) == model.fitted.num_steps < 600
     assert not model.fitted.ended_by_time
     assert history.best_step < model.fitted.num_steps
-    assert float(history.held_out_loss.min()) == float(
-        history.held_out_loss[history.held_out_steps == history.best_step]
-    )
+    kept = history.held_out_log_prob[history.held_out_steps == history.best_step]
+    assert float(kept) == float(history.held_out_log_prob.max())
 
 
 @pytest.mark.filterwarnings("ignore:fit:UserWarning")

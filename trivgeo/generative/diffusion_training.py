@@ -33,7 +33,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _DEFAULT_TRAINING_SECONDS = 600.0
 _NUM_LOOKS = 10  # times at which a training looks at held-out data
-_NUM_VAIN_LOOKS = 4  # looks in a row without a smaller loss that end a training
+_NUM_VAIN_LOOKS = 4  # looks in a row without a better likelihood that end a training
 _MAX_HELD_OUT_ROWS = 1024  # held-out rows whose loss is measured
 _MAX_DENSITY_PRODUCTS = 2048  # held-out rows whose density is measured, times the dimension of the group
 _MIN_DENSITY_ROWS = 16  # the least number of these rows
@@ -407,13 +407,17 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     def history(self) -> TrainingHistory:
         """The losses so far."""
         looks = torch.tensor(self._looks, dtype=torch.float64).reshape(-1, 3)
-        best = int(looks[looks[:, 1].argmin(), 0]) if len(looks) else self.num_steps
+        cost = torch.where(looks[:, 2].isfinite(), -looks[:, 2], torch.inf) if self._base else looks[:, 1]
+        best = int(looks[cost.argmin(), 0]) if len(looks) else self.num_steps
         losses = torch.stack(self._losses).float().cpu() if self._losses else torch.zeros(0)
         return TrainingHistory(losses, looks[:, 0].long(), looks[:, 1], looks[:, 2], best, self.path.group.dim)
 
     @property
     def best_state(self) -> dict[str, Tensor]:
-        """The averaged weights with the least loss on held-out data; the last ones without such data."""
+        """The averaged weights by which held-out data are likeliest; the last ones without such data.
+
+        Where there is no density those with the least loss.
+        """
         return self._best or self.average.state_dict()
 
     def on_train_start(self) -> None:
@@ -423,7 +427,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
             self._look(self._held_out)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Look at the held-out data ten times in a training, and stop it when their loss falls no more."""
+        """Look at the held-out data ten times in a training, and stop it when they become no likelier."""
         super().on_train_batch_end(outputs, batch, batch_idx)
         self._losses.append(outputs["loss"].detach())
         if self._held_out is None:
@@ -463,9 +467,9 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
             logs = float(found.mean())
         for module, mode in modes.items():
             module.training = mode
-        if not self._looks or loss < min(look[1] for look in self._looks):
-            self._best = {name: x.detach().clone() for name, x in network.state_dict().items()}
         self._looks.append((float(self.num_steps), loss, logs))
+        if self.history.best_step == self.num_steps:
+            self._best = {name: x.detach().clone() for name, x in network.state_dict().items()}
 
     @property
     def objective(self) -> str:

@@ -187,8 +187,8 @@ class GroupDiffusion(nn.Module):
                 base distribution, also for kind "flow": `carry` takes its elements to the data, and there is no
                 `log_prob`.
             held_out: a share of the samples, or further data like them, that the training only looks at, ten times: the
-                model then has the weights with the least loss on them, `history` has their likelihood, and a training
-                ends early if their loss falls no more. A training that has not converged warns. By default none.
+                model then has the weights by which they are likeliest, `history` has their likelihood, and a training
+                ends early if it grows no more. A training that has not converged warns. By default none.
             folder: folder for checkpoints; a training that was killed goes on from there when called again.
             progress: show a bar; ``None`` for one on a terminal.
 
