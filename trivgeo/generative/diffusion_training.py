@@ -423,6 +423,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     def on_train_start(self) -> None:
         """Look at the held-out data once, so that what fails does so before the training."""
         super().on_train_start()
+        self.trainer.should_stop = self.is_over
         if self._held_out is not None and not self._looks:
             self._look(self._held_out)
 
@@ -485,7 +486,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         super().on_save_checkpoint(checkpoint)
         checkpoint["num_skipped_rows"] = int(self.num_skipped_rows)
         checkpoint["losses"] = torch.stack(self._losses).cpu() if self._losses else torch.zeros(0)
-        checkpoint["looks"], checkpoint["best"] = self._looks, self._best
+        checkpoint["looks"], checkpoint["best"], checkpoint["is_over"] = self._looks, self._best, self.is_over
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Read ``num_skipped_rows`` and the number of steps from ``checkpoint``, in addition to `NetworkTraining`."""
@@ -493,6 +494,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
         self.num_skipped_rows = torch.tensor(checkpoint.get("num_skipped_rows", 0))
         self._losses = list(checkpoint.get("losses", torch.zeros(0)).unbind())
         self._looks, self._best = list(checkpoint.get("looks", [])), dict(checkpoint.get("best", {}))
+        self.is_over = checkpoint.get("is_over", False)
         self.num_steps = checkpoint["global_step"]
 
     def training_step(self, data: Pair, index: int) -> Tensor:
