@@ -23,7 +23,7 @@ from tasks.generative.earth import CATALOGUES, earth_split
 from trivgeo.generative.spaces import SpaceDiffusion, Sphere
 
 RESULTS = Path(__file__).parent / "results" / "earth-cpu.json"
-_BATCH_SIZE, _WIDTH, _STEPS = 512, 128, 4000
+_BATCH_SIZE, _WIDTH, _STEPS = 512, 128, 3000
 
 
 @dataclass(frozen=True)
