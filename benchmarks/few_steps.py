@@ -68,8 +68,8 @@ def earth() -> tuple[Sphere, Tensor, Tensor]:
 
 
 TARGETS: dict[str, Callable[[], tuple[Any, Tensor, Tensor]]] = {
-    "SO(3), 32 modes": lambda: split_of(RotationMixture()),
     "RNA torsions, T^7": lambda: split_of(RNATorsions()),
+    "SO(3), 32 modes": lambda: split_of(RotationMixture()),
     "SU(4), oscillator": lambda: split_of(TimeEvolutions(4)),
     "SE(3), 3 modes": lambda: (SE(3), poses(20_000, 0), poses(2000, 1)),
     "Earth, floods": earth,

@@ -38,7 +38,7 @@ _MAX_HELD_OUT_ROWS = 1024  # held-out rows whose loss is measured
 _MAX_DENSITY_PRODUCTS = 2048  # held-out rows whose density is measured, times the dimension of the group
 _MIN_DENSITY_ROWS = 16  # the least number of these rows
 _HELD_OUT_TOLERANCE = 1e-2  # error of a step of the flow of their densities
-_LINEAR_ERROR = 0.3  # root mean square error of a flow map, in units of its speed, above which it counts linearly
+_LINEAR_ERROR = 0.1  # root mean square error of a flow map, in units of its speed, above which it counts linearly
 _NUM_SCALE_ROWS = 4096  # rows to which input and output scales of a flow map are fitted
 
 Pair = tuple[Tensor, Any]

@@ -242,7 +242,7 @@ class GroupDiffusion(nn.Module):
         steps: int = 20_000,
         seconds: float | None = None,
         batch_size: int = 512,
-        learning_rate: float = 1e-3,
+        learning_rate: float = 2e-3,
         progress: bool | None = None,
     ) -> GroupDiffusion:
         """Train for samples in one step or a few, ``sample(1000, steps=1)``, see `FlowMap`; a model of kind "flow".
