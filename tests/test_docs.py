@@ -78,7 +78,7 @@ PUBLIC = (
     *("groups.basis", "groups.inhomogeneous", "groups.nilpotent", "groups.unitary"),
     *("inversion.stages", "inversion.energies", "inversion.learned", "inversion.transformations"),
     *("features", "registration"),
-    *(f"bridges.{name}" for name in ("deepinv", "hub", "kornia", "pytorch_ood", "sklearn", "torchvision")),
+    *(f"bridges.{name}" for name in ("deepinv", "hub", "kornia", "monai", "pytorch_ood", "sklearn", "torchvision")),
 )
 
 

@@ -76,7 +76,7 @@ ALLOWED = {
 }
 HEAVY = (
     "lightning", "pytorch_lightning", "botorch", "gpytorch", "matplotlib", "sympy", "flint", "torchvision", "geoopt",
-    "deepinv", "huggingface_hub", "kornia", "pytorch_ood", "sklearn",
+    "deepinv", "huggingface_hub", "kornia", "monai", "pytorch_ood", "sklearn",
 )  # fmt: skip
 
 
