@@ -1,7 +1,7 @@
 """The packages: the folder `tasks` is installed as `trivgeo.tasks`. The description: the README without dead links.
 
 The addresses: those of the repository that the sources were cloned from. With TRIVGEO_WITHOUT_NETWORKS=1 the trained
-networks are left out, which `networks/` puts into a distribution of their own.
+networks and the digits are left out, which `networks/` puts into a distribution of their own.
 """
 
 import os
@@ -50,11 +50,15 @@ def addresses(home: str | None) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    kept_back = ["*.safetensors", "checkpoints/*.safetensors"] if os.environ.get("TRIVGEO_WITHOUT_NETWORKS") else []
+    apart = {
+        "": ["*.safetensors", "checkpoints/*.safetensors"],
+        "trivgeo.tasks.images": ["sample/*"],
+        "trivgeo.tasks.images.sample": ["*"],
+    }
     setup(
         packages=[*LIBRARY, *(f"trivgeo.{name}" for name in APPLICATIONS)],
         package_dir={"trivgeo.tasks": "tasks"},
-        exclude_package_data={"": kept_back},
+        exclude_package_data=apart if os.environ.get("TRIVGEO_WITHOUT_NETWORKS") else {},
         long_description=README,
         long_description_content_type="text/markdown",
         project_urls=addresses(repository()),

@@ -1,4 +1,4 @@
-"""The weights and frames of the tasks, installed below `trivgeo/tasks`, where the library looks for them."""
+"""The weights, frames and digits of the tasks, installed below `trivgeo/tasks`, where the library looks for them."""
 
 import tomllib
 from pathlib import Path
@@ -8,7 +8,8 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 LIBRARY = Path(__file__).resolve().parents[1] / "pyproject.toml"
-FOLDERS = ("checkpoints", "frames")
+FOLDERS = ("checkpoints", "frames", "images/sample")
+PACKAGES = {f"trivgeo.tasks.{name.replace('/', '.')}": f"../tasks/{name}" for name in FOLDERS}
 
 
 class DataAlone(build_py):
@@ -21,9 +22,9 @@ class DataAlone(build_py):
 
 setup(
     version=tomllib.loads(LIBRARY.read_text(encoding="utf-8"))["project"]["version"],
-    packages=[f"trivgeo.tasks.{name}" for name in FOLDERS],
-    package_dir={f"trivgeo.tasks.{name}": f"../tasks/{name}" for name in FOLDERS},
-    package_data={"": ["*.safetensors"]},
+    packages=[*PACKAGES],
+    package_dir=PACKAGES,
+    package_data={"": ["*.safetensors"], "trivgeo.tasks.images.sample": ["*"]},
     exclude_package_data={"": ["*.json"]},
     cmdclass={"build_py": DataAlone},
 )

@@ -96,6 +96,8 @@ class BundledSample(DigitSource):
 
     def _read(self, part: str, count: int) -> LabelledImages:
         paths = (self._folder / f"{part}-images-idx3-ubyte.gz", self._folder / f"{part}-labels-idx1-ubyte.gz")
+        if not paths[0].exists():
+            raise DataError(f"{paths[0]}: expected the digits of the sample: pip install trivgeo-networks")
         return read_digits(*paths, count=count)
 
 

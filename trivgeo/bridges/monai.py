@@ -69,7 +69,7 @@ def to_metatensor(volume: Volume) -> Any:
     """
     check_volume("volume", volume)
     try:
-        from monai.data import MetaTensor
+        from monai.data.meta_tensor import MetaTensor
     except ImportError as error:
         raise missing_package("volume", "MONAI", "bridges") from error
     return MetaTensor(volume.data.transpose(-1, -3).contiguous(), affine=volume.affine)
