@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trivgeo._text import Described
+from trivgeo.actions import Volume
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.result import PosteriorModes
@@ -77,6 +78,40 @@ class Registration(Described):
         moving, fixed = self.frames
         matrix = torch.linalg.inv(fixed) @ self.group.action().homogeneous(self.element).double() @ moving
         return matrix / matrix[-1, -1]
+
+    def plot(self, moving: Tensor | Volume, fixed: Tensor | Volume) -> Any:
+        """Return a figure of both data and of the one on the other (needs matplotlib).
+
+        Photographs and the middle slices of volumes are laid on each other as a checkerboard, clouds are drawn before
+        and after. The title says whether the registration is trusted, and how far points of the moving data may be off:
+        the root mean square of one standard deviation, in pixels, millimetres, or units of the points.
+
+        Args:
+            moving: what was moved, as in `register`.
+            fixed: to what it was moved.
+
+        Raises:
+            ConfigurationError: the elements of the group are no homographies.
+        """
+        from trivgeo.registration.pictures import draw_clouds, draw_grids, standard_deviation
+
+        data = [x.data if isinstance(x, Volume) else torch.as_tensor(x) for x in (moving, fixed)]
+        if self.frames is None:
+            points, scale, unit = data[0].to(self.element), 1.0, ""
+        else:
+            size = data[0].shape[:0:-1]
+            corners = torch.cartesian_prod(*(torch.tensor([0.0, n - 1.0], dtype=torch.float64) for n in size))
+            frame, other = (frame[:-1].double().cpu() for frame in self.frames)
+            points = corners @ frame[:, :-1].T + frame[:, -1]
+            scale = (
+                1.0 if isinstance(moving, Volume) else float(torch.linalg.det(other[:, :-1]).abs() ** (1 / len(size)))
+            )
+            unit = " mm" if isinstance(moving, Volume) else " pixels" if len(size) == 2 else " voxels"
+        std = standard_deviation(self.group.action(), self.element.cpu(), self.covariance.cpu(), points.cpu()) / scale
+        title = f"{'trusted' if self.trusted else 'not trusted'}, points ± {std:.2g}{unit}"
+        if self.frames is None:
+            return draw_clouds(points, self.action(self.element, points), data[1], title)
+        return draw_grids(data[0], data[1], self.to_pixels().cpu(), title)
 
     @property
     def group(self) -> LieGroup:
