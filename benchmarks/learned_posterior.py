@@ -223,7 +223,7 @@ def flagged(inverter: LearnedInverter, problem: Problem) -> dict[str, float]:
     data = {
         "clean": x,
         "moved": problem.action(problem.transformations(NUM_DATA, seeded(21)), x),
-        "beyond the law": problem.action(problem.beyond(NUM_DATA, seeded(23)), x),
+        "beyond the distribution": problem.action(problem.beyond(NUM_DATA, seeded(23)), x),
         "noise": problem.noise(NUM_DATA, seeded(24)),
     }
     shares = {}

@@ -1,13 +1,17 @@
-"""Draws the pictures of the concept pages: `python -m docs.figures`, seconds."""
+"""Draws the pictures of the first pages of the paths and of the concept pages: `python -m docs.figures`, a minute."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import torch
+from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -20,6 +24,10 @@ from trivgeo.registration import register
 from trivgeo.sde import EnergyScore, GeometricSchedule, NoiseKernel, reverse_diffusion
 
 FOLDER = Path(__file__).parent / "images" / "concepts"
+PATHS = Path(__file__).parent / "paths"
+GREY = "#7d8590"  # text that is read on white and on black
+INK = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "legend.labelcolor")
+GROUND = ("figure.facecolor", "axes.facecolor", "savefig.facecolor", "legend.facecolor")
 mpl.rcParams |= {"svg.hashsalt": "trivgeo", "font.size": 9}
 
 
@@ -32,6 +40,15 @@ def save(figure: Figure, name: str) -> None:
     """Write a picture, the same bytes every time."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
+
+
+def first(page: str) -> None:
+    """What the first block of the page of a path draws, without ground."""
+    block = re.search(r"^```python\n(.*?)^```", (PATHS / f"{page}.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    with plt.rc_context(dict.fromkeys(INK, GREY) | dict.fromkeys(GROUND, "none")), tempfile.TemporaryFile() as file:
+        session: dict[str, Any] = {"file": file}
+        exec(re.sub(r'savefig\("\w+\.png"\)', "savefig(file)", block[1]), session)
+        session["figure"].savefig(FOLDER.parent / "first" / f"{page}.png", dpi=100)
 
 
 def groups() -> None:
@@ -54,7 +71,7 @@ def groups() -> None:
 
 
 def modular_drift() -> None:
-    """A normal law of the logarithm of the scale on Aff(1), sampled with and without the term of the drift."""
+    """A normal distribution of the log-scale on Aff(1), sampled with and without the term of the drift."""
     group = Affine(1)
 
     def energy(g: Tensor) -> Tensor:  # for left Haar measure, at (A, b)
@@ -131,9 +148,9 @@ def schedule() -> None:
     left, right = figure.subplots(1, 2)
     times = [step / 50 for step in range(51)]
     for bounds in ((0.1, 1.0), (0.01, 0.5), (0.01, 2.5)):
-        law = GeometricSchedule(*bounds)
-        left.semilogy(times[1:], [math.sqrt(law.variance(0.0, t)) for t in times[1:]], label=repr(law))
-        steps = [math.sqrt(law.variance(start, end)) for start, end in itertools.pairwise(times)]
+        noise = GeometricSchedule(*bounds)
+        left.semilogy(times[1:], [math.sqrt(noise.variance(0.0, t)) for t in times[1:]], label=repr(noise))
+        steps = [math.sqrt(noise.variance(start, end)) for start, end in itertools.pairwise(times)]
         right.semilogy(times[1:], steps)
     left.set(xlabel="t", title="noise up to t")
     right.set(xlabel="t", title="noise of one of 50 steps")
@@ -187,5 +204,7 @@ def registration() -> None:
 
 
 if __name__ == "__main__":
+    for path in ("images", "scans", "equations", "groups"):
+        first(path)
     for draw in (groups, modular_drift, posterior, scale, schedule, fields, registration):
         draw()

@@ -141,7 +141,8 @@ def row(case: Textbook) -> str:
     parts.append(f"{seconds:.1f} s")
     field, name = shown(found), "".join(c if c.isalnum() else "_" for c in case.name)
     draw(field, name)
-    picture = f"![Orbits](images/symmetries/{name}.png){{ width=160 }}<br>`{field.text}`"
+    parts.append(f"orbits of `{field.text}`")
+    picture = f"![Orbits](images/symmetries/{name}.png){{ width=160 }}"
     formulas = "<br>".join(f"`{part.strip()}`" for part in case.equations.split(";"))
     return f"| {LABELS.get(case.name, case.name)}<br>{formulas} | {'<br>'.join(filter(None, parts))} | {picture} |"
 

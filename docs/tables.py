@@ -317,7 +317,7 @@ def learned_posterior() -> str:
         efficiency = " / ".join(f"{share:.2f}" for share in row.get("efficiency", {}).values()) or NONE
         steps = f"{row['steps']:,}" if row["steps"] else NONE
         rows.append([name, steps, ", ".join(regions), *flagged, right, efficiency])
-    flags = [f"flagged, %: {data}" for data in ("clean", "moved", "beyond the law", "noise")]
+    flags = [f"flagged, %: {data}" for data in ("clean", "moved", "beyond the distribution", "noise")]
     header = ["set", "training steps", "coverage, %, of 50 / 90", *flags, "classifier on clean data, %: alone / gate"]
     return markdown([*header, "effective share of samples: with / without"], rows)
 

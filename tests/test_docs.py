@@ -3,10 +3,13 @@
 import ast
 import importlib
 import inspect
+import json
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,7 +41,12 @@ HEAVY = {
     "howto/own_images.md",
     "howto/own_task.md",
     "howto/photographs.md",
+    "howto/score.md",
     "howto/volumes.md",
+    "paths/equations.md",
+    "paths/groups.md",
+    "paths/images.md",
+    "paths/scans.md",
     "results/transformed_pdes.md",
 }
 EXECUTED = [path for path in PAGES if BLOCK.search(path.read_text())]
@@ -112,6 +120,35 @@ def test_cells_of_text_hold_no_code(script: Path) -> None:
     assert (script.with_suffix(".md")).read_text() == f"<!-- script: {script.relative_to(ROOT)} -->\n"
 
 
+@pytest.mark.parametrize("script", sorted((DOCS / "tutorials").glob("*.py")), ids=lambda path: path.stem)
+def test_a_notebook_holds_the_code_of_its_script(script: Path) -> None:
+    """The code of its cells is that of the script, but for the end of the command line, in the same order."""
+    notebook = json.loads(hooks.notebook_of(script.read_text(), script.stem))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids)
+    code = "\n".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code")
+    body = ast.parse(script.read_text()).body[1:]  # without the docstring
+    kept = [ast.dump(node) for node in body if not ast.unparse(node).startswith("if __name__")]
+    assert [ast.dump(node) for node in ast.parse(code).body][: len(kept)] == kept
+    blocks = BLOCK.findall(hooks.page_of(script.read_text(), "a.ipynb"))
+    assert [ast.dump(node) for block in blocks for node in ast.parse(block).body] == kept
+
+
+def test_a_notebook_runs_in_a_kernel_with_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
+    monkeypatch.chdir(tmp_path)
+    shown: list[str] = []
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(Image=shown.append))
+    cells = json.loads(hooks.notebook_of((DOCS / "tutorials" / "new_group.py").read_text(), "new_group"))["cells"]
+    session: dict[str, object] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile(cell["source"], cell["id"], "exec"), session)
+    assert shown == ["new_group.png"]
+    assert (tmp_path / "new_group.png").read_bytes().startswith(b"\x89PNG")
+
+
 def links(path: Path) -> Iterator[str]:
     """Targets of links and pictures, but for those on other machines."""
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -148,6 +185,9 @@ def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text()
     pages = re.findall(r"[\w/]+\.md", text)
     assert yaml.safe_load(text)["site_name"] == "trivgeo"
+    assert [
+        len(tab) for (tab,) in map(dict.values, yaml.safe_load(text)["nav"]) if len(tab) > 9
+    ] == []  # entries at a time
     assert sorted(pages) == [named(path) for path in PAGES]
 
 
@@ -235,6 +275,18 @@ def test_sentences_are_short_and_name_their_subject(page: Path) -> None:
 def test_a_long_sentence_is_found() -> None:
     assert [len(s.split()) for s in sentences("One. `a b` two\nthree.\n\n```py\nx = 1\n```\n\n- four")] == [1, 3, 1]
     assert STAND_INS.search("the scale is that of the law")
+
+
+def test_every_page_says_its_version_and_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    config = hooks.on_config(SimpleNamespace(site_name="trivgeo", repo_url=None, extra={}))
+    assert config.repo_url == project.get("urls", {}).get("Repository")
+    header = '<span class="md-ellipsis">\n trivgeo\n </span> <span class="md-ellipsis">\n trivgeo\n </span>'
+    said = hooks.on_post_page(header, config)
+    assert said.count(f"trivgeo <small>{project['version']}</small>") == said.count("<small>") == 1
+    assert "version" not in config.extra
+    monkeypatch.setenv("MIKE_DOCS_VERSION", "1.0")
+    assert hooks.on_config(config).extra["version"] == {"provider": "mike"}
 
 
 def test_printed_text_is_wrapped_and_printed_tables_are_not() -> None:

@@ -25,7 +25,7 @@ from trivgeo.sde import heat_kernel, probability_flow, solve, uniform_grid
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=400)
 parser.add_argument("--figure", type=Path, default=Path("group_diffusion.png"))
-options = parser.parse_args()
+options, _ = parser.parse_known_args()  # a notebook has arguments of its own
 generator = torch.Generator().manual_seed(0)
 
 # %% [markdown]
