@@ -50,6 +50,13 @@ def test_names(group: LieGroup, name: str) -> None:
     assert sum(map(len, (parts.semisimple, parts.torus, parts.ideal))) == group.dim
 
 
+def test_names_of_direct_sums_and_of_large_algebras() -> None:
+    assert (SE(3) ** 4).algebra.name() == "(so(3) ⋉ R^3)^4"
+    assert DirectProduct(SE(2), Torus(2)).algebra.name() == f"({SE(2).algebra.name()}) ⊕ R^2"
+    assert (Torus(1) ** 5).algebra.name() == "R^5"
+    assert SO(7).algebra.name() == "semisimple of dimension 21"
+
+
 def so3() -> Tensor:
     c = torch.zeros(3, 3, 3, dtype=torch.float64)
     for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):

@@ -217,6 +217,7 @@ class LieAlgebra:
     def name(self) -> str:
         """The Levi decomposition by name, such as ``sl(2, R) ⋉ h(3)``; ``h(n)`` is the Heisenberg algebra.
 
+        A direct sum is named by its summands, equal ones by a power, as ``(so(3) ⋉ R^3)^4``.
         Constants that look rational are taken for fractions, where python-flint is installed. An algebra whose
         decomposition is not found in floating point is named by its dimension.
 
@@ -226,6 +227,11 @@ class LieAlgebra:
         """
         if not self.dim:
             return "0"
+        if self._summands and not self.is_abelian:
+            found = [(algebra.name(), n) for algebra, n in self._runs]
+            compound = [(n > 1 and " " in name) or "⋉" in name or "dimension" in name for name, n in found]
+            parts = [(f"({name})" if many else name, n) for (name, n), many in zip(found, compound, strict=True)]
+            return " ⊕ ".join(name if n == 1 else f"{name}^{n}" for name, n in parts)
         try:
             return name_of(exact_structure(self) or real_structure(balanced(self)[0]))
         except AlgebraError:

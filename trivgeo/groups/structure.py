@@ -366,6 +366,8 @@ def _group(text: str) -> str:
 
 
 def _semisimple(structure: LieStructure[Any]) -> str:
+    if all(structure.dim != dim for dim, _, _ in _SEMISIMPLE_NAMES):  # without a name: the commutant is costly
+        return f"semisimple of dimension {structure.dim}"
     killing, ads = (structure.field.tensor(x) for x in (structure.killing_form, structure.constants))
     positive = int((torch.linalg.eigvalsh(killing) > 0).sum())
     unit = torch.eye(structure.dim, dtype=torch.float64)
