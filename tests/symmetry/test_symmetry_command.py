@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -26,4 +27,34 @@ def test_others(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["u_t = v_x", "v_t = u_x", "--degree", "1"]) == 0
     assert "infinite-dimensional" in capsys.readouterr().out
     assert main(["__import__('os')"]) == 2
-    assert "expected" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("error: equation: expected")
+
+
+def test_laws_discrete_symmetries_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of Korteweg and de Vries: mass, momentum, Galilean momentum, energy; lines as in Olver 1993, example 3.13."""
+    equation = "u_t + u*u_x + u_xxx = 0"
+    assert main([equation, "--all", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["symmetries"]["dimension"] == len(found["symmetries"]["generators"]) == 4
+    assert found["brackets"]["[X3, X4]"] == "X1"
+    densities = [law["density"] for law in found["conservation laws"]]
+    assert densities == ["u", "u**2/2", "t*u**2/2 - u*x", "u**3/3 - u_x**2"]
+    assert found["discrete symmetries"] == ["x -> -x, t -> -t"]
+    assert len(found["optimal system of lines"]) == 6
+    assert main([equation, "--laws"]) == 0
+    text = capsys.readouterr().out
+    assert "D_t(u) + D_x(u^2/2 + u_xx) = 0" in text
+    assert "discrete" not in text
+    assert main([equation, "--format", "latex"]) == 0
+    assert "X_{3} = t\\partial_{x} + \\partial_{u}" in capsys.readouterr().out
+
+
+def test_values_of_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    """The algebra of Black and Scholes has a name once its parameters are numbers."""
+    equation = "V_t + s^2*S^2/2*V_SS + r*S*V_S = r*V"
+    assert main([equation]) == 0
+    assert "give values: --parameter r=1 s=1" in capsys.readouterr().out
+    assert main([equation, "--parameter", "s=0.3", "r=0.05"]) == 0
+    assert "sl(2, R) ⋉ h(3)" in capsys.readouterr().out
+    assert main(["u_t = a*u_xx", "--parameter", "b=3"]) == 2
+    assert "parameter: expected NAME=VALUE of a parameter of the equations (a), got 'b=3'" in capsys.readouterr().err

@@ -3,45 +3,195 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from trivgeo._text import ending_quietly
-from trivgeo.errors import AlgebraError, TrivgeoError
-from trivgeo.symmetry import find_symmetries
+from trivgeo.errors import AlgebraError, ConfigurationError, TrivgeoError
+from trivgeo.symmetry import conservation_laws, find_symmetries
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of the report, in each of the formats.
+
+    Attributes:
+        title: a line above it.
+        lines: text.
+        latex: formulas, without dollar signs; empty if ``lines`` are words.
+        document: values that JSON can hold.
+    """
+
+    title: str
+    lines: Sequence[str]
+    latex: Sequence[str] = ()
+    document: Any = None
 
 
 @ending_quietly()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a report; the status is 2 if the equation is refused."""
-    parser = argparse.ArgumentParser(prog="trivgeo symmetries", description="Point symmetries of equations.")
+    parser = argparse.ArgumentParser(
+        prog="trivgeo symmetries", description="Point symmetries of equations, their algebra, and conservation laws."
+    )
     parser.add_argument("equations", nargs="+", help="such as 'u_t + u*u_x = 0.1*u_xx' or \"y'' + y = 0\"")
     parser.add_argument("--degree", type=int, help="search polynomials up to this degree only")
     parser.add_argument("--ansatz", nargs="*", default=[], help="functions that polynomials may be multiplied with")
+    parser.add_argument(
+        "--parameter",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="values of parameters; without them the result holds for generic ones",
+    )
+    parser.add_argument("--laws", action="store_true", help="conservation laws, too")
+    parser.add_argument("--discrete", action="store_true", help="discrete symmetries, too, such as reflections")
+    parser.add_argument("--optimal", action="store_true", help="an optimal system of one-dimensional subalgebras, too")
+    parser.add_argument("--all", action="store_true", help="all of these")
+    parser.add_argument("--format", choices=("text", "latex", "json"), default="text", help="default: text")
     options = parser.parse_args(arguments)
     started = time.perf_counter()
     try:
-        found = find_symmetries(options.equations, options.degree, ansatz=options.ansatz)
+        parts = _report(options)
     except TrivgeoError as error:
-        sys.stderr.write(f"{error}\n")
+        # what Python calls `pde` is here the equation
+        sys.stderr.write(f"error: {re.sub(r'^pde: ', 'equation: ', str(error))}\n")
         return 2
-    lines = [*options.equations, "", repr(found)]
-    if len(found) > 1:
-        try:
-            algebra = found.algebra
-            is_known = not any(c.free_symbols for block in algebra.structure_constants for row in block for c in row)
-            lines += [
-                "",
-                "brackets:",
-                repr(algebra),
-                f"({algebra.convention})",
-                *(["", algebra.name()] if is_known else []),
-            ]
-        except AlgebraError as error:
-            lines += ["", f"no brackets: {error}"]
-    sys.stdout.write("\n".join([*lines, "", f"{time.perf_counter() - started:.1f} s"]) + "\n")
+    if options.format == "json":
+        document = {part.title: part.document for part in parts}
+        text = json.dumps({"equations": options.equations, **document}, indent=1, ensure_ascii=False)
+    elif options.format == "latex":
+        text = "\n\n".join(_latex(part) for part in parts)
+    else:
+        blocks = ["\n".join([f"{part.title}:", *part.lines]) for part in parts]
+        text = "\n\n".join(["\n".join(options.equations), *blocks, f"{time.perf_counter() - started:.1f} s"])
+    sys.stdout.write(text + "\n")
     return 0
+
+
+def _report(options: argparse.Namespace) -> list[_Part]:
+    """The parts that were asked for.
+
+    Raises:
+        TrivgeoError: the equations are refused.
+    """
+    equations = _with_values(options.equations, options.parameter)
+    found = find_symmetries(equations, options.degree, ansatz=options.ansatz)
+    fields = [
+        {"name": g.name, "components": {str(z): str(c) for z, c in zip(g.variables, g.components, strict=True)}}
+        for g in found
+    ]
+    document: dict[str, Any] = {
+        "dimension": found.dimension.size,
+        "complete": found.is_complete,
+        "statement": found.statement,
+        "superposition": None if found.infinite_ideal is None else str(found.infinite_ideal),
+        "generators": fields,
+    }
+    parts = [_Part("symmetries", repr(found).splitlines(), [g.latex() for g in found], document)]
+    if len(found) > 1 or (len(found) and (options.optimal or options.all)):
+        parts += _algebra_parts(found, options.optimal or options.all)
+    if options.discrete or options.all:
+        parts.append(_discrete_part(equations))
+    if options.laws or options.all:
+        parts.append(_laws_part(equations))
+    return parts
+
+
+def _with_values(equations: Sequence[str], assignments: Sequence[str]) -> list[Any]:
+    """The equations with numbers in place of parameters.
+
+    Raises:
+        ConfigurationError: an assignment is none, or the equations hold no such parameter.
+    """
+    if not assignments:
+        return list(equations)
+    from trivgeo.expressions import exact
+    from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
+
+    residuals = residuals_of(list(equations))
+    parameters = {s.name: s for s in EvolutionSystem(residuals).parameters}
+    values = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or name not in parameters:
+            known = ", ".join(parameters) or "none"
+            raise ConfigurationError(
+                f"parameter: expected NAME=VALUE of a parameter of the equations ({known}), got {assignment!r}"
+            )
+        values[parameters[name]] = exact(value, name)
+    return [residual.subs(values) for residual in residuals]
+
+
+def _algebra_parts(found: Any, is_optimal: bool) -> list[_Part]:
+    """Brackets, the name of the algebra, and an optimal system, as far as there are any."""
+    try:
+        algebra = found.algebra
+    except AlgebraError as error:
+        return [_Part("brackets", [f"none: {error}"], document=None)]
+    names = algebra.names
+    pairs = [(i, j) for i in range(algebra.dim) for j in range(i + 1, algebra.dim)]
+    brackets = {f"[{names[i]}, {names[j]}]": str(algebra.bracket(i, j)) for i, j in pairs}
+    parts = [_Part("brackets", [*repr(algebra).splitlines(), f"({algebra.convention})"], document=brackets)]
+    held = sorted(
+        {c.name for block in algebra.structure_constants for row in block for x in row for c in x.free_symbols}
+    )
+    if held:
+        wanted = f"give values: --parameter {' '.join(f'{name}=1' for name in held)}"
+        return [*parts, _Part("algebra", [wanted], document=None)]
+    name = algebra.name()
+    parts.append(_Part("algebra", [name], document=name))
+    if is_optimal:
+        title = "optimal system of lines"
+        try:
+            lines = algebra.optimal_system()
+        except AlgebraError as error:
+            return [*parts, _Part(title, [f"none: {error}"], document=None)]
+        latex = [line.latex(names) for line in lines]
+        parts.append(_Part(title, repr(lines).splitlines(), latex, [line.text(names) for line in lines]))
+    return parts
+
+
+def _discrete_part(equations: Sequence[Any]) -> _Part:
+    from trivgeo.symmetry.discrete import discrete_symmetries
+
+    title = "discrete symmetries"
+    try:
+        texts = [symmetry.text for symmetry in discrete_symmetries(equations)]
+    except ConfigurationError as error:
+        return _Part(title, [f"unknown: {re.sub('^pde: ', '', str(error))}"], document=None)
+    latex = [text.replace("->", "\\mapsto") for text in texts]
+    return _Part(title, texts or ["none"], latex, texts)
+
+
+def _laws_part(equations: Sequence[Any]) -> _Part:
+    title = "conservation laws"
+    try:
+        laws = conservation_laws(equations)
+    except (AlgebraError, ConfigurationError) as error:
+        return _Part(title, [f"unknown: {re.sub('^pde: ', '', str(error))}"], document=None)
+    entries = [
+        {
+            "density": str(law.density),
+            "fluxes": list(map(str, law.fluxes)),
+            "multipliers": list(map(str, law.multipliers)),
+        }
+        for law in laws
+    ]
+    return _Part(title, repr(laws).splitlines(), [law.latex() for law in laws], entries)
+
+
+def _latex(part: _Part) -> str:
+    if not part.latex:
+        return "\n".join(f"% {line}" for line in [f"{part.title}:", *part.lines])
+    rows = " \\\\\n".join(part.latex)
+    return f"% {part.title}\n\\begin{{gather*}}\n{rows}\n\\end{{gather*}}"
 
 
 if __name__ == "__main__":
