@@ -31,6 +31,10 @@ class StorageError(TrivgeoError):
     """A file cannot be written: the disk is full, or the folder is write-protected."""
 
 
+class FolderInUseError(ConfigurationError):
+    """Another run writes to the folder."""
+
+
 @contextmanager
 def recording() -> Iterator[dict[str, str]]:
     """Collect the checksums of all files that are read inside, by path."""
@@ -178,20 +182,25 @@ def make_folder(directory: Path) -> None:
         raise ConfigurationError(f"{directory}: expected a folder without symbolic links, got one with {linked[0]!r}")
 
 
-def hold(directory: Path) -> FileLock:
+def hold(directory: Path, name: str = ".lock") -> FileLock:
     """Make a folder this run's own until the lock is released or the process ends, however it ends.
 
+    Args:
+        directory: the folder.
+        name: name of the file of the lock; runs with other names may write to the same folder.
+
     Raises:
-        ConfigurationError: another process holds it, or it holds a symbolic link.
+        FolderInUseError: another process holds it.
+        ConfigurationError: it holds a symbolic link.
         StorageError: it cannot be written to.
     """
     make_folder(directory)
     with storage(directory):
-        lock = FileLock(directory / ".lock", thread_local=False)
+        lock = FileLock(directory / name, thread_local=False)
         try:
             lock.acquire(blocking=False)
         except Timeout as error:
-            raise ConfigurationError(
+            raise FolderInUseError(
                 f"{directory}: expected a folder that no other run writes to, got one that is in use"
             ) from error
     return lock

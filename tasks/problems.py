@@ -1,7 +1,7 @@
 """Test sets: batches of problems for one seed after another, each a function of its seed and number alone."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
@@ -30,6 +30,10 @@ class Problems(pl.LightningDataModule, ABC):
     Args:
         seeds: seeds of the test; every method that draws random numbers at a batch draws them by its seed and number.
 
+    Attributes:
+        is_due: whether a batch, known as a `Request`, and of this index, is to be tested; others are not made, for data
+            may be costly. ``None`` for all.
+
     Raises:
         ConfigurationError: no seeds, or a seed twice.
     """
@@ -37,6 +41,7 @@ class Problems(pl.LightningDataModule, ABC):
     def __init__(self, seeds: Sequence[int]) -> None:
         super().__init__()
         self.seeds = check_seeds(seeds)
+        self.is_due: Callable[[Request, int], bool] | None = None
 
     @property
     def batches(self) -> int:
@@ -64,5 +69,9 @@ class _Batches(Dataset[Any]):
         return len(self._problems.seeds) * self._problems.batches
 
     def __getitem__(self, index: int) -> Any:
-        place, number = divmod(index, self._problems.batches)
-        return self._problems.batch(self._problems.seeds[place], number)
+        problems = self._problems
+        place, number = divmod(index, problems.batches)
+        request = Request(problems.seeds[place], number)
+        if problems.is_due is not None and not problems.is_due(request, index):
+            return request
+        return problems.batch(*request[:2])

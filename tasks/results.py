@@ -37,7 +37,7 @@ from .summary import Row, format_summary, spread, summarise
 class ShardedTest(pl.LightningModule):
     """A test whose batches, those of a `Problems`, are dealt to the devices in turn: no case is counted twice.
 
-    Every device reads all batches, and tests those that are `mine`; the sampler must not divide them once more
+    Every device makes and tests those that are `mine`; the sampler must not divide them once more
     (`trainer.use_distributed_sampler: false`), for that pads the last batch with cases of the first.
 
     Attributes:
@@ -77,7 +77,7 @@ class ShardedTest(pl.LightningModule):
         return undrawn or not writer.done(batch.seed, batch.number)
 
     def on_test_start(self) -> None:
-        """Check that the trainer leaves the division of the batches alone.
+        """Check that the trainer leaves the division of the batches alone; batches that are not due are not made.
 
         Raises:
             ConfigurationError: it does not.
@@ -85,6 +85,9 @@ class ShardedTest(pl.LightningModule):
         loader: Any = self.trainer.test_dataloaders
         if isinstance(loader.sampler, DistributedSampler):
             raise ConfigurationError("trainer.use_distributed_sampler: expected false, got true")
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        if isinstance(data, Problems):
+            data.is_due = self.is_due
 
 
 class ResultsWriter(Callback):

@@ -1,26 +1,45 @@
 """Tables of runs: one configuration with two of its settings varied, by one command.
 
-trivgeo sweep --config affnist/sweep_steps
+trivgeo sweep --config affnist/sweep_steps --jobs 2
+
+Cells are independent runs. Each has a folder of its own, which one process at a time writes to, and goes on where it
+stopped. Joblib runs several on one machine, submitit on a cluster.
 """
 
 import argparse
 import copy
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import joblib
 import yaml
 from matplotlib.figure import Figure
 
-from trivgeo.errors import ConfigurationError
+from trivgeo.checks import check_count
+from trivgeo.errors import ConfigurationError, TrivgeoError
 
 from . import cli, config_inheritance
-from .files import make_folder, storage, write_picture, write_whole
+from .files import FolderInUseError, make_folder, storage, write_picture, write_whole
 from .report import KEPT, Result, find_result, incomplete, read_result, spread
+
+RunTest = Callable[[list[str]], Any]
+"""Runs a test from command line arguments."""
+
+CLUSTERS = ("slurm", "local", "debug")
+"""Where submitit runs jobs: a Slurm cluster, processes of this machine, this process."""
+
+_RETRY_SECONDS = 2.0  # pause before cells that other runs write to are tried again
+_POLL_SECONDS = 2.0  # pause between questions to a cluster whether jobs have ended
+_TIMEOUT_MINUTES = 240  # of a job; the default of submitit is five
 
 
 @dataclass(frozen=True)
@@ -168,29 +187,40 @@ class Sweep:
             self.of(result)
         return found
 
-    def run(self, run_test: Callable[[list[str]], Any]) -> list[list[dict[str, Any]]]:
-        """Run every cell, or go on with it; return its summary of the metric, and evaluations and seconds a case.
+    def cells(self) -> list["Cell"]:
+        """All cells, line by line, with folders that hold their settings.
 
-        Args:
-            run_test: runs a test from command line arguments.
+        Raises:
+            ConfigurationError: a folder holds a symbolic link.
+            StorageError: it cannot be written to.
         """
-        table = []
+        cells = []
         for row in self.rows:
-            cells = []
             for place, column in enumerate(self.columns):
                 folder = Path(self.directory) / _slug(f"{row.label} {column.label}")
                 make_folder(folder)
                 override = folder / "settings.yaml"
                 write_whole(override, yaml.safe_dump(self.settings_of(row, place)))
                 writer = {"class_path": "tasks.results.ResultsWriter", "init_args": {"directory": str(folder)}}
-                arguments = [f"--config={file}" for file in [*self.base, str(override)]]
+                arguments = ["test", *(f"--config={file}" for file in [*self.base, str(override)])]
                 arguments += [f"--trainer.callbacks=[{json.dumps(writer)}]", f"--trainer.default_root_dir={folder}"]
-                run_test(["test", *arguments])
-                result = read_result(folder / "results.json")
-                cost = {"evaluations": result.evaluations, "seconds": result.seconds, "complete": result.complete}
-                cells.append({**self.of(result), **cost})
-            table.append(cells)
-        return table
+                cells.append(Cell(f"{row.label}, {column.label}", folder, arguments))
+        return cells
+
+    def summary(self, cell: "Cell") -> dict[str, Any]:
+        """Mean and spread of the metric in a cell that was run, with evaluations and seconds a case.
+
+        Raises:
+            ConfigurationError: its results have no such metric.
+        """
+        result = read_result(cell.folder / "results.json")
+        cost = {"evaluations": result.evaluations, "seconds": result.seconds, "complete": result.complete}
+        return {**self.of(result), **cost}
+
+    def figure(self, summary: Mapping[str, Any]) -> str:
+        """The text of a cell."""
+        text = f"{self.factor * summary['mean']:.4g}{spread(summary, self.factor, ' ± ')}"
+        return text + incomplete(summary.get("complete", True))
 
     def format(self, table: Sequence[Sequence[Mapping[str, Any]]]) -> str:
         """The table as Markdown, each figure with the published one in brackets."""
@@ -199,11 +229,165 @@ class Sweep:
         for i, row in enumerate(self.rows):
             cells = []
             for j, cell in enumerate(table[i]):
-                text = f"{self.factor * cell['mean']:.4g}{spread(cell, self.factor, ' ± ')}"
-                text += incomplete(cell.get("complete", True))
+                text = self.figure(cell)
                 cells.append(f"{text} ({self.published[i][j]:g})" if self.published else text)
             lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
         return "\n".join(lines)
+
+
+class Outcome(NamedTuple):
+    """What came of a cell in another process.
+
+    Attributes:
+        number: number of the cell.
+        error: what was wrong; ``None`` if the cell is done.
+        is_in_use: whether another run writes to the folder of the cell.
+    """
+
+    number: int
+    error: str | None = None
+    is_in_use: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table.
+
+    Attributes:
+        label: labels of line and column.
+        folder: its results are written there.
+        arguments: the command line that runs it, or goes on with it.
+    """
+
+    label: str
+    folder: Path
+    arguments: list[str]
+
+
+@dataclass(frozen=True)
+class CellJob:
+    """A cell as a job of another process, which never raises; what the cell prints is in ``log.txt`` of its folder.
+
+    Attributes:
+        number: number of the cell.
+        cell: the cell.
+        run_test: see `RunTest`.
+    """
+
+    number: int
+    cell: Cell
+    run_test: RunTest
+
+    def __call__(self) -> Outcome:
+        log = self.cell.folder / "log.txt"
+        try:
+            with storage(log), log.open("a") as file, redirect_stdout(file):
+                status = self.run_test([*self.cell.arguments, "--trainer.enable_progress_bar=false"])
+        except FolderInUseError as error:
+            return Outcome(self.number, str(error), True)
+        except TrivgeoError as error:
+            return Outcome(self.number, f"{type(error).__name__}: {error}")
+        except SystemExit as error:
+            status = error.code
+        return Outcome(self.number, f"status {status}" if status else None)
+
+    def checkpoint(self) -> Any:
+        """What Slurm runs after it stopped this job for another, or at its time limit: the same job, which goes on."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+Execute = Callable[[list[CellJob]], Iterable[Outcome]]
+"""Runs jobs side by side, and gives their outcomes as they come."""
+
+
+def on_this_machine(jobs: int, work: list[CellJob]) -> Iterable[Outcome]:
+    """Run jobs in ``jobs`` processes of this machine, by joblib; they share the cores."""
+    return joblib.Parallel(jobs, return_as="generator_unordered")(map(joblib.delayed(_call), work))
+
+
+def _call(job: CellJob) -> Outcome:
+    return job()
+
+
+def on_a_cluster(
+    cluster: str, jobs: int, parameters: Mapping[str, Any], folder: Path, work: list[CellJob]
+) -> Iterator[Outcome]:
+    """Run each job as one of an array, at most ``jobs`` at a time, by submitit.
+
+    Args:
+        cluster: see `CLUSTERS`.
+        jobs: jobs at a time; only Slurm has a bound.
+        parameters: parameters of submitit's executor, such as ``timeout_min`` and ``slurm_partition``.
+        folder: folder of submitit's files, which all machines see.
+        work: the jobs.
+
+    Raises:
+        ConfigurationError: submitit is missing, or does not take a parameter, or there is no such cluster here.
+    """
+    if find_spec("submitit") is None:
+        raise ConfigurationError("cluster: expected submitit to be installed: pip install 'trivgeo[cluster]'")
+    import submitit
+
+    try:
+        executor = submitit.AutoExecutor(folder, cluster=cluster)
+        executor.update_parameters(
+            **{"timeout_min": _TIMEOUT_MINUTES, "slurm_array_parallelism": jobs, "name": "trivgeo", **parameters}
+        )
+        with executor.batch():  # an array of jobs
+            sent = [executor.submit(job) for job in work]
+    except (RuntimeError, TypeError, NameError, ValueError, AssertionError) as error:
+        raise ConfigurationError(f"cluster: {cluster}: {error}") from error
+    numbers = {id(job): cell.number for job, cell in zip(sent, work, strict=True)}
+    for job in submitit.helpers.as_completed(sent, poll_frequency=_POLL_SECONDS):
+        failed = job.exception()
+        yield job.result() if failed is None else Outcome(numbers[id(job)], str(failed).strip().splitlines()[-1])
+
+
+def run_cells(
+    cells: Sequence[Cell], run_test: RunTest, read: Callable[[Cell], str], execute: Execute | None = None
+) -> None:
+    """Run cells, or go on with them.
+
+    A cell in which another run works, such as that of a sweep that was killed, is tried again until that run has ended.
+
+    Args:
+        cells: the cells.
+        run_test: see `RunTest`; it can be sent to other processes.
+        read: reads the results of a cell that is done, and returns its figure.
+        execute: ``None`` for one cell after the other in this process, where the first error ends them.
+
+    Raises:
+        ConfigurationError: cells failed; all others are done.
+    """
+    if execute is None:
+        for cell in cells:
+            if status := run_test(cell.arguments):
+                sys.exit(status)
+            read(cell)
+        return
+    left = [CellJob(number, cell, run_test) for number, cell in enumerate(cells)]
+    failed: list[str] = []
+    num_done = 0
+    while left:
+        again, started = set(), time.monotonic()
+        for outcome in execute(left):
+            cell = cells[outcome.number]
+            if outcome.is_in_use:
+                again.add(outcome.number)
+                continue
+            num_done += 1
+            if outcome.error is not None:
+                failed.append(f"{cell.label}: {outcome.error} ({cell.folder / 'log.txt'})")
+            figure = read(cell) if outcome.error is None else "failed"
+            sys.stdout.write(f"{num_done} of {len(cells)}: {cell.label}: {figure}\n")
+            sys.stdout.flush()
+        left = [job for job in left if job.number in again]
+        if left:
+            time.sleep(max(0.0, _RETRY_SECONDS - (time.monotonic() - started)))
+    if failed:
+        raise ConfigurationError("\n".join([f"{len(failed)} of {len(cells)} cells failed:", *failed]))
 
 
 def _expect(name: str, expected: str, value: object, *kinds: type) -> None:
@@ -261,21 +445,41 @@ def draw_budget(path: Path, sweep: Sweep, table: Sequence[Sequence[Mapping[str, 
     write_picture(figure, path, 110)
 
 
-def main(arguments: Sequence[str], run_test: Callable[[list[str]], Any] = cli.main) -> None:
+def main(arguments: Sequence[str], run_test: RunTest = cli.run) -> None:
     """Run a table, print it, and write it as `table.md`, `table.json` and `table.png`.
 
     Args:
         arguments: the command line after `sweep`.
-        run_test: see `Sweep.run`.
+        run_test: see `RunTest`.
     """
-    parser = argparse.ArgumentParser(prog="trivgeo sweep", description="run a table of tests")
+    parser = argparse.ArgumentParser(prog="trivgeo sweep", description="run a table of tests, or go on with it")
     parser.add_argument("--config", required=True, help="YAML file with the table")
-    sweep = Sweep.read(parser.parse_args(arguments).config)
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time")
+    parser.add_argument("--cluster", choices=CLUSTERS, help="run each cell as a job of submitit; default: no cluster")
+    parser.add_argument(
+        "--submit",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="parameters of submitit, such as timeout_min=240 slurm_partition=gpu gpus_per_node=1",
+    )
+    options = parser.parse_args(arguments)
+    check_count("jobs", options.jobs)
+    sweep = Sweep.read(options.config)
     folder = Path(sweep.directory)
     # missing runs and folders that cannot be written raise before hours of tests
     sweep.marked()
     make_folder(folder)
-    table = sweep.run(run_test)
+    cells = sweep.cells()
+    execute: Execute | None = None
+    if options.cluster is not None:
+        parameters = {name: yaml.safe_load(value) for name, _, value in (x.partition("=") for x in options.submit)}
+        execute = partial(on_a_cluster, options.cluster, options.jobs, parameters, folder / "jobs")
+    elif options.jobs > 1:
+        execute = partial(on_this_machine, options.jobs)
+    run_cells(cells, run_test, lambda cell: sweep.figure(sweep.summary(cell)), execute)
+    found, width = [sweep.summary(cell) for cell in cells], len(sweep.columns)
+    table = [found[start : start + width] for start in range(0, len(found), width)]
     text = sweep.format(table)
     with storage(folder / "table.png"):
         draw_budget(folder / "table.png", sweep, table)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -37,7 +37,10 @@ class Equation(ABC):
     Attributes:
         domain: the box of the training set.
         formula: the equation, whose parameters are attributes of the same names.
+        is_simulated: whether solutions take a solver and its time; test sets are then kept in a file.
     """
+
+    is_simulated: ClassVar[bool] = False
 
     domain: Domain
     formula: EvolutionEquation
@@ -82,3 +85,8 @@ class ResidualEquation(Equation):
         (u,) = self.formula.unknowns
         values = {u: jet.value, f"{u}_x": jet.x, f"{u}_t": jet.t, f"{u}_xx": jet.xx}
         return self.formula.residual(values, **self.constants)
+
+
+def identifying(equation: Equation) -> list[Any]:
+    """All that solutions of an equation depend on, for `tasks.made_once.made_once`."""
+    return [str(type(equation)), equation.description, vars(equation)]

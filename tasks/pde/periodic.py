@@ -31,6 +31,8 @@ class PeriodicEquation(Equation):
         ConfigurationError: a number is not positive.
     """
 
+    is_simulated = True
+
     def __init__(self, field: GaussianField, duration: float, amplitude: float, points: int, steps: int) -> None:
         check_positive("duration", duration)
         check_positive("amplitude", amplitude)

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from trivgeo.actions import OperatorInput
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, DomainError
 
+from ..made_once import made_once
 from ..problems import Problems
 from .domain import values_of, with_values
-from .equation import Equation
+from .equation import Equation, identifying
 
 _MAX_DRAWS = 1000  # batches of elements that are drawn by rejection
 
@@ -92,7 +94,21 @@ class SymmetryProblems(Problems):
         return self.problems(seed)
 
     def problems(self, seed: int) -> OperatorProblems:
-        """The problems of one seed, in float64."""
+        """The problems of one seed, in float64; those of an equation that is simulated are made once, and kept."""
+        if self.equation.is_simulated:
+            shared = vars(LightningDataModule()).keys() | {"equation", "group", "seeds"}
+            own = {name: value for name, value in vars(self).items() if name not in shared}
+            made_from = [str(type(self)), identifying(self.equation), own, seed]
+            kept = made_once("problems", made_from, lambda: self._tensors(seed), [type(self), type(self.equation)])
+        else:
+            kept = self._tensors(seed)
+        x, canonical = (OperatorInput(kept[f"{name}.initial"], kept[f"{name}.query"]) for name in ("x", "canonical"))
+        grid = tuple(kept["grid"].tolist())
+        return OperatorProblems(
+            seed, x, kept["solution"], kept["elements"], canonical, kept["canonical_solution"], grid
+        )
+
+    def _tensors(self, seed: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)
         solutions = self.equation.sample(self.cases, generator)
         canonical = self.equation.inputs(solutions, self.num_sensors, self.grid)
@@ -103,7 +119,10 @@ class SymmetryProblems(Problems):
         u = values_of(jets, coordinates)
         canonical = OperatorInput(canonical.initial, jets[..., :coordinates])
         x, moved = self.move(g, canonical, u)
-        return OperatorProblems(seed, x, moved, g, canonical, u, grid)
+        found = {"solution": moved, "elements": g, "canonical_solution": u, "grid": torch.tensor(grid)}
+        for name, given in (("x", x), ("canonical", canonical)):
+            found |= {f"{name}.initial": given.initial, f"{name}.query": given.query}
+        return found
 
     def _window(self, generator: torch.Generator, jets: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """The jets of each case inside a random window of the grid, and the numbers of points along its sides."""

@@ -1,6 +1,8 @@
 """Tables of runs."""
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from tasks import config_inheritance, sweep
+from tasks.files import FolderInUseError
 from tasks.report import KEPT
 from tasks.sweep import Line, Sweep
 from trivgeo.errors import ConfigurationError, TrivgeoError
@@ -239,3 +242,84 @@ def test_shipped_tables_name_settings_that_exist(name: str) -> None:
         for part in setting.split("."):
             assert part in branch, setting
             branch = branch[part]
+
+
+class SmallTest(Runner):
+    """A runner that other processes can be sent, and which leaves a note of each run."""
+
+    def __call__(self, arguments: list[str]) -> None:
+        folder = Path(arguments[2].removeprefix("--config=")).parent
+        with (folder / "runs.txt").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        super().__call__(arguments)
+
+
+class HeldOnce(SmallTest):
+    """The first run of a cell finds its folder in use."""
+
+    def __call__(self, arguments: list[str]) -> None:
+        folder = Path(arguments[2].removeprefix("--config=")).parent
+        if not (folder / "runs.txt").exists():
+            (folder / "runs.txt").touch()
+            raise FolderInUseError("in use")
+        super().__call__(arguments)
+
+
+class Failing(SmallTest):
+    """The cells of a setting fail, each in its own way."""
+
+    def __call__(self, arguments: list[str]) -> Any:
+        if "M_1_one" in arguments[2]:
+            raise ConfigurationError("too few")
+        if "M_2_one" in arguments[2]:
+            sys.exit(2)
+        return super().__call__(arguments)
+
+
+def outcome_of(tmp_path: Path, runner: Runner, *options: str) -> dict[str, Any]:
+    tmp_path.mkdir(exist_ok=True)
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(table(tmp_path)))
+    sweep.main(["--config", str(path), *options], runner)
+    return json.loads((tmp_path / "out" / "table.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--jobs", "2"),
+        ("--cluster", "debug"),
+        pytest.param(
+            ("--cluster", "local", "--submit", "timeout_min=5"),
+            marks=pytest.mark.slow(reason="a process each, which imports torch; the other two stay"),
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore")  # of what submitit and joblib leave open
+def test_several_jobs_give_the_same_table(options: tuple[str, ...], tmp_path: Path) -> None:
+    alone = outcome_of(tmp_path / "alone", Runner())
+    found = outcome_of(tmp_path / "jobs", SmallTest(), *options)
+    assert found == alone
+    processes = [path.read_text() for path in (tmp_path / "jobs" / "out").glob("*/runs.txt")]
+    assert len(processes) == 4
+    if "debug" not in options:
+        assert f"{os.getpid()}\n" not in processes
+
+
+def test_a_cell_in_use_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "_RETRY_SECONDS", 0.01)
+    assert outcome_of(tmp_path, HeldOnce(), "--jobs", "2") == outcome_of(tmp_path, Runner())
+
+
+def test_cells_that_fail_leave_the_others_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="2 of 4 cells failed") as error:
+        outcome_of(tmp_path, Failing(), "--jobs", "2")
+    assert "M = 1, one: ConfigurationError: too few" in str(error.value)
+    assert "M = 2, one: status 2" in str(error.value)
+    assert len(list((tmp_path / "out").glob("*/results.json"))) == 2
+
+
+def test_a_parameter_that_submitit_does_not_take(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"cluster: debug: .*colour"):
+        outcome_of(tmp_path, Runner(), "--cluster", "debug", "--submit", "colour=red")
