@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, ClassVar, Generic, TypeVar
@@ -20,10 +21,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 from tqdm import tqdm
 
 import trivgeo
+from trivgeo import _processes
 from trivgeo._devices import module_device
 from trivgeo._random import keyed
 from trivgeo._torch import pytree
@@ -33,9 +35,10 @@ from trivgeo.networks import Network, beside, check_destination, check_weights, 
 
 try:
     import lightning.pytorch as pl
+    from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
     from lightning.pytorch.callbacks import ModelCheckpoint, Timer
     from lightning.pytorch.plugins import TorchCheckpointIO
-    from lightning.pytorch.strategies import SingleDeviceStrategy
+    from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
     from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
 except ModuleNotFoundError as missing:
@@ -89,6 +92,9 @@ _MAX_SECONDS = 1e12  # longest run; a timedelta holds 8e13 seconds
 class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
     """Training of a network by AdamW with linear warm-up and cosine decay, and export with metrics to safetensors.
 
+    In several processes (``strategy="ddp"``) gradients are averaged: a step of W processes is that of one process with
+    ``accumulate_grad_batches=W``, but for random numbers of the objective. Metrics are means over the data of all.
+
     Args:
         network: trained module; the initial weights of a `trivgeo.networks.Network` are drawn anew from the seed.
         learning_rate: peak step size.
@@ -130,6 +136,8 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         self.seconds: float | None = None
         self.max_steps: int | None = None
         self._first: list[Tensor] | None = None  # the first batch of `train`, which identifies its data
+        self._sums: dict[str, Tensor] = {}
+        self._tested: tuple[int, dict[str, float]] | None = None
         if isinstance(network, Network):
             network.initialise(seed)
 
@@ -146,22 +154,42 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         return ""
 
     def step_generator(self) -> torch.Generator:
-        """The generator of this training step, a function of (seed, step) alone, so that training resumes exactly."""
-        return keyed(self.seed, self.global_step, device=self.device)
+        """The generator of this training step, a function of (seed, step, rank) alone, so that training resumes."""
+        other = (0, _processes.rank()) if _processes.rank() else ()  # the first process has the numbers of a single one
+        return keyed(self.seed, self.global_step, *other, device=self.device)
 
     def measure_generator(self, number: int) -> torch.Generator:
         """Return the generator of the metrics of test batch ``number``; no training step uses its numbers."""
         return keyed(self.seed, 0, number, device=self.device)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the metrics of a batch of held-out data under names that begin with ``val``."""
-        metrics = {f"val/{name}": value for name, value in self.measure(batch, batch_idx).items()}
-        self.log_dict(metrics, prog_bar=True, batch_size=batch_length(batch))
+        """Measure a batch of held-out data; the means over all batches are logged under names that begin with "val"."""
+        self._add(batch, batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the means of the metrics over the held-out data of all processes."""
+        self._log_means("val", prog_bar=True)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the metrics of a batch of test data under names that begin with ``test``."""
-        metrics = {f"test/{name}": value for name, value in self.measure(batch, batch_idx).items()}
-        self.log_dict(metrics, batch_size=batch_length(batch))
+        """Measure a batch of test data; the means over all batches are logged under names that begin with "test"."""
+        self._add(batch, batch_idx)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the means of the metrics over the test data of all processes."""
+        self._log_means("test")
+
+    def _add(self, batch: Any, number: int) -> None:
+        size = batch_length(batch)
+        for name, value in {**self.measure(batch, number), "": torch.ones(())}.items():
+            self._sums[name] = self._sums.get(name, 0.0) + size * value.detach().double().to(self.device)
+
+    def _log_means(self, stage: str, prog_bar: bool = False) -> None:
+        # Lightning's own mean over processes truncates the mean number of data of a process to an integer (2.6, gloo)
+        sums = {name: self.trainer.strategy.reduce(x.clone(), reduce_op="sum") for name, x in self._sums.items()}
+        self._sums = {}
+        count = sums.pop("", None)
+        means = {f"{stage}/{name}": (x / count).float() for name, x in sums.items()}
+        self.log_dict(means, prog_bar=prog_bar, batch_size=1, sync_dist=True)
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """The clock, whose state is in checkpoints: a resumed training counts the time spent before."""
@@ -183,6 +211,8 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
             if step < rise:
                 return (step + 1) / rise
             done, elapsed = (step - rise) / max(1, total - rise), _elapsed_share(timer)
+            if timer is not None and self.trainer.world_size > 1:  # the same step size in all processes
+                elapsed = self.trainer.strategy.broadcast(elapsed)
             # the clock decides only if it will run out first, so that other runs are functions of the seed
             done = elapsed if elapsed > done + _MIN_CLOCK_LEAD else done
             return 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
@@ -220,7 +250,9 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         if self._first is not None:
             own = {"identity": self._identity(), "first": self._first}
             kept = checkpoint.get("training", own)  # older checkpoints do not say
-            if kept["identity"] != own["identity"] or not _alike(kept["first"], self._first):
+            # the file is of the first process, and others have other rows
+            is_known = self.trainer.global_rank > 0 or _alike(kept["first"], self._first)
+            if kept["identity"] != own["identity"] or not is_known:
                 raise CheckpointError(
                     "folder: expected the checkpoint of a training on these data with these settings, got that of "
                     "another training; train in another folder"
@@ -269,23 +301,51 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
             "versions": versions(),
         }
 
-    @torch.no_grad()
     def test_metrics(self) -> dict[str, float]:
         """The metrics on all test data of the data module, in evaluation mode; empty without a data module."""
         data: pl.LightningDataModule | None = self.trainer.datamodule  # type: ignore[attr-defined]
         if data is None:
             return {}
+        if self._tested is None or self._tested[0] != self.global_step:
+            self._tested = self.global_step, self._metrics_on(data.test_dataloader())
+        return self._tested[1]
+
+    @torch.no_grad()
+    def _metrics_on(self, batches: Any) -> dict[str, float]:
         training = self.training
         self.eval()
         sums: dict[str, float] = {}
         count = 0
-        for number, batch in enumerate(data.test_dataloader()):
+        for number, batch in enumerate(batches):
             size = batch_length(batch)
             for name, value in self.measure(self.transfer_batch_to_device(batch, self.device, 0), number).items():
                 sums[name] = sums.get(name, 0.0) + size * float(value)
             count += size
         self.train(training)
         return {name: total / count for name, total in sums.items()}
+
+
+class DealtSampler(DistributedSampler):
+    """Indices of a sampler, dealt to the processes in turn, so that all have the same number; what is left is dropped.
+
+    Lightning leaves it as it is. A sampler of torch's that Lightning wraps would begin every epoch at the same index.
+
+    Args:
+        sampler: the sampler; one whose order changes with the epoch has ``set_epoch``.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        self.sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        number = _processes.num_processes()
+        yield from islice(self.sampler, _processes.rank(), len(self) * number, number)
+
+    def __len__(self) -> int:
+        return len(self.sampler) // _processes.num_processes()
 
 
 class EpochSampler(Sampler[int]):
@@ -405,11 +465,16 @@ def train(
     folder: str | Path | None,
     progress: bool | None,
     is_repeatable: bool = True,
+    is_dealt: bool = False,
 ) -> None:
     """Train a module on batches of ``batch_size`` random data, on its device; resume from a checkpoint.
 
+    Processes that ``torchrun`` started, or that are in a group of `torch.distributed`, train one module. Each takes its
+    share of the rows of a batch, gradients are averaged, and the first process writes checkpoints.
+
     Args:
-        draw: function of (count, generator) to data; batch i is a function of the module's seed and i.
+        draw: function of (count, generator) to data; batch i is a function of the module's seed and i. In several
+            processes it returns the whole batch, of which this process takes its share, unless ``is_dealt``.
         steps: number of steps of the optimiser.
         seconds: time after which the training ends; ``None`` for no bound.
         folder: folder of the checkpoint ``last.ckpt``, written every hundred steps, or ten times if there are fewer
@@ -417,23 +482,33 @@ def train(
         progress: whether a bar of the steps is shown; ``None`` shows it in a terminal only.
         is_repeatable: whether batch i is the same in every run; otherwise the data of a checkpoint are not compared
             with the data of this run.
+        is_dealt: whether ``draw`` returns the share of this process alone.
 
     Raises:
         CheckpointError: the folder holds a checkpoint of another training, or a damaged one, or cannot be written to.
-        ConfigurationError: ``folder`` is a file, or holds a checkpoint of more steps.
+        ConfigurationError: ``folder`` is a file, or holds a checkpoint of more steps; the batch size is no multiple of
+            the number of processes, or their modules differ.
     """
+    device = module_device(module) or torch.device("cpu")
+    world = _processes.join(device)
+    if batch_size % world:
+        raise ConfigurationError(
+            f"batch_size: expected a multiple of {world}, the number of processes, got {batch_size}"
+        )
+    _processes.check_same("module", module._identity())
     kept = None if folder is None else Path(folder)
     if kept is not None and kept.exists() and not kept.is_dir():
         raise ConfigurationError(f"folder: expected a folder, got the file {kept}")
     each = max(1, min(100, steps // 10))
+    progress = progress if _processes.rank() == 0 else False
     callbacks: list[pl.Callback] = [Bar(steps, type(module).__name__, progress)]
     if kept is not None:
         check_destination(kept / "last.ckpt")
         callbacks.append(ModelCheckpoint(dirpath=kept, filename="last", save_top_k=1, enable_version_counter=False))
     last = None if kept is None or not (kept / "last.ckpt").exists() else kept / "last.ckpt"
-    data = SteppedData(draw, batch_size, module.seed)
+    mine = draw if is_dealt else lambda count, generator: _processes.share(draw(count, generator))
+    data = SteppedData(mine, batch_size, module.seed)
     module._first = []
-    device = module_device(module) or torch.device("cpu")
     if is_repeatable:
         leaves = [leaf for leaf in pytree.tree_leaves(data[0]) if isinstance(leaf, Tensor)]
         module._first = [leaf.detach().cpu() for leaf in leaves]
@@ -442,7 +517,9 @@ def train(
         trainer = pl.Trainer(
             accelerator=device.type,
             devices=1 if device.index is None or device.type == "cpu" else [device.index],
-            strategy=SingleDeviceStrategy(device),
+            num_nodes=world,
+            strategy=_strategy(device),
+            use_distributed_sampler=False,
             max_epochs=-(-steps // each),
             gradient_clip_val=module.gradient_norm,
             logger=False,
@@ -455,6 +532,43 @@ def train(
         loader = DataLoader(data, batch_size=None, sampler=EpochSampler(each))
         trainer.fit(module, loader, ckpt_path=last, weights_only=True)
     module.to(device)  # Lightning leaves it on the CPU
+
+
+class _JoinedProcesses(ClusterEnvironment):
+    """The group of `torch.distributed` that this process is in, one process for each device, however it was made."""
+
+    creates_processes_externally = True
+    main_address, main_port = "", 0  # the group is there
+
+    @staticmethod
+    def detect() -> bool:
+        return _processes.num_processes() > 1
+
+    def world_size(self) -> int:
+        return _processes.num_processes()
+
+    def set_world_size(self, size: int) -> None:
+        pass
+
+    def global_rank(self) -> int:
+        return _processes.rank()
+
+    def set_global_rank(self, rank: int) -> None:
+        pass
+
+    def local_rank(self) -> int:
+        return 0
+
+    def node_rank(self) -> int:
+        return _processes.rank()
+
+
+def _strategy(device: torch.device) -> Strategy:
+    """One device, or one of each process, whose gradients are averaged."""
+    if _processes.num_processes() == 1:
+        return SingleDeviceStrategy(device)
+    # a step may leave parameters without gradient, such as those of conditions that are dropped
+    return DDPStrategy(parallel_devices=[device], cluster_environment=_JoinedProcesses(), find_unused_parameters=True)
 
 
 def _alike(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:

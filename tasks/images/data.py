@@ -8,10 +8,12 @@ import torch
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
+from trivgeo._processes import num_processes, rank
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError
+from trivgeo.training import DealtSampler
 
 from ..seeds import generator_of
 from .mnist import MNIST
@@ -127,12 +129,44 @@ class OrderedBatches(Sampler[list[int]]):
         return -(-self.count // self.batch_size)
 
 
+class DealtOrderedBatches(DistributedSampler):
+    """The batches of `OrderedBatches` for each process a part of the indices, each once, in as many batches for all.
+
+    Lightning's own sampler would give some indices twice, and means over the data would not be those of one process.
+
+    Args:
+        count: number of indices.
+        batch_size: places a batch, about.
+
+    Raises:
+        ConfigurationError: (in several processes) there are more processes than indices.
+    """
+
+    def __init__(self, count: int, batch_size: int) -> None:
+        self.count, self.batch_size = count, batch_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        number = num_processes()
+        if number == 1:
+            yield from OrderedBatches(self.count, self.batch_size)
+        else:
+            yield from (places.tolist() for places in torch.arange(rank(), self.count, number).tensor_split(len(self)))
+
+    def __len__(self) -> int:
+        number = num_processes()
+        if number > self.count:
+            raise ConfigurationError(f"validation: expected at least {number} images, one a process, got {self.count}")
+        return min(-(-self.count // (number * self.batch_size)), self.count // number)
+
+
 class CleanTraining(pl.LightningDataModule):
     """Clean images: training images less some held out for validation, and the test images.
 
+    In several processes each takes every so many-th training batch, and a part of the validation images.
+
     Args:
         source: source of the images; MNIST when None.
-        batch_size: images a batch.
+        batch_size: images a batch of one process.
         validation: training images held out, chosen by the seed.
         seed: seed of the choice and of the order of the training images.
 
@@ -172,18 +206,17 @@ class CleanTraining(pl.LightningDataModule):
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Batches in random order."""
         batches = ShuffledBatches(len(self.train_set), self.batch_size, self.seed)
-        return DataLoader(self.train_set, batch_size=None, sampler=batches)
+        return DataLoader(self.train_set, batch_size=None, sampler=DealtSampler(batches))
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
         """The images held out."""
-        return self._ordered(self.validation_set)
+        images = self.validation_set
+        return DataLoader(images, batch_size=None, sampler=DealtOrderedBatches(len(images), self.batch_size))
 
     def test_dataloader(self) -> DataLoader[ImageBatch]:
         """The test images."""
-        return self._ordered(self.test_set)
+        images = self.test_set
+        return DataLoader(images, batch_size=None, sampler=OrderedBatches(len(images), self.batch_size))
 
     def _clean(self, images: LabelledImages) -> CleanImages:
         return CleanImages(images, self.source.frame)
-
-    def _ordered(self, images: CleanImages) -> DataLoader[ImageBatch]:
-        return DataLoader(images, batch_size=None, sampler=OrderedBatches(len(images), self.batch_size))

@@ -10,7 +10,7 @@ from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count
 from trivgeo.inversion.learned import OperatorBackbone
 from trivgeo.sde import GeometricSchedule
-from trivgeo.training import EpochSampler
+from trivgeo.training import DealtSampler, EpochSampler
 
 from ..learned import NoiseNetwork, ScoreTraining
 from ..seeds import generator_of
@@ -70,7 +70,7 @@ class CleanProblems(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[OperatorInput]:
         """New problems at every step."""
-        return DataLoader(self.dataset, batch_size=None, sampler=EpochSampler(self.steps_per_epoch))
+        return DataLoader(self.dataset, batch_size=None, sampler=DealtSampler(EpochSampler(self.steps_per_epoch)))
 
     def val_dataloader(self) -> DataLoader[OperatorInput]:
         """One batch that training does not see."""

@@ -1,33 +1,29 @@
 """Training of a DeepONet: the data, the optimiser, physics-informed and supervised losses, export."""
 
-import hashlib
-import json
 import math
 from abc import abstractmethod
-from dataclasses import asdict, is_dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from jaxtyping import Float
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from trivgeo.checks import check_count, check_positive
 from trivgeo.errors import ConfigurationError
-from trivgeo.training import EpochSampler, versions
+from trivgeo.training import DealtSampler, EpochSampler, versions
 
 from ..checkpoints import save_checkpoint
-from ..run_identity import source
+from ..made_once import made_once
 from ..seeds import generator_of
 from ..training import NamedExport
 from .batches import CollocationBatch, CollocationDataset, SolutionBatch, SolutionDataset, root_mean_square
 from .deeponet import DeepONet
 from .domain import relative_l2
-from .equation import Equation, ResidualEquation
+from .equation import Equation, ResidualEquation, identifying
 from .soap import SOAP
 
 
@@ -67,17 +63,20 @@ class OperatorData(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Training batches."""
-        return DataLoader(self.dataset, batch_size=None, sampler=EpochSampler(self.steps_per_epoch))
+        return DataLoader(self.dataset, batch_size=None, sampler=DealtSampler(EpochSampler(self.steps_per_epoch)))
 
     def val_dataloader(self) -> DataLoader[SolutionBatch]:
         """All validation functions on the grid, as one batch."""
-        held_out = self.equation.held_out(self.validation_functions)
-        domain, dtype = self.equation.domain, torch.float64
-        batch = SolutionBatch(
-            sensors=held_out.initial(domain.sensors(self.num_sensors, dtype=dtype)).float(),
-            points=domain.grid(*self.grid),
-            solution=held_out.on_grid(*self.grid).float(),
-        )
+        equation, domain = self.equation, self.equation.domain
+
+        def make() -> dict[str, Tensor]:
+            held_out = equation.held_out(self.validation_functions)
+            sensors = held_out.initial(domain.sensors(self.num_sensors, dtype=torch.float64))
+            return {"sensors": sensors.float(), "solution": held_out.on_grid(*self.grid).float()}
+
+        made_from = [*identifying(equation), self.num_sensors, self.validation_functions, self.grid]
+        tensors = made_once("held-out", made_from, make, [type(equation)]) if equation.is_simulated else make()
+        batch = SolutionBatch(tensors["sensors"], domain.grid(*self.grid), tensors["solution"])
         return DataLoader([batch], batch_size=None)  # type: ignore[arg-type]
 
     def test_dataloader(self) -> DataLoader[SolutionBatch]:
@@ -163,7 +162,7 @@ class SolvedData(OperatorData):
         self.functions = check_count("functions", functions)
         self.points = check_count("points", points)
         self.seed = seed
-        self.cache = None if cache is None else Path(cache)
+        self.cache = cache
         self._dataset: SolutionDataset | None = None
 
     @property
@@ -174,48 +173,19 @@ class SolvedData(OperatorData):
         return self._dataset
 
     def _solutions(self) -> SolutionBatch:
-        domain = self.equation.domain
-        path = None if self.cache is None else self._path(self.cache)
-        if path is not None and path.exists():
-            tensors = load_file(path)
-        else:
+        domain, equation = self.equation.domain, self.equation
+
+        def make() -> dict[str, Tensor]:
             generator = generator_of(self.seed, 0, 0)  # no test set has these numbers
-            solutions = self.equation.sample(self.training_functions, generator)
+            solutions = equation.sample(self.training_functions, generator)
             sensors = solutions.initial(domain.sensors(self.num_sensors, dtype=torch.float64))
-            tensors = {"sensors": sensors.float(), "solution": solutions.on_grid(*self.grid).float()}
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = path.with_suffix(".tmp")
-                save_file(tensors, temporary)
-                temporary.replace(path)
+            return {"sensors": sensors.float(), "solution": solutions.on_grid(*self.grid).float()}
+
+        made_from = [*identifying(equation), self.num_sensors, self.training_functions, self.grid, self.seed]
+        tensors = (
+            make() if self.cache is None else made_once("solutions", made_from, make, [type(equation)], self.cache)
+        )
         return SolutionBatch(tensors["sensors"], domain.grid(*self.grid), tensors["solution"])
-
-    def _path(self, cache: Path) -> Path | None:
-        """The file of the set, named by a hash of all that it depends on; `None` where that cannot be hashed."""
-        kind = type(self.equation)
-        made_from = [
-            str(kind), self.equation.description, vars(self.equation), self.num_sensors, self.training_functions,
-            self.grid, self.seed, source([kind.__module__]),
-        ]  # fmt: skip
-        try:
-            text = json.dumps(made_from, sort_keys=True, default=_plain_values)
-        except TypeError:
-            return None
-        key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return cache / f"solutions-{key}.safetensors"
-
-
-def _plain_values(value: Any) -> Any:
-    """Numbers and texts that determine a tensor or an instance of a data class.
-
-    Raises:
-        TypeError: the value is something else.
-    """
-    if isinstance(value, Tensor):
-        return [str(value.dtype), value.tolist()]
-    if is_dataclass(value) and not isinstance(value, type):
-        return [str(type(value)), vars(value)]
-    raise TypeError(f"expected something made of numbers and texts, got {value!r}")
 
 
 class OperatorTraining(NamedExport):
@@ -309,8 +279,8 @@ class OperatorTraining(NamedExport):
 
     def _log_error(self, stage: str, batch: SolutionBatch) -> None:
         error = relative_l2(self.network(batch.sensors, batch.points), batch.solution)
-        self.log(f"{stage}/relative_l2", error.mean(), prog_bar=True, batch_size=len(error))
-        self.log(f"{stage}/relative_l2_worst", error.max(), batch_size=len(error))
+        self.log(f"{stage}/relative_l2", error.mean(), prog_bar=True, batch_size=len(error), sync_dist=True)
+        self.log(f"{stage}/relative_l2_worst", error.max(), batch_size=len(error), reduce_fx="max", sync_dist=True)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """SOAP with linear warm-up and cosine decay, step by step."""

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset, default_collate
 
+from trivgeo._processes import gathered_shares, share
 from trivgeo._random import integers, keyed, permutation
 from trivgeo._text import described
 from trivgeo._torch import pytree
@@ -68,13 +69,13 @@ class TrainingData(ABC):
     def fit_rows(self, group: LieGroup, num_rows: int, generator: torch.Generator) -> Pair:
         """Return ``num_rows`` rows in the random order of ``generator``, repeated if there are fewer.
 
-        Levels of noise are set by them.
+        Levels of noise are set by them. Several processes have the same rows, of the data of all.
 
         Raises:
             ShapeError: there are fewer than two rows.
             DomainError: all rows are equal, on a group that is not compact.
         """
-        elements, condition = self.first_rows(num_rows, generator)
+        elements, condition = gathered_shares(self.first_rows(num_rows, generator))
         if len(elements) < 2:
             raise ShapeError(f"samples: expected at least two elements, got {len(elements)}")
         if not group.is_compact and bool((elements == elements[:1]).all()):
@@ -85,7 +86,7 @@ class TrainingData(ABC):
 
     @abstractmethod
     def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
-        """Draw a training batch: elements and conditions of ``num_rows`` rows."""
+        """Draw a training batch: elements and conditions of ``num_rows`` rows, the share of this process in them."""
 
     def hold_out(self, share: float, generator: torch.Generator) -> TrainingData:
         """Take a random ``share`` of the rows out of the data, and return it.
@@ -114,7 +115,7 @@ class _Tensors(TrainingData):
         return taken
 
     def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
-        return _rows(self.data, integers(len(self.data[0]), (num_rows,), torch.empty(0), generator))
+        return _rows(self.data, share(integers(len(self.data[0]), (num_rows,), torch.empty(0), generator)))
 
 
 class _Indexed(TrainingData):
@@ -137,14 +138,17 @@ class _Indexed(TrainingData):
         return taken
 
     def draw(self, num_rows: int, generator: torch.Generator) -> Pair:
-        return self._items(integers(len(self.dataset), (num_rows,), torch.empty(0), generator))
+        return self._items(share(integers(len(self.dataset), (num_rows,), torch.empty(0), generator)))
 
     def _items(self, indices: Tensor) -> Pair:
         return self.check(_pair(default_collate([self.dataset[i] for i in indices.tolist()])))
 
 
 class _Loaded(TrainingData):
-    """A loader, in its own order and batches, which starts again after its last batch."""
+    """A loader, in its own order and batches, which starts again after its last batch.
+
+    Several processes divide the batches, unless a `DistributedSampler` has divided the data.
+    """
 
     is_repeatable = False
 
@@ -173,7 +177,8 @@ class _Loaded(TrainingData):
         if batch is None:
             self._stream = iter(self.loader)
             batch = next(self._stream)
-        return self._checked(batch)
+        pair = self._checked(batch)
+        return pair if isinstance(getattr(self.loader, "sampler", None), DistributedSampler) else share(pair)
 
     def _checked(self, batch: Any) -> Pair:
         """Elements and conditions of a batch; all batches have conditions and masks, or none."""
@@ -304,6 +309,8 @@ def _rows(data: Pair, indices: Tensor) -> Pair:
 def held_out_rows(held_out: Any, data: TrainingData, check: Check, seed: int) -> Pair | None:
     """Return held-out rows, of which a share of the training data is taken out of these; ``None`` for none.
 
+    Several processes have the same rows, of the data of all, so that all end the training at the same step.
+
     Args:
         held_out: a share in [0, 1), or data, see `training_data`.
 
@@ -317,7 +324,7 @@ def held_out_rows(held_out: Any, data: TrainingData, check: Check, seed: int) ->
         held = data.hold_out(held_out, generator) if held_out else None
     else:
         held = training_data(held_out, None, check)
-    return None if held is None else held.first_rows(_MAX_HELD_OUT_ROWS, generator)
+    return None if held is None else gathered_shares(held.first_rows(_MAX_HELD_OUT_ROWS, generator))
 
 
 class TrainingSettings(NamedTuple):
@@ -341,6 +348,12 @@ class TrainingSettings(NamedTuple):
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
         return self
+
+    def after(self, taken: float) -> TrainingSettings:
+        """The settings with the time that is left after preparations that took so many seconds."""
+        if self.seconds is None:
+            return self
+        return self._replace(seconds=max(self.seconds - taken, 0.1 * self.seconds))
 
 
 class _AveragedTraining(NetworkTraining[ModuleT]):
@@ -440,9 +453,10 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
                 self.is_over = self.trainer.should_stop = True
 
     def on_train_end(self) -> None:
-        """Look at the held-out data if the clock has ended the training."""
+        """Look at the held-out data if the clock has ended the training; add up skipped rows of all processes."""
         if self._held_out is not None and self._looks[-1][0] != self.num_steps:
             self._look(self._held_out)
+        self.num_skipped_rows = self.trainer.strategy.reduce(self.num_skipped_rows, reduce_op="sum")
         super().on_train_end()
 
     @torch.no_grad()
@@ -567,6 +581,7 @@ def train_average(
     settings: TrainingSettings,
     folder: str | Path | None = None,
     is_repeatable: bool = False,
+    is_dealt: bool = False,
 ) -> bool:
     """Run `train`, check the average of the weights, and return whether time ended the training before all steps.
 
@@ -576,7 +591,8 @@ def train_average(
         NonFiniteError: a weight is NaN or infinite.
     """
     limit = _DEFAULT_TRAINING_SECONDS if settings.seconds is None else settings.seconds
-    train(training, draw, settings.steps, settings.batch_size, limit, folder, settings.progress, is_repeatable)
+    options = settings.progress, is_repeatable, is_dealt
+    train(training, draw, settings.steps, settings.batch_size, limit, folder, *options)
     for name, x in training.average.state_dict().items():
         if not bool(torch.isfinite(x).all()):
             raise NonFiniteError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from trivgeo._processes import join
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type, checked
 from trivgeo.errors import CheckpointError, ConfigurationError
@@ -168,6 +170,9 @@ class GroupDiffusion(nn.Module):
     ) -> GroupDiffusion:
         """Train on elements, for a number of steps or a time; needs the package ``lightning``.
 
+        Processes that ``torchrun`` started train one model. Base distribution and levels of noise are fitted to the
+        data of all, whether all have the same data or each a part; each step takes ``batch_size`` rows of all together.
+
         Args:
             samples: elements ``[m, *element_shape]``, or a pair of them and their conditions; a `Dataset`, `DataLoader`
                 or Lightning data module of elements, or of such pairs. They are brought to the device of the model,
@@ -177,8 +182,8 @@ class GroupDiffusion(nn.Module):
             condition: the conditions of the elements: vectors ``[m, condition]``, or what the module of the model
                 takes, a tensor, or a tuple or dictionary of tensors, each ``[m, ...]``.
             steps: number of steps of the optimiser, at most.
-            seconds: time after which the training ends; the step size falls to zero by then. By default ten minutes, of
-                which a warning tells where they end the training.
+            seconds: time of the whole call; the step size falls to zero by then. By default ten minutes, of which a
+                warning tells where they end the training.
             batch_size: rows of a step, drawn with repetition; a loader has its own.
             learning_rate: largest step of the optimiser.
             coupling: "optimal" couples data and base distribution of each batch by optimal transport, see
@@ -207,7 +212,8 @@ class GroupDiffusion(nn.Module):
         from trivgeo.generative import diffusion_training as training
 
         settings = training.TrainingSettings(steps, seconds, batch_size, learning_rate, progress).checked()
-        device = self._like().device
+        start, device = time.perf_counter(), self._like().device
+        join(device)
         check = functools.partial(training.check_pair, group=self.group, encoder=self.encoder, device=device)
         data = training.training_data(samples, condition, check)
         source, pairing = (None, coupling) if not isinstance(coupling, Bridge) else coupling
@@ -226,7 +232,8 @@ class GroupDiffusion(nn.Module):
         module = training.PathTraining(
             networks, fitted.path, learning_rate, self.seed, self.num_draws, held, fitted.base
         )
-        fitted.ended_by_time = training.train_average(module, data.draw, settings, folder, data.is_repeatable)
+        settings = settings.after(time.perf_counter() - start)
+        fitted.ended_by_time = training.train_average(module, data.draw, settings, folder, data.is_repeatable, True)
         networks.load_state_dict(module.best_state)
         networks.to(device).eval()
         fitted.num_steps, fitted.num_skipped_rows = module.num_steps, int(module.num_skipped_rows)

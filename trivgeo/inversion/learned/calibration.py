@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.verdict import Verdict
 
 _MIN_DATA, _MAX_DATA = 64, 800  # numbers of data of a calibration
+_TIME_MARGIN = 0.8  # share of the time that is left for which a calibration is planned
 MIN_DISTINCT = 8
 """Number of held-out clean data below which their coverage says nothing of others."""
 _MAX_USES = 16  # number of transformations of each held-out datum, beyond which more say little
@@ -235,6 +237,30 @@ def calibration_size(seen: int | None, steps: int, chains: int, draws: int, dist
     number = evaluations // (steps * (_INVERSIONS_PER_DATUM * chains + draws))
     most = _MAX_DATA if distinct is None else min(_MAX_DATA, _MAX_USES * distinct)
     return max(min(number, most), _MIN_DATA)
+
+
+def calibrate_until(
+    deadline: float | None,
+    score: LearnedScore,
+    source: CalibrationSource,
+    number: int,
+    seed: int,
+    distinct: int | None = None,
+) -> Calibration:
+    """As `calibrate`, on fewer data where the time for ``number`` of them is missing, but on the smallest number.
+
+    Args:
+        deadline: value of `time.perf_counter` at which it is to end; ``None`` for no bound.
+    """
+    if deadline is None or number <= _MIN_DATA:
+        return calibrate(score, source, number, seed, distinct)
+    start = time.perf_counter()
+    smallest = calibrate(score, source, _MIN_DATA, seed, distinct)
+    end = time.perf_counter()
+    affordable = int(_TIME_MARGIN * _MIN_DATA * (deadline - end) / (end - start))
+    if affordable <= _MIN_DATA:
+        return smallest
+    return calibrate(score, source, min(number, affordable), seed, distinct)
 
 
 def calibrate(

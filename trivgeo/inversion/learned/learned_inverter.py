@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from trivgeo.inversion.learned.calibration import (
     MIN_DISTINCT,
     Calibration,
     CalibrationSource,
-    calibrate,
+    calibrate_until,
     calibration_size,
 )
 from trivgeo.inversion.learned.learned_stages import CalibratedDraws, CleanGate, LearnedReverseDiffusion, OutlierCheck
@@ -48,6 +49,7 @@ Draw = Callable[[int, torch.Generator], Any]
 
 _NOISE_WIDTH = 1.25  # width of the largest noise, in units of the spread of the transformations
 _HELD_OUT_ONE_IN, _MAX_HELD_OUT = 6, 4096  # clean data that are kept for the calibration: one in so many, and at most
+_TRAINING_SHARE = 0.6  # of the time of a fit, at most; the rest is for the calibration
 _NUM_DENSITY_DRAWS = 64  # draws of the reverse diffusion that make a density
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
 
@@ -247,10 +249,13 @@ class LearnedInverter(Inverter):
                 noise is made as wide as they are.
             steps: number of optimiser steps.
             batch_size: number of data of each step.
-            seconds: ends training after that time at the latest, before the calibration; the result then depends on
-                the speed of the machine. ``None`` for no bound.
+            seconds: time of the whole call. Training ends after six tenths of it at the latest, and the calibration is
+                on fewer data where time is short, at least 64. The result then depends on the speed of the machine.
+                ``None`` for no bound.
             folder: folder of the state; called again after an interruption, training goes on from there.
             progress: a progress bar; ``None`` for one on a terminal.
+
+        An interruption by the keyboard during the calibration leaves a trained inverter without one.
 
         Raises:
             ConfigurationError: no backbone is known for the action, Lightning is missing, a number is out of range, or
@@ -264,13 +269,19 @@ class LearnedInverter(Inverter):
         from trivgeo.inversion.learned import score_training as training
 
         _check_length(steps, batch_size, seconds)
+        start = time.perf_counter()
         known, rest, distinct = held_out(self.action, clean, self.seed)
         score, draw = self._score_to_train(known, transformations, batch_size)
         module = training.ScoreTraining(score, seed=self.seed)
-        training.train(module, draw, steps, batch_size, seconds, folder, progress)
+        training.train(module, draw, steps, batch_size, _training_seconds(seconds, start), folder, progress)
         fitted = self._of_score(score)
         seen = module.trainer.global_step * batch_size
-        calibration = fitted._calibrated(known, rest, transformations, seen, distinct)
+        deadline = None if seconds is None else start + seconds
+        try:
+            calibration = fitted._calibrated(known, rest, transformations, seen, distinct, deadline)
+        except KeyboardInterrupt:
+            self.score, self.calibration = fitted.score, None
+            raise
         self.score, self.calibration = fitted.score, calibration
         return self
 
@@ -309,12 +320,19 @@ class LearnedInverter(Inverter):
         return LearnedInverter.from_score(score, self.energy, **settings)
 
     def _calibrated(
-        self, known: Any, rest: Draw, transformations: Transformations, seen: int | None, distinct: int | None
+        self,
+        known: Any,
+        rest: Draw,
+        transformations: Transformations,
+        seen: int | None,
+        distinct: int | None,
+        deadline: float | None = None,
     ) -> Calibration:
         """Return the calibration by data of the training, which saw so many if it is known, and draws of others.
 
         Args:
             distinct: number of data that ``rest`` draws from; ``None`` for a function of the user.
+            deadline: see `calibrate_until`.
         """
         score, bound = self._trained_score(), self.max_evaluations
         # without an energy the first hypothesis is the best
@@ -330,7 +348,7 @@ class LearnedInverter(Inverter):
             lambda x: self._drawing_inverter()(x, generator=source(13, x)).elements,
         )
         number = calibration_size(seen, self.steps, chains, _NUM_DENSITY_DRAWS, distinct)
-        return calibrate(score, data, number, self.seed, distinct)
+        return calibrate_until(deadline, score, data, number, self.seed, distinct)
 
     def distil(
         self,
@@ -358,10 +376,11 @@ class LearnedInverter(Inverter):
 
         teacher = self._trained_score()
         _check_length(steps, batch_size, seconds)
+        start = time.perf_counter()
         known, rest, distinct = held_out(self.action, clean, self.seed)
         draw = checked_draw(self.action, known) if callable(known) else picker(known)
         module = training.DistillationTraining(teacher, seed=self.seed)
-        training.train(module, draw, steps, batch_size, seconds, folder, progress)
+        training.train(module, draw, steps, batch_size, _training_seconds(seconds, start), folder, progress)
         student = LearnedInverter.from_score(
             module.student,
             self.energy,
@@ -373,8 +392,8 @@ class LearnedInverter(Inverter):
             gate=self.gate,
         )
         if callable(teacher.augmentation):
-            seen = steps * batch_size
-            student.calibration = student._calibrated(known, rest, teacher.augmentation, seen, distinct)
+            seen, deadline = steps * batch_size, None if seconds is None else start + seconds
+            student.calibration = student._calibrated(known, rest, teacher.augmentation, seen, distinct, deadline)
         return student
 
     def save(self, path: str | Path) -> None:
@@ -536,6 +555,13 @@ def held_out(action: Action, clean: Any, seed: int) -> tuple[Any, Draw, int | No
     order = order.to(first.device)
     train, rest = (pytree.tree_map(lambda leaf, rows=rows: leaf[rows], clean) for rows in (order[held:], order[:held]))
     return train, picker(rest), held
+
+
+def _training_seconds(seconds: float | None, start: float) -> float | None:
+    """The time of a training that began to be prepared at ``start``, in a call of so many seconds."""
+    if seconds is None:
+        return None
+    return max(_TRAINING_SHARE * seconds - (time.perf_counter() - start), 0.1 * seconds)
 
 
 def _check_length(steps: int, batch_size: int, seconds: float | None) -> None:
