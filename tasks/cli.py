@@ -24,19 +24,21 @@ from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from trivgeo._applications import importable, portable
-from trivgeo.errors import CheckpointError, ConfigurationError
-from trivgeo.training import DAMAGED, AtomicCheckpointIO
+from trivgeo.errors import CheckpointError, ConfigurationError, TrivgeoError
+from trivgeo.training import DAMAGED, AtomicCheckpointIO, NetworkTraining
 
 from .allowed_classes import check_callables, import_modules
-from .command import DEBUG
+from .command import DEBUG, cause_of
 from .config_inheritance import map_texts, resolved
 from .files import make_folder, recording, storage
 from .released import use_released
 from .results import ResultsWriter, ShardedTest
 from .training import NamedExport
+from .training_state import TrainingCurve, TrainingState
 
 # lines of the parser's messages that repeat the configuration, or say what else it could have been
-_ECHOES = ("Given value", "Subtypes:", "Errors:", "Does not validate against", "- Expected a <class 'NoneType'>")
+_NO_KIND = "Does not validate against"
+_ECHOES = ("Given value", "Subtypes:", "Errors:", _NO_KIND, f"- {_NO_KIND}", "- Expected a <class 'NoneType'>")
 
 # an option that only configurations of tests have
 _TEST_OPTION = re.compile(r"Subcommand '\w+' does not accept option '(verbose)'")
@@ -81,11 +83,16 @@ class TasksParser(LightningArgumentParser):
         """Print the reason and leave with status 2."""
         if not self.exit_on_error or os.environ.get(DEBUG):
             super().error(message, ex)
-        lines = [line.split(" Got value: ", 1)[0] for line in message.splitlines()]
-        kept = [line for line in lines if line.strip() and not line.strip().startswith(_ECHOES)]
+        kept = _reasons(message)
         kept += [f"{name!r} is of configurations for trivgeo test" for name in _TEST_OPTION.findall(message)]
         sys.stderr.write("error: " + "\n".join(kept) + "\n")
         sys.exit(2)
+
+
+def _reasons(message: str) -> list[str]:
+    """The lines of a message of the parser that say what was wrong."""
+    lines = [line.split(" Got value: ", 1)[0] for line in message.splitlines()]
+    return [line for line in lines if line.strip() and not line.strip().startswith(_ECHOES)]
 
 
 class SavedConfig(SaveConfigCallback):
@@ -111,7 +118,18 @@ class SavedConfig(SaveConfigCallback):
 
 
 class TasksCLI(LightningCLI):
-    """LightningCLI that hands the parsed configuration of a test to the writers of its results."""
+    """LightningCLI whose tests and trainings go on by the same command.
+
+    Attributes:
+        curve: metrics of a training.
+        state: keeper of the state of a training; ``None`` if checkpoints are off.
+    """
+
+    state: TrainingState | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.curve = TrainingCurve()
+        super().__init__(*args, **kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Modules to import first, and what the model takes from the data: the equation, the format of the images."""
@@ -165,12 +183,38 @@ class TasksCLI(LightningCLI):
             if taken:
                 raise ConfigurationError(f"data: expected some, of which the model takes {', '.join(taken)}, got none")
 
+    def instantiate_classes(self) -> None:
+        """As its parent.
+
+        Raises:
+            ConfigurationError: an argument of one of several kinds suits none of them.
+        """
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            if not str(error).startswith(_NO_KIND) or cause_of(error, TrivgeoError) is not None:
+                raise
+            # the parser's messages about other kinds say nothing where a constructor has refused its arguments
+            reasons = [line.strip().removeprefix("- ") for line in _reasons(str(error))]
+            own = [reason for reason in reasons if not reason.startswith("Expected a <class")]
+            raise ConfigurationError("; ".join(own or reasons)) from error
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """As its parent; checkpoints are written whole.
+        """As its parent; checkpoints are written whole, a training keeps its state, a test deals its own batches.
 
         Raises:
             ConfigurationError: Lightning refuses the settings.
         """
+        config = self.config_init[self.subcommand]["trainer"]
+        if self.subcommand == "fit":
+            given = config["callbacks"] or []
+            own: list[Callback] = [self.curve]
+            if config["enable_checkpointing"] is not False and not config["fast_dev_run"]:
+                self.state = TrainingState(config["default_root_dir"])
+                own.append(self.state)
+            kwargs["callbacks"] = [*(given if isinstance(given, list) else [given]), *own]
+        if isinstance(self.model, ShardedTest) and self.subcommand == "test":
+            kwargs["use_distributed_sampler"] = False
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError) as error:
@@ -180,21 +224,40 @@ class TasksCLI(LightningCLI):
         return trainer
 
     def before_fit(self) -> None:
-        """Raise unless the model can be trained.
+        """Go on with the training where an earlier run of the same command has left it.
 
         Raises:
-            ConfigurationError: it is one that is tested.
+            ConfigurationError: the model is one that is tested.
         """
         if type(self.model).training_step is LightningModule.training_step:
             raise ConfigurationError(
                 f"model: expected one that is trained, got {type(self.model).__name__}, for trivgeo test"
             )
+        if self.state is None:
+            return
+        found = self.state.identify(self._plain_config())
+        config = self.config_init["fit"]
+        if found is not None and config["ckpt_path"] is None:
+            config["ckpt_path"] = str(found)
+            if "weights_only" in config:  # Lightning 2.5 has none
+                config["weights_only"] = True
+            if self.trainer.is_global_zero:
+                sys.stdout.write(f"goes on from {found}\n")
 
     def after_fit(self) -> None:
-        """Say where the network was written."""
-        export = getattr(self.model, "export", None)
-        if isinstance(self.model, NamedExport) and export is not None and self.trainer.is_global_zero:
-            sys.stdout.write(f"written to {self.model.export_path(export)}\n")
+        """Print the figures of the held-out data and the curve, and say where the network was written."""
+        if not self.trainer.is_global_zero:
+            return
+        model, export = self.model, getattr(self.model, "export", None)
+        if isinstance(model, NamedExport) and export is not None and not model.export_path(export).exists():
+            model.on_train_end()  # an earlier run had done all steps
+        if self.curve.epochs:
+            tested = model.test_metrics() if isinstance(model, NetworkTraining) and self.datamodule is not None else {}
+            folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
+            picture = self.curve.draw(folder) if self.curve.names else folder
+            sys.stdout.write(f"\n{self.curve.format(tested)}\n{self.trainer.current_epoch} epochs, {picture}\n")
+        if isinstance(model, NamedExport) and export is not None:
+            sys.stdout.write(f"written to {model.export_path(export)}\n")
 
     def before_test(self) -> None:
         """Give every `ResultsWriter` the configuration it is to record; a test with rows has one in any case.
@@ -209,10 +272,7 @@ class TasksCLI(LightningCLI):
         if isinstance(self.model, ShardedTest) and not self._writers():
             # the writer comes first: a run that finds its folder in use must write nothing, not even its configuration
             self.trainer.callbacks.insert(0, ResultsWriter(self.trainer.default_root_dir))  # type: ignore[attr-defined]
-        config = yaml.safe_load(self._parser("test").dump(self.config["test"], skip_none=False))
-        for name in ("imports", "released"):
-            if not config[name]:
-                del config[name]
+        config = self._plain_config()
         for writer in self._writers():
             writer.config = config
         if self._writers():
@@ -227,6 +287,15 @@ class TasksCLI(LightningCLI):
         """
         if not all(writer.finished for writer in self._writers()):
             raise ConfigurationError("test: expected data with at least one batch, got none; no results were written")
+
+    def _plain_config(self) -> dict[str, Any]:
+        """The whole configuration of the subcommand, as files hold it."""
+        name = self.subcommand
+        config: dict[str, Any] = yaml.safe_load(self._parser(name).dump(self.config[name], skip_none=False))
+        for option in ("imports", "released"):
+            if not config[option]:
+                del config[option]
+        return config
 
     def _writers(self) -> list[ResultsWriter]:
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
@@ -273,12 +342,6 @@ def run(arguments: Sequence[str]) -> int:
     try:
         main(list(arguments))
     except SIGTERMException:
-        goes_on = (
-            "training goes on from its last checkpoint by --ckpt_path"
-            if "fit" in arguments
-            else "the batches that were done are kept, the same command goes on"
-        )
-        sys.stderr.write(f"stopped by SIGTERM: {goes_on}\n")
         return 128 + signal.SIGTERM
     return 0
 
@@ -324,6 +387,8 @@ def _without_known_noise() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*does not have many workers", category=PossibleUserWarning)
             # a resumed run writes to its own version_* folder
             warnings.filterwarnings("ignore", message="The dirpath has changed from", category=UserWarning)
+            # a training that goes on does so in the folder of its state
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
             yield
     finally:
         logger.removeFilter(_is_no_advertisement)

@@ -11,7 +11,6 @@ Class paths of the applications begin with ``tasks.`` whatever package they are 
 
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ from trivgeo.errors import ConfigurationError
 CONFIGS = Path(__file__).parent / "configs"
 """The configurations that come with the library."""
 
-_BASE_KEY = "base"  # key of the list of files that a configuration builds on
+BASE_KEY = "base"
+"""Key of the list of files that a configuration builds on; name of the file that a folder shares."""
 _CONFIG_OPTIONS = ("--config", "-c")
 _MAX_SETTINGS = 100_000  # settings in one file, aliases written out
 
@@ -37,26 +37,6 @@ def find(name: str | Path) -> Path:
     """
     ours = (CONFIGS.parents[1] / name, CONFIGS / f"{name}.yaml")
     return next((path for path in (Path(name), *ours) if os.path.isfile(path)), Path(name))
-
-
-def names() -> list[str]:
-    """The names of all configurations that come with the library and that a command can be given."""
-    files = (path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
-    return sorted(file.as_posix() for file in files if file.name != _BASE_KEY and file.parent.name)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Print the names of all configurations.
-
-    Args:
-        arguments: the command line after `list`.
-
-    Raises:
-        ConfigurationError: there are arguments.
-    """
-    if arguments:
-        raise ConfigurationError(f"list: expected nothing more, got {' '.join(arguments)!r}")
-    sys.stdout.write("\n".join(names()) + "\n")
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -205,9 +185,9 @@ def _read(path: Path, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]
     document = load(path) or {}
     if not isinstance(document, dict):
         raise ConfigurationError(f"{path}: expected a configuration in YAML, got {type(document).__name__}")
-    files = document.pop(_BASE_KEY, [])
+    files = document.pop(BASE_KEY, [])
     if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
-        raise ConfigurationError(f"{path}: {_BASE_KEY}: expected a list of files, got {files!r}")
+        raise ConfigurationError(f"{path}: {BASE_KEY}: expected a list of files, got {files!r}")
     whole: dict[str, Any] = {}
     for file in files:
         whole = merge(whole, _read(_resolved(path.parent / file), (*above, path), known))

@@ -22,16 +22,16 @@ from trivgeo.training import versions
 
 from .files import checksum, files_read
 
-_PRESENTATION_SETTINGS = {"figure", "progress"}  # settings that change no number of a result
+_PRESENTATION_SETTINGS = {"figure", "progress", "export"}  # settings that change no number of a result
 
 
 def identity(config: Mapping[str, Any]) -> str:
     """A hash of all that determines the numbers of a run: rows of two runs are exchangeable if and only if it is equal.
 
-    It covers the settings of model and data but for names of pictures and bars, the seed, the precision, the content of
-    every file read (see `tasks.files.checksum`) with the settings that name it, the versions, and the source of this
-    library and of the user's own modules that the settings and checkpoints name and that these import, if they are not
-    installed; nothing else, so that neither the folder nor the kind of output matters.
+    It covers the settings of model and data but for names of pictures, bars and exports, the seed, the precision, the
+    content of every file read (see `tasks.files.checksum`) with the settings that name it, the versions, and the source
+    of this library and of the user's own modules that the settings and checkpoints name and that these import, if they
+    are not installed; nothing else, so that neither the folder nor the kind of output matters.
 
     Args:
         config: configuration of the test, as the command line has it.

@@ -12,7 +12,8 @@ Row = dict[str, Any]
 def summarise(rows: Sequence[Row], gains: Sequence[str] = ()) -> dict[str, dict[str, float]]:
     """Mean over seeds of the mean over cases, standard deviation over seeds and worst case, of each metric.
 
-    Metrics are the entries under `metrics` of a row. A metric that some rows lack is that of the rows that have it.
+    Metrics are the entries under `metrics` of a row. A metric that some rows lack is that of the rows that have it. One
+    that is 0 or 1 in every row, as whether an answer is right, has no worst case.
 
     Args:
         rows: rows of all seeds.
@@ -27,7 +28,12 @@ def summarise(rows: Sequence[Row], gains: Sequence[str] = ()) -> dict[str, dict[
             for seed in dict.fromkeys(row["seed"] for row in known)
         ]
         means = [float(v.mean()) for v in values]
-        summary[name] = spread(name, means, gains) | {"worst": _worst(name, torch.cat(values), gains)}
+        summary[name] = spread(name, means, gains)
+        of_cases = torch.cat(values)
+        if bool(((of_cases == 0) | (of_cases == 1)).all()):
+            del summary[name]["worst"]
+        else:
+            summary[name]["worst"] = _worst(name, of_cases, gains)
     return summary
 
 
@@ -50,6 +56,9 @@ def _worst(name: str, values: torch.Tensor, gains: Sequence[str]) -> float:
 
 def format_summary(summary: Mapping[str, Mapping[str, float]]) -> str:
     """The summary as a Markdown table."""
-    lines = ["| metric | mean ± std over seeds | worst |", "|---|---|---|"]
-    lines += [f"| {name} | {s['mean']:.4g} ± {s['std']:.2g} | {s['worst']:.4g} |" for name, s in summary.items()]
+    has_worst = any("worst" in s for s in summary.values())
+    lines = ["| metric | mean ± std over seeds |" + " worst |" * has_worst, "|---|---|" + "---|" * has_worst]
+    for name, s in summary.items():
+        worst = f"{s['worst']:.4g}" if "worst" in s else ""
+        lines.append(f"| {name} | {s['mean']:.4g} ± {s['std']:.2g} |" + f" {worst} |" * has_worst)
     return "\n".join(lines)

