@@ -589,6 +589,8 @@ def _quietly() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning")
+            # most networks leave no parameter without gradient
+            warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from trivgeo.checks import check_count
+from trivgeo.training import DealtSampler
 
 from ..problems import Problems, Request
 from ..seeds import generator_of
@@ -66,7 +67,8 @@ class DigitFrames(Problems):
         """Batches ``[batch_size, 5]``."""
         rows = self.frames.train
         batches = RandomBatches(len(rows), self.batch_size, self.steps_per_epoch, self.seed)
-        return DataLoader(rows, batch_sampler=batches)  # type: ignore[arg-type]
+        # as a sampler: the trainer tells no batch sampler the epoch
+        return DataLoader(rows, batch_size=None, sampler=DealtSampler(batches))  # type: ignore[arg-type]
 
     def batch(self, seed: int, number: int) -> Request:
         return Request(seed, number)

@@ -37,11 +37,10 @@ samples = torch.load(f"{folder}/samples.pt")
 model = GroupDiffusion(group, "flow", width=32, depth=2)
 model.fit(samples[rank::2] if dealt else samples, steps=200, batch_size=64, folder=f"{folder}/state", progress=False)
 torch.save((model.state_dict(), model.log_prob(samples[:100])), f"{folder}/{rank}.pt")
-for batch_size, data in ((63, samples), (64, samples[:, :2])):
-    try:
-        model.fit(samples, steps=1, batch_size=batch_size)
-    except ConfigurationError as error:
-        print(error)
+try:
+    model.fit(samples, steps=1, batch_size=63)
+except ConfigurationError as error:
+    print(error)
 cloud = torch.tensor([[1.0, 0.0], [0.0, 0.6], [-0.8, 0.1], [0.2, -0.3]])
 clean = cloud + 0.01 * torch.randn(400, 4, 2, generator=torch.Generator().manual_seed(0))
 draw = lambda count, generator: group.exp(torch.rand(count, 3, generator=generator) - 0.5)
@@ -75,7 +74,7 @@ def test_two_processes_fit_one_model(way: str, tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("batch_size: expected a multiple of the 2 processes, got 63") == 2
+    assert ended.stdout.count("batch_size: expected a multiple of 2, the number of processes, got 63") == 2
     (first, densities), (second, other) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert first.keys() == second.keys()
     for name, value in first.items():
