@@ -13,7 +13,10 @@ from typing import Any
 
 from trivgeo._text import ending_quietly
 from trivgeo.errors import AlgebraError, ConfigurationError, TrivgeoError
+from trivgeo.expressions import exact
 from trivgeo.symmetry import conservation_laws, find_symmetries
+from trivgeo.symmetry.discrete import discrete_symmetries
+from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parts = _report(options)
     except TrivgeoError as error:
-        # what Python calls `pde` is here the equation
-        sys.stderr.write(f"error: {re.sub(r'^pde: ', 'equation: ', str(error))}\n")
+        sys.stderr.write(f"error: {error}\n")
         return 2
     if options.format == "json":
         document = {part.title: part.document for part in parts}
@@ -112,9 +114,6 @@ def _with_values(equations: Sequence[str], assignments: Sequence[str]) -> list[A
     """
     if not assignments:
         return list(equations)
-    from trivgeo.expressions import exact
-    from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
-
     residuals = residuals_of(list(equations))
     parameters = {s.name: s for s in EvolutionSystem(residuals).parameters}
     values = {}
@@ -135,37 +134,37 @@ def _algebra_parts(found: Any, is_optimal: bool) -> list[_Part]:
         algebra = found.algebra
     except AlgebraError as error:
         return [_Part("brackets", [f"none: {error}"], document=None)]
-    names = algebra.names
-    pairs = [(i, j) for i in range(algebra.dim) for j in range(i + 1, algebra.dim)]
-    brackets = {f"[{names[i]}, {names[j]}]": str(algebra.bracket(i, j)) for i, j in pairs}
-    parts = [_Part("brackets", [*repr(algebra).splitlines(), f"({algebra.convention})"], document=brackets)]
-    held = sorted(
-        {c.name for block in algebra.structure_constants for row in block for x in row for c in x.free_symbols}
-    )
-    if held:
-        wanted = f"give values: --parameter {' '.join(f'{name}=1' for name in held)}"
-        return [*parts, _Part("algebra", [wanted], document=None)]
-    name = algebra.name()
-    parts.append(_Part("algebra", [name], document=name))
+    lines = repr(algebra).splitlines()
+    brackets = dict(line.split(" = ", 1) for line in lines if " = " in line)
+    parts = [_Part("brackets", [*lines, f"({algebra.convention})"], document=brackets)]
+    entries = (x for block in algebra.structure_constants for row in block for x in row)
+    held = sorted({symbol.name for x in entries for symbol in x.free_symbols})
+    wanted = f"give values: --parameter {' '.join(f'{name}=1' for name in held)}"
+    try:
+        name = algebra.name()
+        parts.append(_Part("algebra", [name], document=name))
+    except ConfigurationError:  # it depends on the parameters
+        parts.append(_Part("algebra", [wanted]))
     if is_optimal:
         title = "optimal system of lines"
+        if held:
+            return [*parts, _Part(title, [wanted])]
         try:
-            lines = algebra.optimal_system()
+            found_lines = algebra.optimal_system()
         except AlgebraError as error:
-            return [*parts, _Part(title, [f"none: {error}"], document=None)]
-        latex = [line.latex(names) for line in lines]
-        parts.append(_Part(title, repr(lines).splitlines(), latex, [line.text(names) for line in lines]))
+            return [*parts, _Part(title, [f"none: {error}"])]
+        latex = [line.latex(algebra.names) for line in found_lines]
+        texts = [line.text(algebra.names) for line in found_lines]
+        parts.append(_Part(title, texts, latex, texts))
     return parts
 
 
 def _discrete_part(equations: Sequence[Any]) -> _Part:
-    from trivgeo.symmetry.discrete import discrete_symmetries
-
     title = "discrete symmetries"
     try:
         texts = [symmetry.text for symmetry in discrete_symmetries(equations)]
     except ConfigurationError as error:
-        return _Part(title, [f"unknown: {re.sub('^pde: ', '', str(error))}"], document=None)
+        return _Part(title, [f"unknown: {re.sub('^equation: ', '', str(error))}"], document=None)
     latex = [text.replace("->", "\\mapsto") for text in texts]
     return _Part(title, texts or ["none"], latex, texts)
 
@@ -175,7 +174,7 @@ def _laws_part(equations: Sequence[Any]) -> _Part:
     try:
         laws = conservation_laws(equations)
     except (AlgebraError, ConfigurationError) as error:
-        return _Part(title, [f"unknown: {re.sub('^pde: ', '', str(error))}"], document=None)
+        return _Part(title, [f"unknown: {re.sub('^equation: ', '', str(error))}"], document=None)
     entries = [
         {
             "density": str(law.density),
