@@ -246,6 +246,7 @@ class TasksCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Print the figures of the held-out data and the curve, and say where the network was written."""
+        folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)  # every device must ask
         if not self.trainer.is_global_zero:
             return
         model, export = self.model, getattr(self.model, "export", None)
@@ -253,7 +254,6 @@ class TasksCLI(LightningCLI):
             model.on_train_end()  # an earlier run had done all steps
         if self.curve.epochs:
             tested = model.test_metrics() if isinstance(model, NetworkTraining) and self.datamodule is not None else {}
-            folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
             picture = self.curve.draw(folder) if self.curve.names else folder
             sys.stdout.write(f"\n{self.curve.format(tested)}\n{self.trainer.current_epoch} epochs, {picture}\n")
         if isinstance(model, NamedExport) and export is not None:
