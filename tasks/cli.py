@@ -255,7 +255,7 @@ class TasksCLI(LightningCLI):
         if self.curve.epochs:
             tested = model.test_metrics() if isinstance(model, NetworkTraining) and self.datamodule is not None else {}
             picture = self.curve.draw(folder) if self.curve.names else folder
-            sys.stdout.write(f"\n{self.curve.format(tested)}\n{self.trainer.current_epoch} epochs, {picture}\n")
+            sys.stdout.write(f"\n{self.curve.format(tested)}\nepochs: {self.trainer.current_epoch}, {picture}\n")
         if isinstance(model, NamedExport) and export is not None:
             sys.stdout.write(f"written to {model.export_path(export)}\n")
 

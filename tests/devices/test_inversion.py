@@ -264,7 +264,7 @@ class TestLearned:
     @pytest.fixture(autouse=True)
     def _short_calibration(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Devices are looked at here, not the fit: it is of few data, with one kind of tails."""
-        monkeypatch.setattr(calibration, "_MIN_DATA", 16)
+        monkeypatch.setattr(calibration, "MIN_DATA", 16)
         monkeypatch.setattr(density_fit, "_DEGREES", (6,))
         monkeypatch.setattr(density_fit, "_MAX_ITERATIONS", 1)
 

@@ -73,7 +73,7 @@ def test_inverters(inverter: Inverter, chains: int) -> None:
 @pytest.mark.parametrize(("chains", "ranked"), [(1, False), (16, False), (16, True)])
 def test_calibrated_inverters(chains: int, ranked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their stages, densities and verdicts; the calibration itself is a short one."""
-    monkeypatch.setattr(calibration, "_MIN_DATA", 8)
+    monkeypatch.setattr(calibration, "MIN_DATA", 8)
     monkeypatch.setattr(calibration, "_MAX_EVALUATIONS", 1)
     monkeypatch.setattr(posterior_density, "_DEGREES", (6,))
     monkeypatch.setattr(posterior_density, "_MAX_ITERATIONS", 1)

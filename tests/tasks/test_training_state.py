@@ -55,7 +55,7 @@ def test_the_same_command_goes_on(capsys: pytest.CaptureFixture[str], monkeypatc
     said = capsys.readouterr().out
     assert "| val/accuracy | " in said
     assert "| test/accuracy | | " in said
-    assert "4 epochs, " in said
+    assert "epochs: 4, " in said
     monkeypatch.setattr(Kill, "done", False)
     killed = f"--trainer.callbacks+={__name__}.Kill"
     with pytest.raises(Killed):

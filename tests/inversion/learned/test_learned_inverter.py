@@ -71,7 +71,7 @@ def weights(inverter: LearnedInverter) -> Tensor:
 @pytest.fixture
 def short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the fit does not matter it is of few data and of one kind of tails, see `test_learned_calibration`."""
-    monkeypatch.setattr(calibration, "_MIN_DATA", 16)
+    monkeypatch.setattr(calibration, "MIN_DATA", 16)
     monkeypatch.setattr(density_fit, "_DEGREES", (6,))
     monkeypatch.setattr(density_fit, "_MAX_ITERATIONS", 1)
 

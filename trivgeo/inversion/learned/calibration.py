@@ -24,7 +24,7 @@ from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.verdict import Verdict
 
-_MIN_DATA, _MAX_DATA = 64, 800  # numbers of data of a calibration
+MIN_DATA, _MAX_DATA = 64, 800  # numbers of data of a calibration
 _TIME_MARGIN = 0.8  # share of the time that is left for which a calibration is planned
 MIN_DISTINCT = 8
 """Number of held-out clean data below which their coverage says nothing of others."""
@@ -236,7 +236,7 @@ def calibration_size(seen: int | None, steps: int, chains: int, draws: int, dist
     evaluations = _MAX_EVALUATIONS if seen is None else min(_MAX_EVALUATIONS, _EVALUATIONS_PER_SAMPLE * seen)
     number = evaluations // (steps * (_INVERSIONS_PER_DATUM * chains + draws))
     most = _MAX_DATA if distinct is None else min(_MAX_DATA, _MAX_USES * distinct)
-    return max(min(number, most), _MIN_DATA)
+    return max(min(number, most), MIN_DATA)
 
 
 def calibrate_until(
@@ -252,13 +252,13 @@ def calibrate_until(
     Args:
         deadline: value of `time.perf_counter` at which it is to end; ``None`` for no bound.
     """
-    if deadline is None or number <= _MIN_DATA:
+    if deadline is None or number <= MIN_DATA:
         return calibrate(score, source, number, seed, distinct)
     start = time.perf_counter()
-    smallest = calibrate(score, source, _MIN_DATA, seed, distinct)
+    smallest = calibrate(score, source, MIN_DATA, seed, distinct)
     end = time.perf_counter()
-    affordable = int(_TIME_MARGIN * _MIN_DATA * (deadline - end) / (end - start))
-    if affordable <= _MIN_DATA:
+    affordable = int(_TIME_MARGIN * MIN_DATA * (deadline - end) / (end - start))
+    if affordable <= MIN_DATA:
         return smallest
     return calibrate(score, source, min(number, affordable), seed, distinct)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.learned.backbone import NoiseNetwork, backbone_for, leaves_length
 from trivgeo.inversion.learned.calibration import (
+    MIN_DATA,
     MIN_DISTINCT,
     Calibration,
     CalibrationSource,
@@ -49,7 +51,8 @@ Draw = Callable[[int, torch.Generator], Any]
 
 _NOISE_WIDTH = 1.25  # width of the largest noise, in units of the spread of the transformations
 _HELD_OUT_ONE_IN, _MAX_HELD_OUT = 6, 4096  # clean data that are kept for the calibration: one in so many, and at most
-_TRAINING_SHARE = 0.6  # of the time of a fit, at most; the rest is for the calibration
+_MIN_TRAINING_SHARE, _MAX_TRAINING_SHARE = 0.3, 0.6  # of the time of a fit; the rest is for the calibration
+_NUM_TIMED_DATA = 2  # data whose posteriors are drawn to know how long a calibration takes
 _NUM_DENSITY_DRAWS = 64  # draws of the reverse diffusion that make a density
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
 
@@ -250,8 +253,8 @@ class LearnedInverter(Inverter):
             steps: number of optimiser steps.
             batch_size: number of data of each step.
             seconds: time of the whole call. Training ends after six tenths of it at the latest, and the calibration is
-                on fewer data where time is short, at least 64. The result then depends on the speed of the machine.
-                ``None`` for no bound.
+                on fewer data where time is short, at least 64. Where there is no time for so many, a warning says that
+                there is no calibration. The result then depends on the speed of the machine. ``None`` for no bound.
             folder: folder of the state; called again after an interruption, training goes on from there.
             progress: a progress bar; ``None`` for one on a terminal.
 
@@ -272,18 +275,30 @@ class LearnedInverter(Inverter):
         start = time.perf_counter()
         known, rest, distinct = held_out(self.action, clean, self.seed)
         score, draw = self._score_to_train(known, transformations, batch_size)
+        clock = None if seconds is None else _Clock(start, seconds, self._calibration_seconds(score, rest))
         module = training.ScoreTraining(score, seed=self.seed)
-        training.train(module, draw, steps, batch_size, _training_seconds(seconds, start), folder, progress)
+        training.train(
+            module, draw, steps, batch_size, None if clock is None else clock.training_seconds(), folder, progress
+        )
         fitted = self._of_score(score)
         seen = module.trainer.global_step * batch_size
-        deadline = None if seconds is None else start + seconds
         try:
-            calibration = fitted._calibrated(known, rest, transformations, seen, distinct, deadline)
+            calibration = fitted._calibrated(known, rest, transformations, seen, distinct, clock)
         except KeyboardInterrupt:
             self.score, self.calibration = fitted.score, None
             raise
         self.score, self.calibration = fitted.score, calibration
         return self
+
+    def _calibration_seconds(self, score: LearnedScore, rest: Draw) -> float:
+        """About how long the smallest calibration takes, by the time of drawing posteriors of few data."""
+        untrained = self._of_score(copy.deepcopy(score))
+        x = on_device(rest(_NUM_TIMED_DATA, keyed(self.seed, 70)), module_device(score))
+        drawing = untrained._drawing_inverter()
+        drawing(x, generator=keyed(self.seed, 71, device=tree_device(x)))  # what a first call loads is not counted
+        start = time.perf_counter()
+        drawing(x, generator=keyed(self.seed, 71, device=tree_device(x)))
+        return (time.perf_counter() - start) * MIN_DATA / _NUM_TIMED_DATA
 
     def calibrate(self, clean: Any, transformations: Transformations) -> LearnedInverter:
         """Set the `calibration` by clean data, as `fit` does at its end, and return the inverter itself.
@@ -326,14 +341,24 @@ class LearnedInverter(Inverter):
         transformations: Transformations,
         seen: int | None,
         distinct: int | None,
-        deadline: float | None = None,
-    ) -> Calibration:
+        clock: _Clock | None = None,
+    ) -> Calibration | None:
         """Return the calibration by data of the training, which saw so many if it is known, and draws of others.
 
         Args:
             distinct: number of data that ``rest`` draws from; ``None`` for a function of the user.
-            deadline: see `calibrate_until`.
+            clock: what is left of the time of a fit; ``None`` without a bound.
+
+        Returns:
+            ``None``, after a warning, where there is no time for a calibration.
         """
+        if clock is not None and not clock.suffices():
+            warnings.warn(
+                f"seconds: {clock.seconds:g} leave no time for a calibration, which takes about "
+                f"{clock.calibration_seconds:.2g}: call calibrate, or give more",
+                stacklevel=4,
+            )
+            return None
         score, bound = self._trained_score(), self.max_evaluations
         # without an energy the first hypothesis is the best
         chains = 1 if self.energy is None else self.num_hypotheses
@@ -348,7 +373,7 @@ class LearnedInverter(Inverter):
             lambda x: self._drawing_inverter()(x, generator=source(13, x)).elements,
         )
         number = calibration_size(seen, self.steps, chains, _NUM_DENSITY_DRAWS, distinct)
-        return calibrate_until(deadline, score, data, number, self.seed, distinct)
+        return calibrate_until(None if clock is None else clock.end, score, data, number, self.seed, distinct)
 
     def distil(
         self,
@@ -380,7 +405,9 @@ class LearnedInverter(Inverter):
         known, rest, distinct = held_out(self.action, clean, self.seed)
         draw = checked_draw(self.action, known) if callable(known) else picker(known)
         module = training.DistillationTraining(teacher, seed=self.seed)
-        training.train(module, draw, steps, batch_size, _training_seconds(seconds, start), folder, progress)
+        clock = None if seconds is None else _Clock(start, seconds, self._calibration_seconds(teacher, rest))
+        limit = None if clock is None else clock.training_seconds()
+        training.train(module, draw, steps, batch_size, limit, folder, progress)
         student = LearnedInverter.from_score(
             module.student,
             self.energy,
@@ -392,8 +419,8 @@ class LearnedInverter(Inverter):
             gate=self.gate,
         )
         if callable(teacher.augmentation):
-            seen, deadline = steps * batch_size, None if seconds is None else start + seconds
-            student.calibration = student._calibrated(known, rest, teacher.augmentation, seen, distinct, deadline)
+            seen = steps * batch_size
+            student.calibration = student._calibrated(known, rest, teacher.augmentation, seen, distinct, clock)
         return student
 
     def save(self, path: str | Path) -> None:
@@ -557,11 +584,36 @@ def held_out(action: Action, clean: Any, seed: int) -> tuple[Any, Draw, int | No
     return train, picker(rest), held
 
 
-def _training_seconds(seconds: float | None, start: float) -> float | None:
-    """The time of a training that began to be prepared at ``start``, in a call of so many seconds."""
-    if seconds is None:
-        return None
-    return max(_TRAINING_SHARE * seconds - (time.perf_counter() - start), 0.1 * seconds)
+@dataclass(frozen=True)
+class _Clock:
+    """The time of a fit, which training and calibration share.
+
+    Attributes:
+        start: value of `time.perf_counter` at its start.
+        seconds: length.
+        calibration_seconds: about how long the smallest calibration takes.
+    """
+
+    start: float
+    seconds: float
+    calibration_seconds: float
+
+    @property
+    def end(self) -> float:
+        """Value of `time.perf_counter` at its end."""
+        return self.start + self.seconds
+
+    def training_seconds(self) -> float:
+        """The time of the training, which has not begun yet."""
+        left = self.end - time.perf_counter()
+        low, high = _MIN_TRAINING_SHARE * self.seconds, _MAX_TRAINING_SHARE * self.seconds
+        if self.calibration_seconds > left - low:  # no time for both
+            return max(left, 0.1 * self.seconds)
+        return min(max(left - self.calibration_seconds, low), high)
+
+    def suffices(self) -> bool:
+        """Whether there is time for the smallest calibration."""
+        return self.end - time.perf_counter() > 0.5 * self.calibration_seconds
 
 
 def _check_length(steps: int, batch_size: int, seconds: float | None) -> None:
