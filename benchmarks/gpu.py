@@ -162,9 +162,12 @@ def _rehearsed(config: str) -> dict[str, str]:
         small |= {f"{inverter}.steps": "2", f"{inverter}.num_hypotheses": "2", f"{inverter}.pruning": "[]"}
     if "classifier" in config:
         small["model.init_args.energy.init_args.classifier"] = "small_cnn"
-    if "vae" in config:  # without a regulariser
-        small["model.init_args.energy"] = "tasks.images.energies.VAEEnergy"
-        small["model.init_args.energy.init_args.vae"] = "small_vae"
+    elif "amortized" not in config:  # without a regulariser
+        energy = {
+            "class_path": "tasks.images.energies.VAEEnergy",
+            "init_args": {"vae": "small_vae", "regulariser": None},
+        }
+        small["model.init_args.energy"] = json.dumps(energy)
     return small
 
 

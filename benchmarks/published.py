@@ -162,7 +162,9 @@ def main() -> None:
         )
         data.prepare_data()
         data.setup("test")
-        action = action_of(config)
+        # the small autoencoder has no regulariser, without which an empty frame has a low energy; both searches are
+        # given what contrast outside of the frame costs in its place
+        action = ImageWarp(action_of(config).group, guarded=not options.full)
         energy = FramedEnergy(energy_of(config, options.full))
         changes = {} if options.chains is None else {"num_hypotheses": options.chains}
         own = published_search(config, action, energy, **changes).replace(progress=False)
@@ -175,14 +177,13 @@ def main() -> None:
         for name, search in (("configuration", invert), ("released code", released)):
             for seed in options.seeds:
                 correct = evaluations = 0
-                seconds = energies = 0.0
+                seconds = 0.0
                 for batch in data.test_dataloader():
                     start = time.process_time()
                     g, count = search(batch.image, 1000 * seed + batch.number)
                     seconds += time.process_time() - start
                     evaluations += count
                     with torch.no_grad():
-                        energies += float(InverseProblem(action, energy).given(batch.image).energies(g).sum())
                         restored = classifier(action(action.group.inverse(g), batch.image))
                         correct += int((restored.argmax(-1) == batch.label).sum())
                 accuracy = correct / options.images
@@ -194,7 +195,6 @@ def main() -> None:
                     "images": options.images,
                     "accuracy": accuracy,
                     "standard error": math.sqrt(accuracy * (1 - accuracy) / options.images),
-                    "energy": energies / options.images,
                     "evaluations an image": evaluations / options.images,
                     "CPU seconds an image": round(seconds / options.images, 3),
                 }

@@ -12,7 +12,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from tasks.report import KEPT, Result, count_text, find_result, format_table, read_result, read_tables
+from tasks.report import (
+    FURTHER_TABLES,
+    KEPT,
+    RELEASED_TABLES,
+    Result,
+    count_text,
+    find_result,
+    format_samplers,
+    format_table,
+    read_result,
+    read_tables,
+)
+from tasks.report import TABLES as PUBLISHED_TABLES
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks" / "results"
@@ -137,22 +149,37 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def summary(images: bool) -> str:
-    """Errors of every method on the published problems, and accuracies on images for the table of the README."""
-    columns = ["heat", "heat, augmented network", "Burgers", *(["affNIST, %", "homNIST, %"] if images else [])]
+def size(run: str) -> str:
+    """The cases of a run, with its seeds where there are several."""
+    found = kept(run)
+    return NONE if found is None else found.size or f"{found.cases:,}"
 
-    def row(label: str, runs: Sequence[str], metric: str) -> list[str]:
-        cells = [figure(run, f"{metric} inversion") for run in runs[:3]]
-        return [label, *cells, *(figure(run, f"accuracy {metric} inversion", 100.0) for run in runs[3 : len(columns)])]
+
+def summary(images: bool) -> str:
+    """Errors on the published problems by the networks of this repository; or by the published ones, and of images."""
+    columns = ["heat", "heat, augmented network", "Burgers", *(["affNIST, %", "homNIST, %"] if images else [])]
+    suffix = "_released" if images else ""
 
     def runs(stem: str) -> list[str]:
         energy = "" if stem == "amortized" else "_vae"
-        problems = [f"heat/{stem}", f"heat/{stem}_augmented", f"burgers/{stem}"]
+        problems = [f"heat/{stem}{suffix}", f"heat/{stem}_augmented{suffix}", f"burgers/{stem}{suffix}"]
         return [*problems, f"affnist/{stem}{energy}", f"homnist/{stem}{energy}"]
+
+    def row(label: str, found: Sequence[str], metric: str) -> list[str]:
+        cells = [sized(run, figure(run, f"{metric} inversion")) for run in found[:3]]
+        accuracies = (sized(run, accuracy(run, metric)) for run in found[3 : len(columns)])
+        return [label, *cells, *accuracies]
+
+    def sized(run: str, text: str) -> str:
+        return f"{text.replace(' ', '')} [{size(run).replace(' ', '')}]" if images and text != NONE else text
+
+    def accuracy(run: str, metric: str) -> str:
+        found = kept(run)
+        return NONE if found is None else found.figure(f"accuracy {metric} inversion", 100.0)
 
     rows = [row("network alone", runs("tied"), "without")]
     rows += [row(label, runs(stem), "with") for label, stem in PUBLISHED.items()]
-    true = [figure(run, "with the true transformation") for run in runs("tied")[:3]]
+    true = [sized(run, figure(run, "with the true transformation")) for run in runs("tied")[:3]]
     return markdown(["method", *columns], [*rows, ["true transformation", *true, *[NONE] * (len(columns) - 3)]])
 
 
@@ -598,9 +625,26 @@ def grasps() -> str:
     return markdown(["model", *columns], rows)
 
 
-def report() -> str:
+def report(path: Path = PUBLISHED_TABLES) -> str:
     """The tables of the publication with ours beside them, as `trivgeo report` prints them."""
-    return "\n\n".join(format_table(table, (KEPT,))[0].replace("## ", "### ") for table in read_tables())
+    return "\n\n".join(format_table(table, (KEPT,))[0].replace("## ", "### ") for table in read_tables(path))
+
+
+def published_searches() -> str:
+    """The configuration as published beside the released code."""
+    rows = [
+        [
+            r["config"],
+            r["search"],
+            f"{r['images']:,}",
+            str(r["chains"]),
+            f"{100 * r['accuracy']:.1f} ± {100 * r['standard error']:.1f}",
+            f"{r['evaluations an image']:,.0f}",
+        ]
+        for r in json.loads((BENCHMARKS / "published-cpu.json").read_text())["rows"]
+    ]
+    header = ["configuration", "search", "images", "chains", "accuracy, %", "evaluations an image"]
+    return markdown(header, rows)
 
 
 def speed(mode: str, batch: int, unit: float) -> str:
@@ -781,6 +825,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "so10": so10,
     "equivariance": equivariance,
     "loops": loops,
+    "report-released": partial(report, RELEASED_TABLES),
+    "report-further": partial(report, FURTHER_TABLES),
+    "samplers": lambda: format_samplers().partition("\n\n")[2],
+    "published-searches": published_searches,
     "learned-images": partial(front_door, "accuracy"),
     "learned-equations": partial(front_door, "error"),
     "class-mixtures": class_mixtures,

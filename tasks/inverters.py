@@ -28,7 +28,9 @@ class ProposedInverter(Inverter):
         super().__init__(proposed.action, energy, [WarmStart(proposed), *stages])
 
 
-def finished(inverter: Inverter, finish: Stage | None, max_evaluations: int | None, compiled: bool = False) -> Inverter:
+def finished(
+    inverter: Inverter, finish: Stage | None, max_evaluations: int | None, compiled: bool = False, log_det: bool = False
+) -> Inverter:
     """The inverter of a test: that of a method, with an end and a memory bound.
 
     Args:
@@ -36,7 +38,8 @@ def finished(inverter: Inverter, finish: Stage | None, max_evaluations: int | No
         finish: a stage after all of the method's, such as `trivgeo.inversion.stages.Descend`; ``None`` for none.
         max_evaluations: see `Inverter`.
         compiled: see `Inverter`.
+        log_det: see `Inverter`.
     """
     if finish is not None:
         inverter = inverter.then(finish)
-    return inverter.replace(max_evaluations=max_evaluations, progress=False, compiled=compiled)
+    return inverter.replace(max_evaluations=max_evaluations, progress=False, compiled=compiled, log_det=log_det)

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
-
 from trivgeo._applications import importable
 from trivgeo.errors import CheckpointError, ConfigurationError
 
@@ -23,11 +21,11 @@ _AUGMENTED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def use_released(config: Namespace, folder: str) -> None:
+def use_released(config: Any, folder: str) -> None:
     """Give a test the published networks in place of ours, and a folder of results of its own, ``..._released``.
 
     Args:
-        config: the parsed configuration of a test; it is changed.
+        config: the parsed configuration of a test, a namespace of the parser; it is changed.
         folder: a checkout of the published code.
 
     Raises:
@@ -35,7 +33,8 @@ def use_released(config: Namespace, folder: str) -> None:
         CheckpointError: a file is missing in the folder.
     """
     model = config.get("model")
-    settings = Namespace() if model is None else model.get("init_args", Namespace())
+    namespace = type(config)
+    settings = namespace() if model is None else model.get("init_args", namespace())
     places = {name: settings.get(name) for name in ("checkpoint", "features")}
     wanted = {place: name for place, name in places.items() if isinstance(name, str) and name in FILES}
     if not wanted:
@@ -51,5 +50,6 @@ def use_released(config: Namespace, folder: str) -> None:
         kept = settings.get("energy") == "consistency"
         for name, (path, arguments) in _AUGMENTED.items():
             if not (kept and name == "energy"):
-                settings[name] = Namespace(class_path=importable(path), init_args=Namespace(**arguments))
+                settings[name] = namespace(class_path=importable(path), init_args=namespace(**arguments))
     config.trainer.default_root_dir = f"{config.trainer.default_root_dir}_released"
+    config.released = None  # done: the configuration that is saved names the files

@@ -5,6 +5,7 @@ trivgeo report
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,17 @@ from typing import Any
 
 from trivgeo.errors import ConfigurationError
 
-from .config_inheritance import load
+from .config_inheritance import load, map_texts, read
 from .files import make_folder, read_document, write_whole
+from .released import FILES
 
 _TASKS_FOLDER = Path(__file__).parent
 TABLES = _TASKS_FOLDER / "configs" / "tables.yaml"
 """The published tables, and which run fills which cell."""
+RELEASED_TABLES = TABLES.with_name("tables_released.yaml")
+"""The same on the published networks."""
+FURTHER_TABLES = TABLES.with_name("tables_further.yaml")
+"""Times and ablations."""
 KEPT = _TASKS_FOLDER / "kept"
 """Summaries of runs that are kept, and travel with the package."""
 
@@ -32,12 +38,17 @@ class Cell:
         run: name of the run, `set/config`; empty where there is none to make.
         published: the text of the cell in the publication.
         metrics: metrics in place of those of the table.
+        note: what is said where there is no run.
     """
 
     run: str = ""
     published: str = ""
     metrics: Mapping[str, float] | None = None
+    note: str = ""
 
+
+SECONDS = "seconds a case"
+"""Name that stands among metrics for the time of a case."""
 
 _COSTS = ("energy_evaluations", "gradient_evaluations", "network_evaluations", "gradient_evaluations_per_sample")
 
@@ -55,6 +66,7 @@ class Result:
         device: device on which the run was made.
         origin: the file.
         complete: whether all batches were done.
+        seeds: number of seeds; ``None`` where the results do not say it.
     """
 
     summary: Mapping[str, Mapping[str, float]]
@@ -64,6 +76,35 @@ class Result:
     device: str
     origin: Path
     complete: bool = True
+    seeds: int | None = None
+
+    @property
+    def size(self) -> str:
+        """The cases, as seeds x cases of a seed where there are several seeds; empty where it is not known."""
+        if self.seeds is None:
+            return ""
+        return f"{self.cases:,}" if self.seeds == 1 else f"{self.seeds} x {self.cases // self.seeds:,}"
+
+    def figure(self, metric: str, factor: float) -> str:
+        """A metric with its uncertainty, see `uncertainty`; empty where the run has no such metric."""
+        if metric == SECONDS:
+            return _three_digits(factor * self.seconds)
+        found = self.summary.get(metric)
+        if found is None:
+            return ""
+        return f"{factor * found['mean']:.4g}{self.uncertainty(metric, factor)}"
+
+    def uncertainty(self, metric: str, factor: float) -> str:
+        """The standard deviation over seeds; of one seed that of a share of cases (a uniform prior), for accuracies."""
+        found = self.summary[metric]
+        if shown := spread(found, factor):
+            return shown
+        if self.seeds is not None and self.seeds > 1:
+            return "±0"
+        if self.seeds == 1 and metric.startswith("accuracy"):
+            share = (found["mean"] * self.cases + 1.0) / (self.cases + 2.0)  # no certainty where all cases are right
+            return f"±{factor * math.sqrt(share * (1.0 - share) / (self.cases + 3.0)):.2g}"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -131,6 +172,7 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
         raise ConfigurationError(f"{path}: expected the results of a test, with its rows and files")
     rows = document.pop("rows")
     # where files lay on this machine says nothing elsewhere
+    document["config"] = map_texts(document.get("config") or {}, _published_file)
     document["files"] = {_place(Path(name)): sha256 for name, sha256 in document.get("files", {}).items()}
     document["cases"] = len(rows)
     document["seconds_a_case"] = _mean(rows, "seconds")
@@ -139,6 +181,11 @@ def keep(run: str, root: Path, target: Path = KEPT) -> Path:
     make_folder(kept.parent)
     write_whole(kept, json.dumps(document, indent=1) + "\n")
     return kept
+
+
+def _published_file(text: str) -> str:
+    """A text, or the place in its checkout of a published file."""
+    return next((file for file in FILES.values() if text.endswith(f"/{file}")), text)
 
 
 def _place(path: Path) -> str:
@@ -164,9 +211,18 @@ def read_result(path: Path) -> Result:
             document.get("device_name", document["device"]),
             path,
             bool(document.get("complete", True)),
+            _seeds(document),
         )
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(f"{path}: expected the results of a test: {error}") from error
+
+
+def _seeds(document: Mapping[str, Any]) -> int | None:
+    """The number of seeds that the configuration of a run names."""
+    data = (document.get("config") or {}).get("data") or {}
+    settings = data.get("init_args") or {}
+    seeds = settings.get("seeds", [settings["seed"]] if "seed" in settings else None)  # older runs named one
+    return len(seeds) if isinstance(seeds, list) and seeds else None
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
@@ -210,9 +266,9 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
                 broken.append(str(error))
             metrics = table.metrics if cell.metrics is None else cell.metrics
             ours = _figures(metrics, result) + incomplete(result is None or result.complete)
-            if cell.run and result is None:
+            if cell.run and result is None and not cell.note:
                 missing.append(cell.run)
-            texts.append(_cell_text(ours, cell))
+            texts.append(_cell_text(ours, "" if result is None else result.size, cell))
             data.append(
                 {
                     "table": table.title,
@@ -221,6 +277,8 @@ def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[st
                     "run": cell.run,
                     "ours": None if result is None else {m: result.summary.get(m) for m in metrics},
                     "published": cell.published,
+                    "cases": None if result is None else result.cases,
+                    "seeds": None if result is None else result.seeds,
                     "evaluations": None if result is None else result.evaluations,
                     "seconds": None if result is None else result.seconds,
                 }
@@ -253,19 +311,62 @@ def spread(cell: Mapping[str, float], factor: float, sign: str = "±") -> str:
 def _figures(metrics: Mapping[str, float], result: Result | None) -> str:
     if result is None:
         return ""
-    parts = []
-    for metric, factor in metrics.items():
-        found = result.summary.get(metric)
-        if found is not None:
-            parts.append(f"{factor * found['mean']:.4g}{spread(found, factor)}")
-    return " / ".join(parts)
+    return " / ".join(filter(None, (result.figure(metric, factor) for metric, factor in metrics.items())))
 
 
-def _cell_text(ours: str, cell: Cell) -> str:
+def _cell_text(ours: str, size: str, cell: Cell) -> str:
     published = f"({cell.published})" if cell.published else ""
     if ours:
-        return f"**{ours}** {published}".rstrip()
+        return " ".join(filter(None, (f"**{ours}**", f"[{size}]" if size else "", published)))
+    if cell.note:
+        return " ".join(filter(None, (cell.note, published)))
     return f"not run {published}".rstrip() if cell.run else published or "–"
+
+
+SAMPLERS = {
+    "SO(10), quadratic": ("so10/tied_published", "so10/tied"),
+    "Aff(2), VAE": ("affnist/tied_published", "affnist/tied_vae"),
+    "Aff(2), classifier": ("affnist/tied_published_classifier", "affnist/tied_classifier"),
+    "PGL(3), VAE": ("homnist/tied_published", "homnist/tied_vae"),
+    "PGL(3), classifier": ("homnist/tied_published_classifier", "homnist/tied_classifier"),
+    "heat, SL(2) x H(1)": ("heat/tied_published", "heat/tied"),
+    "Burgers, SL(2) x R^2": ("burgers/tied_published", "burgers/tied"),
+}
+"""Rows of the published table of configurations: the configuration as published, and ours."""
+
+
+def _sampler(config: str) -> dict[str, Any]:
+    """The settings of the search of a configuration."""
+    model = read(config)["model"]["init_args"]
+    inverter = model.get("inverter", model.get("sampler", {}))["init_args"]
+    low, high = (inverter["schedule"]["init_args"][end] for end in ("minimum", "maximum"))
+    group = model.get("action", {}).get("init_args", {}).get("group", {}).get("init_args", {})
+    scale = model.get("scale") or group.get("scale")
+    further = ["exact"] * (not inverter.get("published", inverter.get("uniform_start") is False))
+    further += [name.replace("_", " ") for name in ("keep_best", "pruning") if inverter.get(name)]
+    further += ["descent"] * ("finish" in model) + ["calibrated basis"] * ("calibrate" in model)
+    return {
+        "noise": f"({low:g}, {high:g})",
+        "M": inverter["steps"],
+        "N": inverter["num_mc"],
+        "K": inverter.get("num_hypotheses", "–"),
+        "T": f"{inverter.get('temperature', 1.0):g}",
+        "longest score": f"{inverter['max_score_norm']:g}" if "max_score_norm" in inverter else "–",
+        "basis": "–" if scale is None else ", ".join(f"{x:g}" for x in dict.fromkeys(scale)),
+        "further": ", ".join(further) or "–",
+    }
+
+
+def format_samplers() -> str:
+    """The published table of configurations as Markdown, each setting of ours beside it where it differs."""
+    lines = []
+    for label, (published, ours) in SAMPLERS.items():
+        theirs, own = _sampler(published), _sampler(ours)
+        cells = [f"{value}" if own[name] == value else f"{value} (**{own[name]}**)" for name, value in theirs.items()]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    header = ["group and energy", *_sampler("heat/tied")]
+    top = ["## Configurations of the search", "", "| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    return "\n".join([*top, *lines])
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -290,12 +391,16 @@ def main(arguments: Sequence[str]) -> None:
     for run in options.keep:
         sys.stdout.write(f"kept {keep(run, runs)}\n")
     texts, data = [], []
-    for table in read_tables():
+    tables = [table for path in (RELEASED_TABLES, TABLES, FURTHER_TABLES) for table in read_tables(path)]
+    for table in tables:
         text, cells = format_table(table, (runs, KEPT))
         texts.append(text)
         data += cells
-    legend = "Ours in bold, the published figure in brackets (Kim et al. 2026)."
-    document = "\n\n".join(["# Results", legend, *texts]) + "\n"
+    legend = (
+        "Ours in bold, the published figure in round brackets (Kim et al. 2026). Square brackets: cases, or seeds x "
+        "cases of a seed. ±: the standard deviation over seeds; of one seed the standard error over images."
+    )
+    document = "\n\n".join(["# Results", legend, *texts, format_samplers()]) + "\n"
     make_folder(output)
     write_whole(output / "report.md", document)
     write_whole(output / "report.json", json.dumps(data, indent=1) + "\n")

@@ -40,6 +40,7 @@ class ImageInversion(ShardedTest):
         finish: see `tasks.inverters.finished`.
         max_evaluations: see `trivgeo.inversion.Inverter`, also for the next.
         compiled: whether networks are compiled, which is of use on a GPU.
+        log_det: whether the log-determinant of the action stays in the energy, see `trivgeo.inversion.Inverter`.
         frame_weight: weight of the frame term, see `trivgeo.inversion.energies.FramedEnergy`; ``None`` for none.
         features: see `tasks.images.fid.load_features`: the network in whose features the Fréchet distance of the
             restored images to the clean ones is measured; ``None`` for no distance.
@@ -66,6 +67,7 @@ class ImageInversion(ShardedTest):
         finish: Stage | None = None,
         max_evaluations: int | None = 8192,
         compiled: bool = False,
+        log_det: bool = False,
     ) -> None:
         super().__init__()
         self.classifier = load_classifier(classifier)
@@ -73,7 +75,7 @@ class ImageInversion(ShardedTest):
         self.energy = energy
         framed = energy if energy is None or frame_weight is None else FramedEnergy(energy, frame_weight)
         self.equivariant = TestTimeEquivariant(
-            self.classifier, finished(inverter(action, framed), finish, max_evaluations, compiled)
+            self.classifier, finished(inverter(action, framed), finish, max_evaluations, compiled, log_det)
         )
         self.features = None if features is None else load_features(features)
         self.equivariance = equivariance

@@ -141,6 +141,11 @@ def test_a_test_with_a_published_network(tmp_path: Path) -> None:
     given = document["config"]["model"]["init_args"]
     assert given["energy"]["init_args"]["u"] == [-1.0, 1.0]  # that of A = 1, as published
     assert given["trained_on"]["init_args"]["amplitude_max"] == 1.0
+    # the saved configuration runs again by itself
+    saved = tmp_path / "runs/heat/tied_augmented_released/config.yaml"
+    main(["test", f"--config={saved}", "--trainer.default_root_dir=again"])
+    again = json.loads((tmp_path / "again/results.json").read_text())
+    assert again["metrics"] == document["metrics"]
 
 
 @pytest.mark.usefixtures("workplace")

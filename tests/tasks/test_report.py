@@ -8,7 +8,7 @@ import pytest
 
 from tasks import report
 from tasks.files import StorageError
-from tasks.report import Cell, Table, find_result, format_table, keep, read_tables
+from tasks.report import Cell, Table, find_result, format_samplers, format_table, keep, read_result, read_tables
 from trivgeo.errors import ConfigurationError
 
 TABLE = Table(
@@ -71,6 +71,66 @@ def test_kept_runs_fill_the_gaps_and_hold_no_rows(tmp_path: Path) -> None:
     assert alone.origin == kept
     with pytest.raises(ConfigurationError, match="expected one with results"):
         keep("a/other", tmp_path / "runs", tmp_path / "kept")
+
+
+def seeded(seeds: list[int]) -> dict[str, Any]:
+    return {"config": {"data": {"init_args": {"seeds": seeds}}}}
+
+
+def test_sizes_and_uncertainties(tmp_path: Path) -> None:
+    """Several seeds: their spread, also where it is nothing. One seed: the error of a share of six cases."""
+    several = format_table(TABLE, [results(tmp_path / "two", **seeded([0, 1])).parents[2]])[0]
+    assert "| ours | **97.12±0.12 / 0.7±0** [2 x 3] (95.1) |" in several
+    one = {"accuracy": {"mean": 0.9, "std": 0.0, "worst": 0.0}, "FID": {"mean": 0.7, "std": 0.0, "worst": 0.7}}
+    text, data = format_table(TABLE, [results(tmp_path / "one", metrics=one, **seeded([0])).parents[2]])
+    assert "| ours | **90±13 / 0.7** [6] (95.1) |" in text  # the standard deviation of Beta(1 + 5.4, 1 + 0.6) is .133
+    assert (data[0]["cases"], data[0]["seeds"]) == (6, 1)
+    older = read_result(results(tmp_path / "older", config={"data": {"init_args": {"seed": 3}}}))
+    assert (older.seeds, older.size) == (1, "6")
+
+
+def test_times_and_notes(tmp_path: Path) -> None:
+    results(tmp_path)
+    cells = [Cell("a/b", "13"), Cell("a/missing", "7", note="not trained"), Cell(note="no energy")]
+    table = Table("times", {report.SECONDS: 60.0}, ["a", "b", "c"], {"ours": cells})
+    text, _ = format_table(table, [tmp_path])
+    assert "| ours | **15** (13) | not trained (7) | no energy |" in text
+    assert "Not run yet" not in text
+
+
+def test_no_cell_of_the_shipped_tables_is_empty() -> None:
+    for path in (report.RELEASED_TABLES, report.TABLES, report.FURTHER_TABLES):
+        for table in read_tables(path):
+            for label, cells in table.rows.items():
+                assert all(cell.run or cell.note for cell in cells), f"{table.title}: {label}"
+            text, _ = format_table(table, [report.KEPT])
+            assert "Not run yet" not in text, table.title
+            assert "| – " not in text, table.title
+
+
+def test_configurations_as_published() -> None:
+    """The seven rows of the published table: noise, 1 / step, noise samples."""
+    rows = [
+        [cell.split(" (**")[0].strip() for cell in line.split("|")[2:5]] for line in format_samplers().splitlines()[4:]
+    ]
+    image, pde = "50", ["(0.01, 0.5)", "50", "10"]
+    assert rows == [
+        ["(0.01, 10)", "100", "100"],
+        ["(0.1, 1)", image, "4"],
+        ["(0.1, 1)", image, "2"],
+        ["(0.05, 0.5)", image, "4"],
+        ["(0.01, 0.5)", image, "2"],
+        pde,
+        pde,
+    ]
+
+
+def test_kept_runs_of_published_networks_name_no_folder(tmp_path: Path) -> None:
+    file = "pretrained_checkpoints/heat_pde_deeponet.pt"
+    config = {"model": {"checkpoint": str(tmp_path / "code" / file)}}
+    results(tmp_path / "runs", config=config)
+    kept = json.loads(keep("a/b", tmp_path / "runs", tmp_path / "kept").read_text())
+    assert kept["config"] == {"model": {"checkpoint": file}}
 
 
 def test_shipped_tables_name_configurations_and_published_figures() -> None:

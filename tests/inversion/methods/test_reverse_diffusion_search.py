@@ -154,6 +154,27 @@ def test_non_unimodular_posterior() -> None:
     assert means[2] - mean > 0.06
 
 
+def test_log_determinant() -> None:
+    """Three points on the line: kept, it weighs the scale e^a by e^(-3 a), which the moments by quadrature show."""
+    action = AffineLineAction()
+    x = torch.tensor([[[1.2], [-0.9], [0.4]]], dtype=torch.float64)
+
+    def energy(p: Tensor) -> Tensor:
+        return (p**2).sum((-1, -2)) / 2 + 2.0 * torch.log(p.var(-2).squeeze(-1)) ** 2
+
+    a = torch.linspace(-4.0, 4.0, 801, dtype=torch.float64)[:, None]
+    b = torch.linspace(-10.0, 10.0, 801, dtype=torch.float64)[None, :]
+    restored = ((x[0, :, 0][:, None, None] - b) * (-a).exp()).movedim(0, -1).unsqueeze(-1)
+    means = {}
+    for log_det in (False, True):
+        weight = torch.exp(-energy(restored) - 3.0 * a * log_det - a)  # e^-a da db is left Haar measure
+        search = ReverseDiffusionSearch(action, energy, GeometricSchedule(0.1, 2.0), 40, 12, 600)
+        found = search.replace(log_det=log_det)(x, generator=seeded(0)).elements[0, :, 0]
+        means[log_det] = float((weight * a).sum() / weight.sum())
+        assert float(found.mean()) == pytest.approx(means[log_det], abs=0.05)
+    assert means[False] - means[True] > 0.12
+
+
 class TestHeat:
     @staticmethod
     def transform(v: list[float], x: OperatorInput) -> tuple[Tensor, OperatorInput]:
