@@ -10,10 +10,10 @@ if (location.protocol === "file:") {
       window.addEventListener("message", event => {
         if (event.source === this.frame) this.dispatchEvent(new MessageEvent("message", { data: event.data }))
       })
-      this.ready = new Promise(done => { this.frame.addEventListener("load", done) })
       const script = "self.postMessage = data => parent.postMessage(data, '*')"
       this.frame.document.write(`<script>${script}<\/script><script src="${url}"><\/script>`)
       this.frame.document.close()
+      this.ready = new Promise(done => { this.frame.addEventListener("load", done) })  // writing removes listeners
     }
     postMessage(data) {
       this.ready.then(() => this.frame.dispatchEvent(new MessageEvent("message", { data })))
