@@ -44,7 +44,7 @@ from trivgeo.groups.orthogonal import is_proper
 
 __all__ = ["Grassmann", "HomogeneousSpace", "PositiveDefinite", "SpaceDiffusion", "Sphere", "Stiefel"]
 
-_FREQUENCIES = (1.0, 2.0, 4.0, 8.0, 16.0)  # of the waves of entries of points, as data may be narrow on a whole space
+_FREQUENCIES = (1.0, 2.0, 4.0, 8.0)  # of the waves of entries of points, as data may be narrow on a whole space
 _MAX_POINT_ERROR = 0.01  # largest distance of an entry from the nearest point, over the largest entry
 
 
