@@ -589,27 +589,6 @@ def few_steps() -> str:
     return markdown(columns, rows)
 
 
-PUBLISHED_EARTH = {
-    "volcano": ("-4.92 ± 0.25", "-7.93 ± 1.67"),
-    "earthquake": ("-0.19 ± 0.07", "-0.28 ± 0.08"),
-    "flood": ("0.48 ± 0.17", "0.42 ± 0.05"),
-    "fire": ("-1.33 ± 0.06", "-1.86 ± 0.11"),
-}
-"""Riemannian score-based models (De Bortoli et al. 2022), and Riemannian flow matching (Chen and Lipman 2024)."""
-
-
-def earth() -> str:
-    """Likelihoods of events on the Earth beside published ones."""
-    rows = []
-    for r in json.loads((BENCHMARKS / "earth-cpu.json").read_text())["rows"]:
-        published = PUBLISHED_EARTH.get(r["catalogue"], (NONE, NONE))
-        rows.append(
-            [r["catalogue"], str(r["events"]), f"{r['nll']:.2f}", *published, f"{r['seconds']:.0f}", str(r["seed"])]
-        )
-    columns = ["events", "test NLL, nats", "score-based, published", "flow matching, published", "CPU seconds", "split"]
-    return markdown(["catalogue", *columns], rows)
-
-
 def grasps() -> str:
     """Success of trajectories to objects posed as in demonstrations, and in any way."""
     rows = [
@@ -836,7 +815,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "protein-torsions": protein_torsions,
     "markov-chains": markov_chains,
     "few-steps": few_steps,
-    "earth": earth,
     "grasps": grasps,
     "solids": solids,
     "learned-posterior": learned_posterior,
