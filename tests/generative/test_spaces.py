@@ -110,7 +110,7 @@ class TestDensities:
     @pytest.mark.parametrize("kind", ["flow", "diffusion"])
     def test_sphere(self, kind: str) -> None:
         model = fitted(Sphere(2), kind)
-        points, weights = sphere_grid(24)
+        points, weights = sphere_grid(16)
         density = model.log_prob(points.float(), tolerance=1e-3).double().exp()
         assert float(density.max()) > 2.0
         # the density of so short a diffusion is rough between the nodes
@@ -119,7 +119,7 @@ class TestDensities:
         assert torch.allclose(area * 4.0 * math.pi, density[:3].float(), rtol=1e-4)
 
     def test_projective_plane(self) -> None:
-        points, weights = sphere_grid(20)
+        points, weights = sphere_grid(12)
         projectors = points.unsqueeze(-1) * points.unsqueeze(-2)
         density = fitted(Grassmann(3, 1)).log_prob(projectors.float(), tolerance=1e-3).double().exp()
         assert float(density.max()) > 2.0
@@ -162,7 +162,7 @@ class TestDensities:
         k = 1 if isinstance(space, Sphere) else 2
         turn = SO(2).random_haar(generator=seeded(4))
         h = torch.cat([g[..., :k], g[..., k:] @ turn], -1)
-        a, b = (model.model.log_prob(x, tolerance=1e-5) for x in (g, h))
+        a, b = (model.model.log_prob(x, tolerance=1e-4) for x in (g, h))
         assert float(a.abs().max()) > 0.05
         assert torch.allclose(a, b, atol=2e-3)
 

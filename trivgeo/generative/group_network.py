@@ -39,7 +39,6 @@ class GroupNetwork(nn.Module):
         width: width of the layers.
         depth: number of residual blocks.
         condition_dim: dimension of the features of a condition, ``None`` for none.
-        frequencies: of the sines and cosines of standardised entries.
     """
 
     def __init__(
@@ -49,10 +48,8 @@ class GroupNetwork(nn.Module):
         width: int = 256,
         depth: int = 3,
         condition_dim: int | None = None,
-        frequencies: Sequence[float] = _ENTRY_FREQUENCIES,
     ) -> None:
         super().__init__()
-        self._frequencies = tuple(frequencies)
         check_count("width", width)
         check_count("depth", depth)
         self.group, self.uses_momentum = group, uses_momentum
@@ -65,7 +62,7 @@ class GroupNetwork(nn.Module):
         self.rates: Tensor
         self.mean: Tensor
         self.std: Tensor
-        size = 2 * len(_ANGLE_HARMONICS) * len(self._periodic) + (1 + 2 * len(self._frequencies)) * len(self._plain)
+        size = 2 * len(_ANGLE_HARMONICS) * len(self._periodic) + (1 + 2 * len(_ENTRY_FREQUENCIES)) * len(self._plain)
         self.first = nn.Linear(size + (group.dim if uses_momentum else 0), width)
         self.level = nn.Sequential(nn.Linear(2 * _NUM_LEVEL_WAVES + 1, width), nn.SiLU())
         self.condition: nn.Sequential | None = None
@@ -155,7 +152,7 @@ class GroupNetwork(nn.Module):
         if self._plain:
             entries = (flat[..., self._plain] - self.mean) / self.std
             entries = entries if self.group.is_compact else entries.asinh()
-            features += [entries, _waves(entries, self._frequencies)]
+            features += [entries, _waves(entries, _ENTRY_FREQUENCIES)]
         if momentum is not None:
             features.append(momentum)
         if (self.condition is None) is not (condition is None):

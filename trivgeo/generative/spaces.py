@@ -44,7 +44,6 @@ from trivgeo.groups.orthogonal import is_proper
 
 __all__ = ["Grassmann", "HomogeneousSpace", "PositiveDefinite", "SpaceDiffusion", "Sphere", "Stiefel"]
 
-_FREQUENCIES = (1.0, 2.0, 4.0, 8.0)  # of the waves of entries of points, as data may be narrow on a whole space
 _MAX_POINT_ERROR = 0.01  # largest distance of an entry from the nearest point, over the largest entry
 
 
@@ -300,8 +299,7 @@ class SpaceNetwork(nn.Module):
     def __init__(self, space: HomogeneousSpace, width: int, depth: int, condition_dim: int | None = None) -> None:
         super().__init__()
         self.space = space
-        flat = Translation(math.prod(space.point_shape))
-        self.inner = GroupNetwork(flat, False, width, depth, condition_dim, _FREQUENCIES)
+        self.inner = GroupNetwork(Translation(math.prod(space.point_shape)), False, width, depth, condition_dim)
 
     def forward(self, g: Tensor, t: Tensor, features: Tensor | None) -> Tensor:
         """Return algebra vectors ``[*batch, dim]`` of elements g ``[*batch, *element_shape]``."""
