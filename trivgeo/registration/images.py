@@ -650,12 +650,11 @@ def _soft(image: Float[Tensor, "c *size"]) -> Float[Tensor, "c *size"]:
 
 
 def _soft_along(image: Tensor, dim: int) -> Tensor:
-    length = image.shape[dim]
-    index = torch.arange(-_BLUR_REACH, length + _BLUR_REACH, device=image.device).abs()
-    index = (length - 1) - ((length - 1) - index).abs()  # mirrored at the outermost pixels
-    ends = image.index_select(dim, index)
+    length, reach = image.shape[dim], _BLUR_REACH
+    before, after = (image.narrow(dim, first, reach).flip(dim) for first in (1, length - 1 - reach))
+    ends = torch.cat([before, image, after], dim)  # mirrored at the outermost pixels
     at = [ends.narrow(dim, start, length) for start in range(5)]
-    return (at[0] + at[4] + 4.0 * (at[1] + at[3]) + 6.0 * at[2]) / 16.0
+    return (at[0] + at[4]).add_(at[1], alpha=4).add_(at[3], alpha=4).add_(at[2], alpha=6).div_(16)
 
 
 def _fits_as_well(full: Comparison, h: Tensor, other: Tensor, exposure: Exposure, loss: GemanMcClure) -> bool:
