@@ -230,6 +230,27 @@ def test_other_places_that_fit_as_well() -> None:
     assert float((r.modes.elements[0] - shift).abs().amax(-1).min()) < 0.02
 
 
+def test_what_the_group_lacks_and_what_moves_otherwise() -> None:
+    """A scale that rotations and shifts lack, and a second motion in a window, are said; with neither there is trust."""
+    noise = [0.02 * randn(3, 100, 100, seed=seed) for seed in (1, 2)]
+
+    def registered(scale: float, window: bool) -> Registration:
+        back = similarity(0.05, scale, 3.0, -2.0)
+        moving, fixed = shapes(positions(None, 100)), shapes(positions(back, 100))
+        if window:
+            front = similarity(-0.04, 1.0, -3.0, 2.0)
+            other = [shapes(positions(matrix, 100), seed=5)[:, 20:80, 20:80] for matrix in (None, front)]
+            moving[:, 20:80, 20:80], fixed[:, 20:80, 20:80] = other
+        return register(moving + noise[0], fixed + noise[1], SE(2))
+
+    assert registered(1.0, False).trusted
+    r = registered(1.06, False)
+    assert r.reasons == ("a homography that is not of SE(2) fits better",)
+    r = registered(1.0, True)
+    assert not r.trusted
+    assert any("moves otherwise" in reason for reason in r.reasons), r.reasons
+
+
 def test_free_directions_of_sums() -> None:
     """Two directions, one whose shared curvature is as small as that of noise; scores move the other one alone."""
     generator = seeded(0)

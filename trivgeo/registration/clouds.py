@@ -60,6 +60,8 @@ _SAME_PLACE = 0.03  # root mean square distance between points moved by elements
 _LAST_WIDTH_IN_STDS = 4.0  # width of the last loss, in standard deviations of the residuals
 _ORDERED_STEPS, _SEARCHED_STEPS = 8, 20  # last steps of clouds in the same order, and in none
 _MAX_ORDERED_RESIDUAL = 0.1  # median residual, in units of the size, up to which the given order is taken for the same
+# residual in the given order, in units of the least one in so many others, below which it is taken for the same, too
+_ORDERED_SHARE, _NUM_ORDERS = 0.4, 32
 # residual of clouds in no order, in units of the size, and of the distance between neighbours: above both, the clouds
 # are as far apart as unrelated ones are
 _MAX_RESIDUAL, _MAX_SPACINGS = 0.1, 1.5
@@ -131,7 +133,7 @@ class CloudRegistration(RegistrationMethod["_Descent | Poses"]):
         self.in_order = may_match
         if may_match and self.matched is None:
             residual = math.inf if self.closed_forms is None else self._medians(self.closed_forms).min()
-            self.in_order = bool(residual < _MAX_ORDERED_RESIDUAL)
+            self.in_order = bool(residual < _MAX_ORDERED_RESIDUAL or residual < _ORDERED_SHARE * self._shuffled_median())
         if not self.in_order:  # search trees are on the CPU
             self.units = self.units.cpu()
             self.x, self.y = self.x.cpu(), self.y.cpu()
@@ -305,6 +307,17 @@ class CloudRegistration(RegistrationMethod["_Descent | Poses"]):
         those that determine an element."""
         distances = (self.group.action()(g, self.x) - self.y).norm(dim=-1)
         return distances.nan_to_num(torch.inf).kthvalue(self._middle, -1).values
+
+    def _shuffled_median(self) -> float:
+        """Return the least of the median distances after fits to the fixed points in other orders."""
+        order = uniform((_NUM_ORDERS, len(self.y)), self.y, self.generator).argsort(-1)
+        group = self.group.component if isinstance(self.group, O | E) else self.group
+        y = self.y[order]
+        g = fit_points(group, self.x.expand_as(y), y)
+        if g is None:
+            return 0.0
+        distances = (group.action()(g, self.x) - y).norm(dim=-1).nan_to_num(torch.inf)
+        return float(distances.kthvalue(self._middle, -1).values.min())
 
     @property
     def _middle(self) -> int:

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from trivgeo._random import normal
 from trivgeo.actions import ImageWarp
+from trivgeo.groups import Projective
 from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.transformations import sample_elements
 from trivgeo.registration.blocks import BlockEstimate, block_estimate
@@ -77,6 +78,10 @@ _MAX_ENERGY_RATIO = 10.0  # energy of another element, in units of that of the b
 _SAME_IN_STDS = 6.0  # distance of ends of descents that are one element
 _MAX_EVIDENCE_IN_STDS = 6.0  # evidence against another element, in standard deviations, that does not yet count
 _INTERPOLATED_SHARE = 0.15  # share of the squares of residuals by which interpolation may differ
+# standard deviations of residuals over squares that an element explains; share of an image beyond these from which on
+# it is registered by itself; contrast that it must share, of so much of it; loss there in units of that of the element
+_MAX_STDS_OF_EXPLAINED, _MIN_SHARE_OF_OTHER = 3.0, 0.15
+_MIN_SHARED_BY_PART, _MIN_OVERLAP_OF_PART, _MAX_RATIO = 0.7, 0.5, 0.9
 _OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from which on that one is shrunk
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
@@ -317,6 +322,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
             reasons += rivals(modes)
         if reasons and self.transformations is None:
             reasons += [*self.hints, *(() if self.matches_keypoints else (MISSING,))]
+        elif not reasons:
+            reasons += self._unexplained(solution, least_width, hidden)
         return Registration(
             ImageWarp(group),
             element.to(dtype),
@@ -481,6 +488,52 @@ class ImageRegistration(RegistrationMethod["Found"]):
                 kept.append(one)
         return torch.stack(kept) if kept else candidates[:0]
 
+    def _unexplained(self, solution: Solution, least_width: float, hidden: Tensor) -> tuple[str, ...]:
+        """Return what both images show that the element found does not explain, though something else does: all of
+        what was compared by a homography beyond the group, or a part of the image by another element.
+        """
+        h, exposure = solution.element, solution.exposure
+        factor = max((f for f in self.factors if f * self.longer <= _MAX_SIDE_OF_OTHERS), default=self.factors[0])
+        comparison = self._comparison(factor)
+        fixed = comparison.fixed
+        image, seen = comparison.image(h, exposure)
+        none = Exposure.none(len(image), image)
+        off = (image - fixed.image).square().sum(0)
+        std = max(robust_std((image - fixed.image).flatten(1).mT, seen.flatten()), _MIN_STD)
+        if not isinstance(self.group, Projective):
+            width = max(least_width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * std)
+            beside = Comparison(
+                larger := Projective(2),
+                larger.action(),
+                fixed._replace(image=image, mask=seen),
+                _uncovered(fixed, hidden),
+            )
+            identity = larger.identity(1, dtype=torch.float64, device=image.device)
+            least = _LEAST_STEP_IN_PIXELS * 2.0 / max(fixed.grid.size)
+            g, _ = beside.descended(identity, none, width, _NUM_STEPS_OF_OTHERS[0], least)
+            if not _fits_as_well(beside, g[0], identity[0], none, GemanMcClure(width)):
+                return (f"a homography that is not of {self.group!r} fits better",)
+        side = 2 * _HIDDEN_REACH + 1
+        mean, shown = box_sums(torch.stack([off * seen, seen]), _HIDDEN_REACH)
+        beyond = seen * (mean > _MAX_STDS_OF_EXPLAINED**2 * std**2 * len(image) * shown).to(seen.dtype)
+        beyond = functional.max_pool2d(beyond[None], side, 1, _HIDDEN_REACH)[0] * seen
+        share = float(beyond.sum() / seen.sum().clamp(min=1.0))
+        if share < _MIN_SHARE_OF_OTHER:
+            return ()
+        mask = _at_size(beyond > 0, self.fixed.shape[-2:]).to(self.fixed.dtype)
+        part = replace(self, similarity="intensity", masks=(self.masks[0], _masked(mask, self.masks[1])))
+        identity = self.group.identity(1, dtype=torch.float64, device=image.device)
+        found = part._descended(torch.cat([h[None], identity, part._drawn()]))
+        if found.width is None or not found.shared >= _MIN_SHARED_BY_PART:
+            return ()
+        sums = part._comparison(factor).sums(torch.cat([h[None], found.elements[:1]]), found.exposure, found.width)
+        if (
+            not float(sums.overlap[1]) >= _MIN_OVERLAP_OF_PART
+            or not float(sums.energy[1] / sums.energy[0]) < _MAX_RATIO
+        ):
+            return ()
+        return (f"{share:.0%} of the image moves otherwise than the rest",)
+
     def _are_other(self, candidates: Tensor, h: Tensor, covariance: Tensor) -> Tensor:
         """Return a mask of elements that are no estimates of an element, or of some."""
         group = self.group
@@ -531,6 +584,10 @@ def _uncovered(picture: Picture, hidden: Float[Tensor, "h w"]) -> Picture:
         return picture
     seen = 1.0 - functional.interpolate(hidden[None, None], picture.grid.size, mode="nearest")[0, 0].to(picture.image)
     return picture._replace(mask=seen if picture.mask is None else seen * picture.mask)
+
+
+def _masked(mask: Tensor, other: Tensor | None) -> Tensor:
+    return mask if other is None else mask * other.to(mask)
 
 
 def _frame(size: Sequence[int], longer: int, reference: Tensor) -> Float[Tensor, "3 3"]:

@@ -32,6 +32,7 @@ _MAX_PARTS, _MIN_PART_POINTS = 16, 6  # parts of the cloud whose slopes are comp
 _JUMPING_SLOPES = 0.4  # what counts of a distance from the minimum where nearest points change
 _MATCHED_LEVEL = 0.95  # coverage at which a normal region with the covariance is that of Student's distribution
 _MAX_STDS_OF_ONE = 5.0  # distance between elements of one mode, in standard deviations
+_MIN_SHARED_NOISE_STDS = 6.0  # shared curvature in a direction that is known, in standard deviations by noise alone
 _MIN_FREEDOM = 3.0  # numbers more than unknowns from which on the error is known well enough
 _MIN_PROBABILITY = 1e-4  # probability under which parts of the clouds disagree
 
@@ -185,7 +186,7 @@ class Overlay:
         values, vectors, seen = scaled_eigh(fixed_curvature)
         directions = vectors[:, seen] / values[seen].sqrt()
         spread, freedom = self._spread(directions, variance, number)
-        turns, curvature, known, at_edges = self._curvature(directions, spread, bend)
+        turns, curvature, known, at_edges = self._curvature(directions, spread, bend, variance)
         basis, middle = directions @ turns, turns.mT @ spread @ turns
         ratio, probability = self._parts(directions, spread)
         reasons: list[str] = []
@@ -247,17 +248,21 @@ class Overlay:
         return scale * mixed, share * (n * number - dim) + (1.0 - share) * max(number - dim, 0.0)
 
     def _curvature(
-        self, directions: Tensor, spread: Tensor, bend: float
+        self, directions: Tensor, spread: Tensor, bend: float, variance: float
     ) -> tuple[Float[Tensor, "p p"], Float[Tensor, "p p"], Bool[Tensor, " p"], Bool[Tensor, " p"]]:
         """Return combinations of the directions, the curvature along them, and masks: determined, and by edges alone.
 
-        The slope along a direction is measured so far away that its noise does not matter.
+        The slope along a direction is measured so far away that its noise does not matter; of points in order it is
+        what both clouds have in common.
         """
         p = directions.shape[1]
         none = torch.zeros(p, dtype=torch.bool, device=directions.device)
         turn = torch.eye(p, dtype=spread.dtype, device=spread.device)  # columns: directions yet to be settled
-        if self.in_order or p == 0:
-            return turn, bend * turn, ~none, none
+        if p == 0:
+            return turn, turn, none, none
+        if self.in_order:
+            shared, turn, bound = self._shared_curvature(directions, variance)
+            return turn, bend * torch.diag(shared), shared > bound, none
         square, total = self.r.square().sum(-1), float(self.weights.sum())
         step = max(math.sqrt(float((self.weights * square).sum())), _MIN_RESIDUAL * math.sqrt(total))
         moves = torch.einsum("mni,ia->mna", self._jacobian(self.moved), directions)
@@ -272,6 +277,28 @@ class Overlay:
             if bool(known.all()) or 2.0 * float(moved.max()) > _MAX_DISPLACEMENT:
                 return turn, torch.diag(values), known, seen & ~known
             step *= 2.0
+
+    def _shared_curvature(
+        self, directions: Tensor, variance: float
+    ) -> tuple[Float[Tensor, " p"], Float[Tensor, "p p"], Float[Tensor, " p"]]:
+        """Return the curvature that both clouds share along directions, these as columns, and how much noise may share.
+
+        Noise moves points to where the transformation moves them further: points on a line get a width, about which
+        they could be turned. The product of the fields at both noisy points has the mean of exact ones.
+
+        Args:
+            variance: that of residuals, of which the noise of each cloud has a part.
+        """
+        fields = [self._jacobian(points) @ directions for points in (self.moved, self.fixed)]
+        shared = torch.einsum("qna,q,qnb->ab", fields[0], self.weights, fields[1])
+        values, turn = torch.linalg.eigh(0.5 * (shared + shared.mT).nan_to_num(0.0, 0.0, 0.0))
+        n = self.moved.shape[-1]
+        along = torch.eye(n, dtype=turn.dtype, device=turn.device).unsqueeze(1).expand(n, *self.moved.shape)
+        bends = torch.stack([torch.func.jvp(self._jacobian, (self.moved,), (axis,))[1] for axis in along])
+        bends = bends @ directions @ turn  # [k, q, n, a]
+        products = torch.einsum("kqna,lqna->klqa", bends, bends).square().sum((0, 1))
+        noise = 0.5 * variance * (self.weights.square().unsqueeze(-1) * products).sum(0).sqrt()
+        return values, turn, _MIN_SHARED_NOISE_STDS * noise
 
     def _parts(self, directions: Tensor, spread: Tensor) -> tuple[float, float]:
         """Return how much more the slopes of parts of the cloud vary than those of independent residuals do, and the

@@ -252,6 +252,9 @@ class VolumeRegistration(ImageRegistration):
     ) -> Float[Tensor, "k *e"]:
         return met[self._are_other(met, solution.element[None], covariance)] if len(met) else met
 
+    def _unexplained(self, solution: Solution, least_width: float, hidden: Tensor) -> tuple[str, ...]:
+        return ()
+
     def judged(self, found: Found) -> Registration:
         r = super().judged(found)
         if not r.found:

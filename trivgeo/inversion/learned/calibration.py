@@ -29,7 +29,7 @@ _TIME_MARGIN = 0.8  # share of the time that is left for which a calibration is 
 MIN_DISTINCT = 8
 """Number of held-out clean data below which their coverage says nothing of others."""
 _MAX_USES = 16  # number of transformations of each held-out datum, beyond which more say little
-_MAX_EVALUATIONS = 500_000  # evaluations of the network
+_MAX_EVALUATIONS = 250_000  # evaluations of the network
 _INVERSIONS_PER_DATUM = 12  # inversions of a calibration, besides the draws of a density
 _EVALUATIONS_PER_SAMPLE = 3  # evaluations of the network for a training sample: the derivative costs two
 _FALSE_ALARM_RATE = 0.04  # share of clean validation data that are flagged; 0.05 is promised, the rest is for chance

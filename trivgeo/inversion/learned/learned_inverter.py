@@ -232,7 +232,7 @@ class LearnedInverter(Inverter):
         transformations: Transformations,
         *,
         steps: int = 2000,
-        batch_size: int = 256,
+        batch_size: int = 128,
         seconds: float | None = 300.0,
         folder: str | Path | None = None,
         progress: bool | None = None,

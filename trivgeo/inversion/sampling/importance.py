@@ -73,6 +73,7 @@ _ADAPTING_SHARES = (0.2, 0.2)  # shares of the draws in rounds that adapt the pr
 _MIN_EFFICIENCY = 0.05  # effective share of the draws below which a sample is not trusted
 _MIN_DRAWS = 10.0  # effective number of draws below which a sample is not trusted
 _MAX_LOG_WEIGHT_ERROR = 0.05  # error of a log-weight by rounding of the energy, above which a sample is not trusted
+_LEAST_DRAWS = 64  # draws below which their weights do not show whether some are missing, unless nearly even
 _MIN_DRAWS_OF_TAIL = 100  # draws below which the tail of their weights is not looked at
 _FAR_SHARE = 0.05  # share of the draws that look far around the proposal
 _FAR_SCALES = (4.0, 20.0, 100.0)  # their spreads, in units of those of the proposal
@@ -85,7 +86,7 @@ _ASSUMPTION = "a search met every well that matters"
 _ASSUMPTION_OF_COMPONENTS = "there is no mass in components of the group that it does not name"
 _ROUNDS_OF_PRODUCTS = 2  # rounds of products of the centres of components, in which those of the first take part
 _MAX_DIM_OF_PRODUCTS = 7  # dimension of a group up to which searches meet several poses of an object
-_MAX_PRODUCTS = 200  # products of a round
+_MIN_PRODUCTS, _MAX_PRODUCTS = 20, 200  # products of a round, if there is one
 _MAX_PRODUCTS_KEPT = 32  # products of a round that get a component
 _NUM_PRIOR_DRAWS = 512  # draws of a prior that say where it is
 _STARTING_SCALES = (1.0, 2.0, 0.4)  # spreads of the first proposal, in units of the basis, or of the prior
@@ -135,6 +136,7 @@ class _Budget:
         ascents = int(0.2 * exploration / _ASCENT_STEPS)
         particles = int(0.45 * exploration / (_NUM_MOVES + 1))
         products = min(_MAX_PRODUCTS, int(0.04 * exploration)) if dim <= _MAX_DIM_OF_PRODUCTS else 0
+        products = products if products >= _MIN_PRODUCTS else 0  # the centres take part in each round, too
         return _Budget(draws, ascents, particles, min(4, int(0.05 * exploration / dim)), products)
 
 
@@ -438,6 +440,8 @@ def _reason(
             f"effective sample size {size:.3g} of {number} draws: less than {below}; a larger "
             "budget, proposals or a prior may help"
         )
+    if number < _LEAST_DRAWS and size < _EVEN_EFFICIENCY * number:
+        return f"{number} draws are too few to show whether others are missing: a larger budget may help"
     if shape > LARGEST_SHAPE and number >= _MIN_DRAWS_OF_TAIL and size < _EVEN_EFFICIENCY * number:
         return (
             f"weights with a tail of Pareto shape {shape:.2f}, above {LARGEST_SHAPE}: draws that are rare and "
