@@ -231,7 +231,7 @@ def test_other_places_that_fit_as_well() -> None:
 
 
 def test_what_the_group_lacks_and_what_moves_otherwise() -> None:
-    """A scale that rotations and shifts lack, and a second motion in a window, are said; with neither there is trust."""
+    """A scale that rotations and shifts lack, and a second motion in a window, are said; else there is trust."""
     noise = [0.02 * randn(3, 100, 100, seed=seed) for seed in (1, 2)]
 
     def registered(scale: float, window: bool) -> Registration:
