@@ -207,3 +207,23 @@ def test_single_precision_of_any_size(size: float) -> None:
     r = register((size * x).float(), (size * y).float(), SE(3))
     assert r.trusted == bool(torch.isfinite(r.covariance).all())
     assert r.trusted or "beyond the largest number" in " ".join(r.reasons)
+
+
+def test_points_in_order_on_the_healthy_and_the_sick() -> None:
+    """Exact points in single precision and large errors are trusted; noise about a line and a bent thing are not."""
+    group = Similarity(3)
+    for seed in range(4):
+        x, g = randn(60, 3, seed=seed).float(), random_elements(group, 1, std=0.3, seed=seed)[0].float()
+        assert register(x, group.action()(g, x), group).trusted
+        plane = randn(12, 2, seed=seed)
+        g = SE(2).exp(randn(3, seed=10 + seed))
+        moved = SE(2).action()(g, plane + 0.1 * randn(12, 2, seed=20 + seed))
+        assert register(plane + 0.1 * randn(12, 2, seed=30 + seed), moved, SE(2)).trusted
+    line = torch.linspace(-1, 1, 20).double()[:, None] * torch.ones(3).double()
+    r = register(line + 0.01 * randn(20, 3, seed=1), line + 0.01 * randn(20, 3, seed=2), SE(3), matched=True)
+    assert any("do not determine" in reason for reason in r.reasons)
+    assert float(r.covariance.diagonal().max()) > 100.0
+    thing = torch.linspace(-1, 1, 60).double()
+    straight, bent = (torch.stack([thing, bend * thing.square()], -1) for bend in (0.0, 0.3))
+    r = register(straight + 0.01 * randn(60, 2, seed=3), bent + 0.01 * randn(60, 2, seed=4), SE(2), matched=True)
+    assert any("bent" in reason for reason in r.reasons)

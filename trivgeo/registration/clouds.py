@@ -211,7 +211,8 @@ class CloudRegistration(RegistrationMethod["_Descent | Poses"]):
         """Return the registration of elements on conditioned data, the best one first."""
         group, units, dtype = self.group, self.units, self.moving.dtype
         h = group.inverse(g)
-        errors = overlay.errors(rounding_std(torch.float64))
+        most = max(float(cloud.abs().max()) for cloud in (self.moving, self.fixed))
+        errors = overlay.errors(rounding_std(self.moving.dtype) * max(1.0, most / units.size))
         adjoint = units.adjoint(group, g) @ group.Ad(h[0])
         free = errors.free @ adjoint.mT
         agreement = errors.agreement if overlap is None else 1.0

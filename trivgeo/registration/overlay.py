@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.spatial import KDTree
 from scipy.special import chdtrc, chdtri, fdtri
 from torch import Tensor
 
@@ -32,6 +33,8 @@ _MAX_PARTS, _MIN_PART_POINTS = 16, 6  # parts of the cloud whose slopes are comp
 _JUMPING_SLOPES = 0.4  # what counts of a distance from the minimum where nearest points change
 _MATCHED_LEVEL = 0.95  # coverage at which a normal region with the covariance is that of Student's distribution
 _MAX_STDS_OF_ONE = 5.0  # distance between elements of one mode, in standard deviations
+_LEAST_INDEPENDENT = 1e-6  # residual, in units of the size, that may be left by single precision or by the descent
+_MAX_LIKENESS_IN_STDS = 4.0  # likeness of residuals of nearest points, in standard deviations of independent ones
 _MIN_SHARED_NOISE_STDS = 6.0  # shared curvature in a direction that is known, in standard deviations by noise alone
 _MIN_FREEDOM = 3.0  # numbers more than unknowns from which on the error is known well enough
 _MIN_PROBABILITY = 1e-4  # probability under which parts of the clouds disagree
@@ -198,6 +201,8 @@ class Overlay:
             reasons.append(
                 f"parts of the clouds disagree: their pulls vary {ratio:.1f} times as much as independent ones would"
             )
+        if self.in_order and self._likeness(psi) > _MAX_LIKENESS_IN_STDS:
+            reasons.append("residuals of points beside each other are alike: a part is bent, or errors are shared")
         inverse = torch.linalg.pinv(curvature[known][:, known])
         covariance = basis[:, known] @ inverse @ middle[known][:, known] @ inverse.mT @ basis[:, known].mT
         covariance = covariance * max(ratio, 1.0) ** (probability < _MIN_PROBABILITY) * _student_factor(dim, freedom)
@@ -277,6 +282,17 @@ class Overlay:
             if bool(known.all()) or 2.0 * float(moved.max()) > _MAX_DISPLACEMENT:
                 return turn, torch.diag(values), known, seen & ~known
             step *= 2.0
+
+    def _likeness(self, psi: Float[Tensor, "m n"]) -> float:
+        """Return the sum of the products of residuals of nearest points, in standard deviations of independent ones."""
+        if len(psi) < _MIN_PART_POINTS:
+            return 0.0
+        tree = KDTree(self.fixed.cpu().numpy())
+        nearest = torch.from_numpy(tree.query(self.fixed.cpu().numpy(), k=2)[1][:, 1]).to(psi.device)
+        mutual = float((nearest[nearest] == torch.arange(len(psi), device=psi.device)).sum())
+        variance = float(psi.square().mean()) + _LEAST_INDEPENDENT**2
+        spread = variance * math.sqrt(psi.shape[1] * (len(psi) + mutual))
+        return float((psi * psi[nearest]).sum()) / max(spread, torch.finfo(psi.dtype).tiny)
 
     def _shared_curvature(
         self, directions: Tensor, variance: float
