@@ -287,8 +287,9 @@ class Overlay:
         """Return the sum of the products of residuals of nearest points, in standard deviations of independent ones."""
         if len(psi) < _MIN_PART_POINTS:
             return 0.0
-        tree = KDTree(self.fixed.cpu().numpy())
-        nearest = torch.from_numpy(tree.query(self.fixed.cpu().numpy(), k=2)[1][:, 1]).to(psi.device)
+        points = self.fixed.cpu().numpy()
+        _, neighbours = KDTree(points).query(points, k=2)
+        nearest = torch.as_tensor(neighbours, device=psi.device)[:, 1]
         mutual = float((nearest[nearest] == torch.arange(len(psi), device=psi.device)).sum())
         variance = float(psi.square().mean()) + _LEAST_INDEPENDENT**2
         spread = variance * math.sqrt(psi.shape[1] * (len(psi) + mutual))
