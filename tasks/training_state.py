@@ -141,7 +141,9 @@ class TrainingCurve(Callback):
         """Add the loss of a step, if the module returns one."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor):
-            self._loss = loss.detach().double() + (0.0 if self._loss is None else self._loss)
+            # Lightning has divided it by the batches of a step
+            whole = loss.detach().double() * trainer.accumulate_grad_batches
+            self._loss = whole + (0.0 if self._loss is None else self._loss)
             self._num_steps += 1
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -85,7 +85,7 @@ def test_two_processes_fit_one_model(way: str, tmp_path: Path) -> None:
     assert one.fitted is not None
     # the noise differs, data and size of each step do not
     alone = one.log_prob(samples[:100])
-    assert float((densities - alone).mean()) == pytest.approx(0.0, abs=0.1)
+    assert float((densities - alone).mean()) == pytest.approx(0.0, abs=0.3)
     for name, value in one.fitted.base.state_dict().items():
         torch.testing.assert_close(value, first[f"fitted.base.{name}"], rtol=1e-4 if way == "whole" else 0.3, atol=0.1)
     inverters = [torch.load(tmp_path / f"inverter{rank}.pt") for rank in range(2)]
