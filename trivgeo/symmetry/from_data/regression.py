@@ -125,8 +125,9 @@ class _Member(NamedTuple):
 class _Candidate:
     """A fitted equation in the making."""
 
-    def __init__(self, regression: Regression, fit: Fit, terms: Sequence[Term], axis: str = "") -> None:
-        self.regression, self.fit, self.terms, self.axis = regression, fit, terms, axis
+    def __init__(self, regression: Regression, fit: Fit, terms: Sequence[Term], axes: Sequence[str] = ()) -> None:
+        self.regression, self.fit, self.terms = regression, fit, terms
+        self.axes = axes  # of each term of the regression, the axis that its coefficient depends on
         self.grid_terms: dict[str, float] = {}
 
     @property
@@ -144,7 +145,7 @@ class _Candidate:
             own = x[:, first : first + size]
             sizes = [float(np.linalg.norm(own[:, k:] @ values[k:])) / self.regression.total for k in (0, 1)]
             term = self.terms[j if j < n else j - n]
-            axis = self.axis if is_varied else ""
+            axis = self.axes[j] if is_varied else ""
             result.append(_Member(term, float(values[0]), float(self.fit.errors[part][0]), sizes[0], sizes[1], axis))
         return sorted(result, key=lambda member: member.term.complexity)
 
@@ -235,30 +236,45 @@ class _Fits:
         best = self.simplified(_Candidate(regression, regression.selected(_MAX_NUM_TERMS), self.terms))
         if best.fit.misfit <= MIN_SHARE or len(self.windows.values) < _MIN_NUM_VARIED:
             return best
-        dependent = [found for axis in range(self.windows.dims + 1) if (found := self.dependent(best, axis, target))]
-        return min(dependent, key=lambda c: c.fit.misfit, default=best)
+        axes = range(self.windows.dims + 1)
+        found = [c for axis in axes if (c := self.dependent(best, (axis,), target, best.fit.misfit))]
+        chosen = min(found, key=lambda c: c.fit.misfit, default=best)
+        if chosen.fit.misfit > _MAX_OPEN:
+            pairs = [(0, axis) for axis in axes[1:]]
+            found = [c for pair in pairs if (c := self.dependent(best, pair, target, chosen.fit.misfit))]
+            chosen = min(found, key=lambda c: c.fit.misfit, default=chosen)
+        return chosen
 
-    def dependent(self, best: _Candidate, axis: int, target: Array) -> _Candidate | None:
-        """An equation with coefficients that depend on an axis, if it predicts clearly better."""
+    def dependent(self, best: _Candidate, axes: Sequence[int], target: Array, misfit: float) -> _Candidate | None:
+        """An equation with coefficients that depend on one axis of some, if it predicts clearly better.
+
+        Args:
+            best: the equation with constant coefficients.
+            axes: the axes.
+            target: averages of the left side.
+            misfit: misfit that is to be undercut.
+        """
         reading = best.fit.reading
-        regression = Regression(self.varied(reading, axis), target)
+        regression = Regression(np.concatenate([self.varied(reading, axis) for axis in axes], -2), target)
         n = regression.terms
+        terms = self.terms[: n // len(axes)] * len(axes)
         own = [j for j in best.fit.subset if j < n]
-        forcing = [j for j in range(n) if not self.terms[j].factors and j not in own]
+        forcing = [j for j in range(n) if not terms[j].factors and j not in own]
         constant = [n + j for j in own]
         choices: list[tuple[int, ...]] = []
-        if len(own) == len(best.fit.subset):
+        if len(axes) == 1 and len(own) == len(best.fit.subset):
             choices = [(*(i for i in constant if i != n + j), j) for j in (*own, *forcing)]
         misfits = [regression.misfit(0, s) for s in choices]
         slight = min(misfits, default=math.inf)
         # several functions, or other terms, have to be much better
-        wide = [tuple(own), *regression.path(0, min(_MAX_VARIED_TERMS, len(best.fit.subset) + 1))]
+        largest = min(_MAX_VARIED_TERMS, len(best.fit.subset) + 1) if len(axes) == 1 else _MAX_VARIED_TERMS + 1
+        wide = [tuple(own), *regression.path(0, largest)]
         misfits += [regression.misfit(0, s) for s in wide]
         choices += wide
         least = min(misfits)
-        if least > _CLEAR_DROP * best.fit.misfit:
+        if least > _CLEAR_DROP * misfit:
             choices, misfits, least = choices[: -len(wide)], misfits[: -len(wide)], slight
-            if least > _MIN_DROP * best.fit.misfit:
+            if least > _MIN_DROP * misfit:
                 return None
             plain = best.regression.left_over(reading, best.fit.subset)
             gains = plain - regression.left_over(0, choices[int(np.argmin(misfits))])
@@ -275,11 +291,13 @@ class _Fits:
                 subset = others
             elif j < n and regression.misfit(0, [*others, n + j]) <= enough:
                 subset = [*others, n + j]
-        if all(j >= n for j in subset):
+        twice = len({terms[j % n] for j in subset}) < len(subset)
+        if twice or all(j >= n for j in subset):
             return None
         fit = regression.fit(0, sorted(subset))
         fit = fit._replace(discretization=best.fit.discretization)
-        return _Candidate(regression, fit, self.terms, self.names[axis])
+        names = [self.names[axis] for axis in axes for _ in range(n // len(axes))]
+        return _Candidate(regression, fit, terms, names)
 
     def simplified(self, full: _Candidate) -> _Candidate:
         """A smaller equation that differs by terms of higher order alone, as errors of difference schemes do."""
@@ -346,7 +364,7 @@ class _Fits:
         own = [j for j in fit.subset if j < regression.terms]
         mine = candidate.expanded()
         for j in own:
-            largest = len(fit.subset) + (candidate.axis == "")
+            largest = len(fit.subset) + (not candidate.axes)
             path = regression.path(fit.reading, largest, without=(j,))
             for subset in path[-2:]:
                 misfit = regression.misfit(fit.reading, subset)
@@ -354,7 +372,7 @@ class _Fits:
                     continue
                 if regression.gain(fit.reading, subset, fit.subset) > _MAX_STDS:
                     continue
-                other = _Candidate(regression, regression.fit(fit.reading, subset), candidate.terms, candidate.axis)
+                other = _Candidate(regression, regression.fit(fit.reading, subset), candidate.terms, candidate.axes)
                 theirs = other.expanded()
                 scale = max(map(abs, mine.values()))
                 off = max(abs(theirs.get(m, 0.0) - mine.get(m, 0.0)) for m in {*mine, *theirs})

@@ -25,7 +25,8 @@ _MIN_HALF_WIDTH = 4  # half-width of test functions, in points of the grid
 _MAX_EXACT_DEGREE = 11  # degree of polynomials that are integrated by parts exactly
 _STRIDES = 3  # steps between test functions in a half-width
 _MAX_SEAM_RATIO = 3.0  # jump of a difference across the ends of a periodic axis, relative to those within
-_MAX_VALUES = 500_000  # values whose terms are evaluated; more times are averaged first
+_MAX_VALUES = 500_000  # values whose terms are evaluated, if the least number of solutions has as few
+_MIN_SOLUTIONS, _MAX_STRIDE = 4, 4  # of them, and of points used along an axis of several
 _WIDEST_STENCIL = 8  # order of the differences that read smooth data along an axis with ends
 
 Jet = tuple[int, tuple[int, ...]]  # an unknown, and the order of its derivative along each axis
@@ -143,6 +144,7 @@ class Axis:
         count, steps = len(values), values.diff()
         self.name, self.values, self.is_periodic, self.step = name, values, is_periodic, float(steps.mean())
         self.margin = 0 if is_periodic else margin
+        self.used = 1  # every so many points are averaged
         usable = count - 2 * self.margin
         self.half = max(_MIN_HALF_WIDTH, (usable - 1) // _HALF_WIDTHS)
         stride = max(1, self.half // _STRIDES)
@@ -167,7 +169,8 @@ class Axis:
         local = torch.as_tensor(sums / width**order)
         rows = torch.zeros(len(self.centres), len(self.values), dtype=torch.float64)
         places = (self.centres[:, None] + torch.arange(-self.half, self.half + 1)) % len(self.values)
-        return rows.scatter_add(1, places, local.expand(len(rows), -1))
+        rows = rows.scatter_add(1, places, local.expand(len(rows), -1))[:, :: self.used]
+        return rows if order else rows / rows.sum(1, keepdim=True)
 
     def basis(self, size: int) -> Float[Tensor, "k n"]:
         """Slow functions of the coordinate, the constant first, each of mean square one."""
@@ -216,26 +219,46 @@ class Windows:
         return bool(seam <= _MAX_SEAM_RATIO * within.square().mean().sqrt()) and len(sizes) > 2 * 4
 
     def _thin(self) -> None:
-        """Average over times where there are more than are needed, by local fits of polynomials."""
-        count, times = self.values.numel(), self.values.shape[2]
-        stride = min(-(-count // _MAX_VALUES), times // 60)
-        if stride < 2:
-            return
+        """Use fewer solutions, points and times where there are more than are needed."""
+        count = self.values[0].numel()
+        strides = range(1, _MAX_STRIDE + 1) if self.dims > 1 else [1]
+        used = next((k for k in strides if _MIN_SOLUTIONS * count <= _MAX_VALUES * k**self.dims), strides[-1])
+        for axis in self.space:
+            axis.used = min(used, max(1, axis.half // 3))
+        count //= math.prod(axis.used for axis in self.space)
+        wanted = -(-count * min(len(self.values), max(_MAX_VALUES // count, _MIN_SOLUTIONS)) // _MAX_VALUES)
+        for stride in range(min(wanted, self.time.half // _MIN_HALF_WIDTH), 1, -1):
+            if self._thin_times(stride):
+                count //= stride
+                break
+        self.values = self.values[:: -(-len(self.values) // max(_MAX_VALUES // count, _MIN_SOLUTIONS))]
+
+    def _thin_times(self, stride: int) -> bool:
+        """Take every so many times, each averaged over its neighbours, if that keeps all but noise."""
+        times = self.values.shape[2]
         half, degree = stride + stride // 2, 4
         nodes = torch.arange(-half, half + 1, dtype=torch.float64) / half
         fit = torch.linalg.pinv(torch.stack([nodes**k for k in range(degree + 1)], 1))[0]
         centres = torch.arange(half, times - half, stride)
         weights = torch.zeros(len(centres), times, dtype=torch.float64)
         weights.scatter_(1, centres[:, None] + torch.arange(-half, half + 1), fit.expand(len(centres), -1))
-        self.values = torch.einsum("ts,bcs...->bct...", weights, self.values)
-        self.time = Axis("t", self.time.values[centres], False, 0)
+        averaged = torch.einsum("ts,bcs...->bct...", weights, self.values)
+        kept = self.values[:, :, centres]
+        noise = float(self.values.diff(4, 2).square().mean().sqrt()) / math.comb(8, 4) ** 0.5
+        if float((averaged - kept).square().mean().sqrt()) > 2 * noise + 1e-6 * float(kept.square().mean().sqrt()):
+            return False
+        self.values, self.time = averaged, Axis("t", self.time.values[centres], False, 0)
+        return True
 
     @cached_property
     def readings(self) -> list[Reading]:
         """Readings of derivatives, the sharpest first."""
         sharpest = 0 if all(a.is_periodic for a in self.space) else _WIDEST_STENCIL
         choices = [Reading(order, kind) for order in (sharpest, 2) for kind in (True, False)]
-        choices.insert(2, Reading(4, True))
+        if self.dims == 1:
+            choices.insert(2, Reading(4, True))
+        else:
+            choices.pop(1)
         narrow = min(a.margin for a in self.space if not a.is_periodic) if sharpest else 5
         return choices if narrow >= 5 else [r for r in choices if r.order <= 2]
 
@@ -259,15 +282,15 @@ class Windows:
         return values
 
     def evaluated(self, term: Term, reading: Reading, jets: dict[Jet, Tensor]) -> Tensor:
-        """A term at all points, ``[b, s, *n]``; ``jets`` keeps derivatives for other terms of the reading."""
+        """A term at the points that are used, ``[b, s, *m]``; ``jets`` keeps derivatives for other terms."""
 
         def jet(key: Jet) -> Tensor:
             if key not in jets:
-                jets[key] = self.derivative(self.values[:, key[0]], key[1], reading)
+                jets[key] = self.used(self.derivative(self.values[:, key[0]], key[1], reading))
             return jets[key]
 
         def product(factors: Monomial) -> Tensor:
-            result = torch.ones_like(self.values[:, 0])
+            result = torch.ones_like(self.used(self.values[:, 0]))
             for key, power in Counter(factors).items():
                 result = result * jet(key) ** power
             return result
@@ -277,10 +300,19 @@ class Windows:
         if len(term.factors) == 1:
             unknown, index = term.factors[0]
             return jet((unknown, tuple(i + j for i, j in zip(index, term.outer, strict=True))))
-        return self.derivative(product(term.factors), term.outer, reading)
+        if not any(term.outer):
+            return product(term.factors)
+        # products under a derivative are of unknowns alone, see `library_of`
+        powers = Counter(unknown for unknown, _ in term.factors).items()
+        whole = torch.stack([self.values[:, unknown] ** power for unknown, power in powers]).prod(0)
+        return self.used(self.derivative(whole, term.outer, reading))
+
+    def used(self, values: Tensor) -> Tensor:
+        """The points ``[b, s, *m]`` of ``[b, s, *n]`` that averages are taken of."""
+        return values[(slice(None), slice(None), *(slice(None, None, axis.used) for axis in self.space))]
 
     def averages(self, values: Tensor, time_order: int = 0, varied: int | None = None, size: int = 1) -> Tensor:
-        """Averages over windows of values ``[b, s, *n]``, times slow functions of one axis: ``[b, t, w, k]``.
+        """Averages over windows of values ``[b, s, *m]``, times slow functions of one axis: ``[b, t, w, k]``.
 
         Args:
             time_order: order of a derivative in time.
@@ -291,7 +323,7 @@ class Windows:
         for place, axis in enumerate((self.time, *self.space)):
             weights = axis.weights(time_order if place == 0 else 0)
             if place == varied:
-                weights = (weights.unsqueeze(0) * axis.basis(size).unsqueeze(1)).flatten(0, 1)  # [k * w, n]
+                weights = (weights.unsqueeze(0) * axis.basis(size)[:, None, :: axis.used]).flatten(0, 1)  # [k * w, n]
             result = torch.tensordot(result, weights, dims=([1 + place], [1])).movedim(-1, 1 + place)
         if varied is not None:
             result = result.unflatten(1 + varied, (size, -1)).movedim(1 + varied, -1)
@@ -301,7 +333,7 @@ class Windows:
 
     def target(self, unknown: int, times: int) -> Tensor:
         """Averages of a derivative in time, ``[b, t, w]``."""
-        return self.averages(self.values[:, unknown], times)[..., 0]
+        return self.averages(self.used(self.values[:, unknown]), times)[..., 0]
 
     def features(self, terms: Sequence[Term], reading: Reading, varied: int | None = None, size: int = 1) -> Tensor:
         """Averages of terms over windows, ``[b, t, w, terms, k]``."""

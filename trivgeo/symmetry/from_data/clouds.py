@@ -1,0 +1,434 @@
+"""The linear group that leaves the distribution of a set of point clouds as it is, with its name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trivgeo.checks import checked
+from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.groups import GeneratedGroup, from_generators
+from trivgeo.verdict import Verdict
+
+__all__ = ["CloudSymmetries", "symmetries_of_clouds"]
+
+_MIN_CLOUDS = 60  # clouds of a set
+_NUM_TESTED = 200  # clouds in each of two samples that are compared
+_NUM_PERMUTATIONS = 199
+_MIN_P_VALUE = 0.006  # below it two samples are of different distributions
+_MAX_DISTANCE = 0.25  # energy distance of a symmetry, relative to that of maps that are none
+_NOISE_RATIO = 5.0  # energy distances below this multiple of that of two samples are of noise
+_NUM_ANGLES = 90  # axes of reflections that are tried
+_MAX_ORDER = 12  # largest finite order of rotations that is told from all rotations
+_GENERIC_ANGLES = (1.0, 2.2, math.sqrt(2.0) / 3)  # radians, no parts of a turn
+_MAX_ANISOTROPY = 0.05  # relative difference of second moments that are as good as equal
+_MIN_SPREAD = 0.2  # deviation of centres, relative to the radius of clouds, that is a translation
+_RINGS, _RING_WIDTH = (0.5, 1.0, 1.5), 0.4  # radii at which clouds are described, and their width
+_NUM_STARTS = 1500  # rotations of space from which poses are refined
+_NUM_POSES = 600  # clouds whose pose is found
+_REFINEMENTS = 8  # refinements of a pose, each with half the reach
+_CLUSTER_ANGLE = 0.25  # radians between rotations that are the same
+_MIN_CLUSTER_SHARE = 0.25  # poses of an element, relative to those of the most frequent
+_MIN_CLUSTER_SIZE = 3  # mean number of poses of an element
+_MAX_SCATTER = 0.33  # median angle to the middle of a cluster, relative to its radius, of separate elements
+_MAX_MISSED = 1.3  # elements of a group, relative to those that poses show
+_FINITE_NAMES = {(12, 3): "T", (24, 4): "O", (60, 5): "I"}  # by number of rotations and their largest order
+
+
+@dataclass(frozen=True)
+class CloudSymmetries:
+    """The linear maps that leave the distribution of a set of point clouds as it is.
+
+    Attributes:
+        name: C_n, D_n, T, O, I, SO(2), O(2), SO(3) or trivial; with translations SE(2) and SE(3), or the name and
+            ``"with translations"``.
+        elements: the maps, ``[k, n, n]``; of a continuous group some of its elements, evenly spaced where it is SO(2).
+        is_finite: whether these are all.
+        has_translations: whether the clouds lie anywhere, whatever their shape.
+        verdict: whether the set was large and clear enough to tell.
+    """
+
+    name: str
+    elements: Float[Tensor, "k n n"]
+    is_finite: bool
+    has_translations: bool
+    verdict: Verdict
+
+    def augment(self, clouds: Float[Tensor, "m p n"], generator: torch.Generator | None = None) -> Tensor:
+        """Move each cloud by an element that is drawn uniformly; translations are left out."""
+        chosen = torch.randint(len(self.elements), (len(clouds),), generator=generator)
+        centres = clouds.mean(1, keepdim=True) if self.has_translations else 0.0
+        return (clouds - centres) @ self.elements[chosen].to(clouds).mT + centres
+
+    def canonical(self, clouds: Float[Tensor, "m p n"]) -> Float[Tensor, "m p n"]:
+        """Each cloud, moved by the element that makes one linear function of its third moments largest."""
+        moved = torch.einsum("kij,mpj->kmpi", self.elements.to(clouds), clouds)
+        moved = moved - moved.mean(2, keepdim=True) if self.has_translations else moved
+        n = clouds.shape[-1]
+        weights = torch.linspace(1.0, 2.0, n, dtype=clouds.dtype, device=clouds.device)
+        projected = (moved * weights).sum(-1)
+        best = (projected.mean(-1) + (projected.abs() * projected).mean(-1)).argmax(0)
+        return moved[best, torch.arange(len(clouds), device=clouds.device)]
+
+    def group(self) -> GeneratedGroup:
+        """The connected part as a group with exponentials.
+
+        Raises:
+            ConfigurationError: the connected part is trivial.
+        """
+        n = self.elements.shape[-1]
+        names = ("x", "y", "z")[:n]
+        fields = {}
+        if not self.is_finite:
+            if n == 2:
+                root, inverse = _square_roots(_invariant_metric(self.elements))
+                turn = inverse @ torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64) @ root
+                turns = [turn]
+            else:
+                axes = [(0, 1), (1, 2), (0, 2)] if self.name in ("SO(3)", "SE(3)") else []
+                turns = [torch.zeros(3, 3, dtype=torch.float64) for _ in axes]
+                for turn, (i, j) in zip(turns, axes, strict=True):
+                    turn[i, j], turn[j, i] = -1.0, 1.0
+                if not axes:
+                    v = _common_axis(self.elements)
+                    turns = [torch.linalg.cross(v.expand(3, 3), torch.eye(3, dtype=torch.float64), dim=1).mT]
+            for k, turn in enumerate(turns):
+                rows = [" + ".join(f"({c:.12g})*{x}" for c, x in zip(row, names, strict=True)) for row in turn.tolist()]
+                fields[f"R{k + 1}"] = tuple(rows)
+        if self.has_translations:
+            fields |= {f"T{i + 1}": tuple("1" if j == i else "0" for j in range(n)) for i in range(n)}
+        if not fields:
+            raise ConfigurationError(f"name: expected a group with a connected part, got {self.name}")
+        return from_generators(fields, variables=names)
+
+
+@checked
+def symmetries_of_clouds(clouds: Float[Tensor, "m p n"], generator: torch.Generator | None = None) -> CloudSymmetries:
+    r"""Find which linear maps leave the distribution of a set of point clouds as it is.
+
+    A map g is a symmetry of the set if the clouds and the moved clouds :math:`g x` have one distribution. Clouds are
+    described by moments that do not depend on the order of the points, and samples compared by their energy distance
+    with a test of permutations (Szekely and Rizzo 2004). In the plane all rotations by parts of a turn are tested, and
+    reflections about all axes. In space candidates are the poses of clouds relative to one cloud, which are found from
+    many starts and joined into elements; the set is then one object, or a few. Second moments of a set with a compact
+    group are invariant, so their square root makes the maps orthogonal.
+
+    Args:
+        clouds: at least 60 clouds of the same number of points in the plane or in space.
+        generator: draws samples, permutations and starts.
+
+    Returns:
+        The group, by name, with its elements; see `CloudSymmetries`.
+
+    Raises:
+        ShapeError: too few clouds, or points that are not in the plane or in space.
+        ConfigurationError: points are not finite, or lie on a line.
+
+    Example:
+        ``symmetries_of_clouds(clouds).name`` is ``"C_4"`` for photographs' landmarks that were turned by quarters.
+    """
+    n = clouds.shape[-1]
+    if n not in (2, 3) or len(clouds) < _MIN_CLOUDS:
+        raise ShapeError(f"clouds: expected at least {_MIN_CLOUDS} clouds [m, p, 2 or 3], got {list(clouds.shape)}")
+    points = clouds.double().cpu()
+    if not bool(points.isfinite().all()):
+        raise ConfigurationError("clouds: expected finite points, got NaN or infinity")
+    draw = torch.Generator().manual_seed(0) if generator is None else generator
+    centres = points.mean(1, keepdim=True)
+    radius = (points - centres).square().sum(-1).mean().sqrt()
+    has_translations = bool(centres.std(0).amin() > _MIN_SPREAD * radius)
+    if has_translations:
+        # of a set with translations the shape of a cloud does not depend on where it lies
+        has_translations = not _depends(_moments((points - centres) / radius), centres[:, 0], draw)
+        points = points - centres if has_translations else points
+    flat = points.flatten(0, 1)
+    metric = flat.mT @ flat / len(flat)
+    heights = torch.linalg.eigvalsh(metric)
+    if float(heights[0]) <= 1e-10 * float(heights[-1]):
+        raise ConfigurationError("clouds: expected points that span the plane or space, got a line, a plane or a point")
+    if float(heights[-1] / heights[0]) - 1 < _MAX_ANISOTROPY:
+        metric = torch.eye(n, dtype=torch.float64) * heights.mean()
+    root, inverse = _square_roots(metric)
+    white = points @ inverse
+    name, elements, is_finite, reasons = _in_plane(white, draw) if n == 2 else _in_space(white, draw)
+    elements = root @ elements @ inverse
+    if has_translations:
+        whole = {"SO(2)": "SE(2)", "O(2)": "E(2)", "SO(3)": "SE(3)"}
+        name = whole.get(name, f"{name} with translations")
+    assumptions = ["rotations by less than a twelfth of a turn come with all rotations"] if n == 2 else []
+    if n == 3:
+        assumptions.append("the clouds are one object in several poses")
+    if has_translations:
+        assumptions.append("translations go on beyond the range of the clouds")
+    return CloudSymmetries(name, elements, is_finite, has_translations, Verdict(tuple(reasons), tuple(assumptions)))
+
+
+def _square_roots(metric: Tensor) -> tuple[Tensor, Tensor]:
+    """The symmetric square root and its inverse."""
+    values, vectors = torch.linalg.eigh(metric)
+    return vectors @ torch.diag(values.sqrt()) @ vectors.mT, vectors @ torch.diag(values.rsqrt()) @ vectors.mT
+
+
+def _invariant_metric(elements: Tensor) -> Tensor:
+    """Second moments that maps g leave as they are: of points g x of one mean length."""
+    return torch.einsum("kij,klj->il", elements, elements) / len(elements)
+
+
+def _common_axis(rotations: Tensor) -> Tensor:
+    """The axis of rotations about one axis."""
+    return torch.linalg.eigh((rotations + rotations.mT).mean(0)).eigenvectors[:, -1]
+
+
+def _depends(features: Tensor, centres: Tensor, draw: torch.Generator) -> bool:
+    """Return True if features depend on the places of clouds, by a permutation test of linear correlations."""
+    x = (features - features.mean(0)) / features.std(0).clamp_min(1e-12)
+    y = (centres - centres.mean(0)) / centres.std(0)
+    y = torch.cat([y, y.square() - 1], 1)
+    sizes = [float((x.mT @ y[torch.randperm(len(y), generator=draw)]).square().sum()) for _ in range(_NUM_PERMUTATIONS)]
+    return sum(s >= float((x.mT @ y).square().sum()) for s in sizes) < _MIN_P_VALUE * _NUM_PERMUTATIONS
+
+
+def _moments(points: Tensor) -> Tensor:
+    """Moments of degree one to three, ``[m, k]``."""
+    m = len(points)
+    first = points.mean(1)
+    second = torch.einsum("mpi,mpj->mij", points, points) / points.shape[1]
+    third = torch.einsum("mpi,mpj,mpk->mijk", points, points, points) / points.shape[1]
+    return torch.cat([first, second.reshape(m, -1), third.reshape(m, -1)], 1)
+
+
+# -- the plane ---------------------------------------------------------------------------------------------------------
+
+
+def _harmonics(points: Tensor) -> Tensor:
+    """Complex moments ``[m, k, rings]`` that a rotation by an angle a multiplies by exp(i k a), k = 1, ..., 12."""
+    z = torch.complex(points[..., 0], points[..., 1])
+    radius = z.abs()
+    weights = [torch.exp(-(((radius - ring) / _RING_WIDTH) ** 2) / 2) * radius.clamp(max=1.0) for ring in _RINGS]
+    turned = z / radius.clamp_min(1e-12)
+    return torch.stack(
+        [torch.stack([(w * turned**k).mean(1) for w in weights], -1) for k in range(1, _MAX_ORDER + 1)], 1
+    )
+
+
+def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool, list[str]]:
+    """The group of clouds in the plane whose second moments are those of a disc."""
+    moments = _harmonics(points / points.square().sum(-1).mean().sqrt())
+    moments = moments / moments.abs().square().mean(0).sqrt().clamp_min(1e-12)
+    half = min(_NUM_TESTED, len(moments) // 2)
+    order = torch.randperm(len(moments), generator=draw)
+    first, second = moments[order[:half]], moments[order[half : 2 * half]]
+    orders = torch.arange(1, _MAX_ORDER + 1, dtype=torch.float64)
+    noise = _NOISE_RATIO * _energy_distance(_real(first), _real(second))
+
+    def moved(angle: float, is_reflection: bool = False) -> Tensor:
+        turned = second.conj() if is_reflection else second
+        return turned * torch.exp(1j * angle * orders)[:, None]
+
+    def apart(angle: float, is_reflection: bool = False) -> float:
+        return _energy_distance(_real(first), _real(moved(angle, is_reflection)))
+
+    most = max(apart(2 * math.pi * k / 23) for k in range(1, 12))  # no group of the list has these rotations
+
+    def same(angle: float, is_reflection: bool = False) -> bool:
+        passes = _p_value(_real(first), _real(moved(angle, is_reflection)), draw) >= _MIN_P_VALUE
+        return passes and (most < noise or apart(angle, is_reflection) < _MAX_DISTANCE * most)
+
+    turns = [n for n in range(2, _MAX_ORDER + 1) if same(2 * math.pi / n)]
+    is_round = len(turns) >= _MAX_ORDER - 3 and all(same(a) for a in _GENERIC_ANGLES)
+    count = 1 if not turns else math.lcm(*turns)
+    reasons = []
+    if not is_round and count > 1 and count not in turns:
+        reasons.append(f"rotations by parts {turns} of a turn pass, which make no group of at most {_MAX_ORDER}")
+        count = max(turns)
+    # a reflection about the axis at an angle a takes z to exp(2 i a) conj(z)
+    angles = torch.arange(_NUM_ANGLES, dtype=torch.float64) * 2 * math.pi / _NUM_ANGLES
+    heights = [apart(float(a), True) for a in angles]
+    best = float(angles[int(torch.tensor(heights).argmin())])
+    nearby = best + torch.linspace(-1, 1, 21, dtype=torch.float64) * 2 * math.pi / _NUM_ANGLES
+    best = min(nearby.tolist(), key=lambda a: apart(a, True))
+    has_reflections = same(best, True)
+    if is_round:
+        # all rotations hide a reflection from the moments, but not from their invariants
+        kept, mirrored = _invariants(first), _invariants(second.conj())
+        has_reflections = _p_value(_real(kept), _real(mirrored), draw) >= _MIN_P_VALUE
+    size = 72 if is_round else count
+    rotations = _plane_rotations(2 * math.pi * torch.arange(size, dtype=torch.float64) / size)
+    elements = rotations
+    if has_reflections:
+        mirror = _plane_rotations(torch.tensor([best], dtype=torch.float64))[0] @ torch.diag(
+            torch.tensor([1.0, -1.0], dtype=torch.float64)
+        )
+        elements = torch.cat([rotations, rotations @ mirror])
+    if is_round:
+        name = "O(2)" if has_reflections else "SO(2)"
+    elif has_reflections:
+        name = f"D_{count}"
+    else:
+        name = f"C_{count}" if count > 1 else "trivial"
+    return name, elements, not is_round, reasons
+
+
+def _invariants(moments: Tensor) -> Tensor:
+    """Products of moments that rotations leave as they are and reflections conjugate, ``[m, k]``."""
+    low = moments[:, :5]
+    pairs = [(i, j) for i in range(1, 5) for j in range(i, 6 - i)]
+    mixed = [low[:, i - 1] * low[:, j - 1].roll(1, -1) * low[:, i + j - 1].conj() for i, j in pairs]
+    found = torch.stack(mixed, 1).flatten(1)
+    return found / found.abs().square().mean(0).sqrt().clamp_min(1e-12)
+
+
+def _real(moments: Tensor) -> Tensor:
+    return torch.view_as_real(moments).flatten(1)
+
+
+def _plane_rotations(angles: Tensor) -> Tensor:
+    c, s = angles.cos(), angles.sin()
+    return torch.stack([torch.stack([c, -s], -1), torch.stack([s, c], -1)], -2)
+
+
+def _energy_distance(first: Tensor, second: Tensor) -> float:
+    """The energy distance of two samples (Szekely and Rizzo 2004)."""
+    between = torch.cdist(first, second).mean()
+    return float(2 * between - torch.cdist(first, first).mean() - torch.cdist(second, second).mean())
+
+
+def _p_value(first: Tensor, second: Tensor, draw: torch.Generator) -> float:
+    """How often samples of one distribution are as far apart, by permutations."""
+    m = len(first)
+    distances = torch.cdist(torch.cat([first, second]), torch.cat([first, second]))
+    signs = torch.cat([torch.ones(m), -torch.ones(len(second))]).double()
+    shuffled = torch.stack([signs[torch.randperm(len(signs), generator=draw)] for _ in range(_NUM_PERMUTATIONS)])
+    # the energy distance is minus the quadratic form of the signs, up to a factor
+    values = -torch.einsum("ki,ij,kj->k", shuffled, distances, shuffled)
+    return (1 + int((values >= -signs @ distances @ signs).sum())) / (1 + _NUM_PERMUTATIONS)
+
+
+# -- space -------------------------------------------------------------------------------------------------------------
+
+
+def _in_space(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool, list[str]]:
+    """The group of poses of one object in space whose second moments are those of a ball."""
+    points = points / points.square().sum(-1).mean().sqrt()
+    moved = points[torch.randperm(len(points), generator=draw)[: _NUM_POSES + 1]]
+    poses = _poses(moved[0], moved[1:], draw)
+    clusters = _clustered(poses)
+    most = max(map(len, clusters))
+    kept = [c for c in clusters if len(c) >= _MIN_CLUSTER_SHARE * most]
+    elements = torch.stack([_mean_rotation(poses[c]) for c in kept])
+    reasons: list[str] = []
+    scatter = torch.cat([_nearest(poses[c], elements[i : i + 1]) for i, c in enumerate(kept)]).median()
+    is_spread = float(scatter) > _MAX_SCATTER * _CLUSTER_ANGLE or len(poses) < _MIN_CLUSTER_SIZE * len(kept)
+    if len(kept) > 1 and is_spread:
+        spread = torch.linalg.svdvals(torch.stack([_axis_of(r) for r in poses]))
+        return ("SO(2)" if float(spread[1]) < 0.15 * float(spread[0]) else "SO(3)"), poses, False, reasons
+    elements = _completed(elements)
+    if not bool((_nearest(elements[:, None] @ elements, elements) < _CLUSTER_ANGLE).all()):
+        reasons.append(f"the {len(elements)} poses that were found make no group")
+    angles = torch.stack([_angle(r) for r in elements])
+    largest = max((round(2 * math.pi / float(a)) for a in angles if a > _CLUSTER_ANGLE), default=1)
+    size = len(elements)
+    if size == 1:
+        name = "trivial"
+    elif size == largest:
+        name = f"C_{size}"
+    elif size == 2 * largest or (size == 4 and largest == 2):
+        name = f"D_{size // 2}"
+    elif (size, largest) in _FINITE_NAMES:
+        name = _FINITE_NAMES[size, largest]
+    else:
+        name = f"{size} rotations"
+        reasons.append(f"no finite group has {size} rotations of largest order {largest}")
+    return name, elements, True, reasons
+
+
+def _poses(reference: Tensor, clouds: Tensor, draw: torch.Generator) -> Tensor:
+    """Rotations that bring the moments of a reference nearest to those of each cloud, ``[m, 3, 3]``."""
+    targets = _moments(clouds)
+
+    def turned(rotations: Tensor) -> Tensor:
+        return _moments(torch.einsum("...ij,pj->...pi", rotations, reference).reshape(-1, *reference.shape))
+
+    starts = _quaternion_rotations(torch.randn(_NUM_STARTS, 4, generator=draw, dtype=torch.float64))
+    best = starts[torch.cdist(targets, turned(starts)).topk(3, largest=False).indices]  # [m, 3, 3, 3]
+    reach = 0.3
+    for _ in range(_REFINEMENTS):
+        steps = reach * torch.randn(len(best), 3, 12, 3, generator=draw, dtype=torch.float64)
+        steps[:, :, 0] = 0.0
+        tried = _exponential(steps) @ best.unsqueeze(2)
+        heights = (turned(tried).reshape(*tried.shape[:3], -1) - targets[:, None, None]).norm(dim=-1)
+        best = tried.gather(2, heights.argmin(2)[..., None, None, None].expand(-1, -1, 1, 3, 3)).squeeze(2)
+        reach /= 1.6
+    heights = (turned(best).reshape(*best.shape[:2], -1) - targets[:, None]).norm(dim=-1)
+    return best[torch.arange(len(best)), heights.argmin(1)]
+
+
+def _quaternion_rotations(q: Tensor) -> Tensor:
+    w, x, y, z = (q / q.norm(dim=-1, keepdim=True)).unbind(-1)
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    return torch.stack([torch.stack(row, -1) for row in rows], -2)
+
+
+def _exponential(v: Tensor) -> Tensor:
+    angle = v.norm(dim=-1, keepdim=True)
+    return _quaternion_rotations(torch.cat([torch.cos(angle / 2), v * torch.sinc(angle / (2 * math.pi)) / 2], -1))
+
+
+def _angle(rotation: Tensor) -> Tensor:
+    return ((rotation.diagonal(dim1=-2, dim2=-1).sum(-1) - 1) / 2).clamp(-1, 1).acos()
+
+
+def _axis_of(rotation: Tensor) -> Tensor:
+    """The axis of a rotation, of either sign, zero for the identity."""
+    symmetric = (rotation + rotation.mT) / 2
+    axis = torch.linalg.eigh(symmetric).eigenvectors[:, -1]
+    return axis * _angle(rotation).sin().abs().clamp(max=1.0)
+
+
+def _nearest(rotations: Tensor, elements: Tensor) -> Tensor:
+    """The angle to the nearest of some elements."""
+    flat = rotations.reshape(-1, 9)
+    traces = flat @ elements.reshape(-1, 9).mT
+    return ((traces.amax(1) - 1) / 2).clamp(-1, 1).acos()
+
+
+def _completed(elements: Tensor) -> Tensor:
+    """The elements and their products, if these are few more."""
+    found = elements
+    while len(found) <= _MAX_MISSED * len(elements):
+        products = (found[:, None] @ elements).flatten(0, 1)
+        far = products[_nearest(products, found) >= _CLUSTER_ANGLE]
+        if not len(far):
+            return found
+        found = torch.cat([found, far[:1]])
+    return elements
+
+
+def _clustered(poses: Tensor) -> list[list[int]]:
+    """Poses within a small angle of the first of each cluster."""
+    centres: list[int] = []
+    members: list[list[int]] = []
+    for i in range(len(poses)):
+        if centres:
+            traces = poses[centres].reshape(-1, 9) @ poses[i].reshape(9)
+            near = int(traces.argmax())
+            if float(((traces[near] - 1) / 2).clamp(-1, 1).acos()) < _CLUSTER_ANGLE:
+                members[near].append(i)
+                continue
+        centres.append(i)
+        members.append([i])
+    return members
+
+
+def _mean_rotation(rotations: Tensor) -> Tensor:
+    u, _, v = torch.linalg.svd(rotations.mean(0))
+    sign = torch.tensor([1.0, 1.0, float(torch.det(u @ v).sign())], dtype=torch.float64)
+    return u @ torch.diag(sign) @ v
