@@ -484,3 +484,54 @@ def test_shallow_water_in_the_plane() -> None:
     )
     assert found <= 1.1 * true
     assert true < 0.002
+
+
+def walled(values: Tensor) -> Tensor:
+    """Burgers' equation of viscosity 0.2 between walls where the slope vanishes, from 0 to 1, by finite differences."""
+    step, u = 0.1, values
+    for _ in range(250):
+        p = torch.cat([u[..., 1:2], u, u[..., -2:-1]], -1)
+        flow = (p[..., 2:] ** 2 - p[..., :-2] ** 2) / (4 * step)
+        u = u + (0.2 * (p[..., 2:] - 2 * u + p[..., :-2]) / step**2 - flow) / 250
+    return u
+
+
+def test_walls_leave_out_what_moves_them() -> None:
+    """A mean flow between walls is no moving frame: the operator is never worse than its network there."""
+    draw = torch.Generator().manual_seed(0)
+    angle = torch.pi * torch.linspace(0.0, 1.0, 41, dtype=torch.float64) * torch.arange(5)[:, None]
+    clean = 0.4 * torch.randn(16, 1, 5, generator=draw, dtype=torch.float64) @ angle.cos()
+    equation, settings = "u_t + u*u_x = 0.2*u_xx", {"box": [(0.0, 4.0)], "periodic": False}
+    initial = Field.on_box(clean[:3] + 1.0, [(0.0, 4.0)], periodic=False)
+    for boundary in ("neumann", "dirichlet", None):
+        operator = EquivariantOperator.from_equation(
+            equation,
+            walled,
+            clean,
+            [1.0],
+            boundary=boundary,
+            **settings,  # type: ignore[arg-type]
+        )
+        assert "left out: X3 = t*∂_x + ∂_u: it moves the walls" in operator.report
+        assert "used: X2 = x*∂_x + 2*t*∂_t - u*∂_u" in operator.report
+        solved = operator(initial, initial.grid.at([1.0])).values[:, :, 0]
+        assert torch.allclose(solved, walled(clean[:3] + 1.0), atol=1e-9)
+    # without walls the boost is a symmetry
+    beyond = EquivariantOperator.from_equation(
+        equation,
+        walled,
+        clean,
+        [1.0],
+        boundary="open",
+        **settings,  # type: ignore[arg-type]
+    )
+    assert "used: X3 = t*∂_x + ∂_u" in beyond.report
+    with pytest.raises(ConfigurationError, match="boundary: expected neumann, dirichlet, open"):
+        EquivariantOperator.from_equation(
+            equation,
+            walled,
+            clean,
+            [1.0],
+            boundary="robin",
+            **settings,  # type: ignore[arg-type]
+        )

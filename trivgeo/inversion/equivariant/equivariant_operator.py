@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -321,14 +322,75 @@ def clean_fields(
     return fields
 
 
+WALLS = ("neumann", "dirichlet", "open")
+"""What is at the ends of an axis: the slope across vanishes, or the unknowns, or fields go on beyond the grid."""
+
+
+def keeping_walls(
+    fields: Sequence[Any], space: Sequence[Any], unknowns: Sequence[Any], walls: Sequence[str | None]
+) -> list[Any]:
+    r"""The combinations of vector fields that keep boundary conditions at walls, which may move with the box.
+
+    A field :math:`\xi^i \partial_{x_i} + \tau \partial_t + \eta^a \partial_{u_a}` keeps a wall across an axis at rest
+    if :math:`\xi` along the axis depends on that coordinate alone. It keeps :math:`u^a = 0` there if :math:`\eta`
+    vanishes where u does, and :math:`\partial_x u^a = 0` if :math:`\eta` does not depend on the coordinate.
+
+    Args:
+        fields: vector fields that close under the bracket.
+        space: the variables of space.
+        unknowns: the unknowns.
+        walls: what is at the ends of each axis, see `WALLS`; ``None`` for walls of an unknown condition.
+    """
+    if not fields or all(wall == "open" for wall in walls):
+        return list(fields)
+    import sympy as sp
+
+    from trivgeo.symmetry.equations.vector_fields import Symmetry
+
+    variables = fields[0].variables
+    weights = sp.symbols(f"weight1:{len(fields) + 1}")
+    rates = [sum(w * f.components[i] for w, f in zip(weights, fields, strict=True)) for i in range(len(variables))]
+    along = dict(zip(variables, rates, strict=True))
+    still = dict.fromkeys(unknowns, 0)
+    conditions = []
+    for x, wall in zip(space, walls, strict=True):
+        if wall == "open":
+            continue
+        conditions += [sp.diff(along[x], z) for z in variables if z != x]
+        if wall != "dirichlet":
+            conditions += [sp.diff(along[u], x) for u in unknowns]
+        if wall != "neumann":
+            conditions += [along[u].subs(still) for u in unknowns]
+    draw = random.Random(0)
+    rows = []
+    for _ in range(2 * len(fields) + 2):
+        place = {z: sp.Rational(draw.randint(-40, 40), 13) for z in variables}
+        rows += [[sp.diff(c, w).subs(place) for w in weights] for c in conditions]
+    kept = sp.Matrix(rows).nullspace(simplify=True)
+    result = []
+    for k, column in enumerate(kept):
+        parts = [sp.expand(sum(c * f.components[i] for c, f in zip(column, fields, strict=True)))
+                 for i in range(len(variables))]  # fmt: skip
+        same = next((f for f in fields if list(f.components) == parts), None)
+        result.append(same or Symmetry(f"W{k + 1}", tuple(parts), variables))
+    return result
+
+
 def symmetries_of(
-    equation: Any, parameters: Mapping[str, float], periodic: Sequence[bool], unknowns: int
+    equation: Any,
+    parameters: Mapping[str, float],
+    periodic: Sequence[bool],
+    unknowns: int,
+    walls: Sequence[str | None] | None = None,
 ) -> OperatorSymmetries:
     """Return the symmetries of an equation with numbers for its parameters, as far as fields can follow them.
 
     Args:
         equation: text, SymPy equations, or a `trivgeo.pde.EvolutionEquation`.
         parameters: a number for each parameter.
+        periodic: whether fields are periodic along each axis.
+        unknowns: number of unknowns of the fields.
+        walls: see `keeping_walls`; default: no walls.
 
     Raises:
         ConfigurationError: as for `trivgeo.pde.SpectralEquation.from_equation`, or no symmetry is left.
@@ -344,7 +406,8 @@ def symmetries_of(
         )
     values = {s: exact(parameters[s.name], s.name) for s in derived.system.parameters}
     found = find_symmetries([residual.subs(values) for residual in derived.residuals])
-    carried = found.on_grids(periodic)
+    on_grids = found.on_grids(periodic)
+    carried = keeping_walls(on_grids, space, derived.system.unknowns, walls or ["open"] * len(space))
     values_of = "".join(f", {name} = {value}" for name, value in parameters.items())
     lines = [
         f"The operator solves {derived}{values_of}. The channels of a field are {', '.join(derived.unknowns)}.",
@@ -356,9 +419,13 @@ def symmetries_of(
     used = {g.components for g in carried}
     why = "it bends the grid, or fields are not periodic any more" if any(periodic) else "it bends the grid"
     values_alone = "it reshapes values, and is one of infinitely many that no set of fields tells apart"
-    left = [
-        f"left out: {g}: {values_alone if found.reshapes_values(g) else why}" for g in found if g.components not in used
-    ]
+    followed = {g.components for g in on_grids}
+    by_walls = "it moves the walls, or breaks the conditions there"
+
+    def reason(g: Any) -> str:
+        return by_walls if g.components in followed else values_alone if found.reshapes_values(g) else why
+
+    left = [f"left out: {g}: {reason(g)}" for g in found if g.components not in used]
     if found.infinite_ideal is not None:
         left.append("left out: superposition, which is no finite group")
     if left:
@@ -545,13 +612,14 @@ class EquivariantOperator(nn.Module):
         *,
         box: Sequence[tuple[float, float]] | None = None,
         periodic: bool | Sequence[bool] = True,
+        boundary: str | Sequence[str | None] | None = None,
         parameters: Mapping[str, float] | None = None,
         inverter: Callable[[FieldAction, Field], Inverter] | None = None,
     ) -> EquivariantOperator:
         """Return an operator that is equivariant to the symmetries of an equation, as far as fields can follow them.
 
-        Symmetries that do not carry grids to grids, or do not keep fields periodic, are left out; `report` says which,
-        how much is known of all symmetries, and how transformations are found.
+        Symmetries that do not carry grids to grids, or do not keep fields periodic or the conditions at walls, are left
+        out; `report` says which, how much is known of all symmetries, and how transformations are found.
 
         ```python
         operator = EquivariantOperator.from_equation("u_t + u^2*u_x + u_xxx = 0", fno, clean, times=[1.0])
@@ -567,6 +635,9 @@ class EquivariantOperator(nn.Module):
             times: times at which the network returns solutions, see `EquivariantOperator`.
             box: for values, the range (low, high) of each x.
             periodic: whether fields are periodic; one for all axes, or one for each.
+            boundary: what is at both ends of axes that are not periodic: walls where the slope vanishes
+                (``"neumann"``) or the unknowns (``"dirichlet"``), or nothing, fields go on beyond the grid
+                (``"open"``); one for all axes, or one for each; default: walls of either kind.
             parameters: a number for each parameter of the equation.
             inverter: makes the inverter from the action and the clean fields, such as a fit of a `LearnedInverter`;
                 default: none where the box of a field determines its transformation, else `Newton` from a few starts
@@ -583,7 +654,13 @@ class EquivariantOperator(nn.Module):
         fields = clean_fields(clean, box, periodic)
         axes = [periodic] * len(fields.counts) if isinstance(periodic, bool) else list(periodic)
         frame = TrainingFrame(fields.grid, fields.counts, nodes)
-        found = symmetries_of(equation, dict(parameters or {}), axes, fields.values.shape[1])
+        ends = [boundary] * len(axes) if boundary is None or isinstance(boundary, str) else list(boundary)
+        if len(ends) != len(axes) or any(end is not None and end not in WALLS for end in ends):
+            raise ConfigurationError(
+                f"boundary: expected {', '.join(WALLS)} or None, one for each of {len(axes)} axes, got {boundary!r}"
+            )
+        walls = ["open" if cyclic else end for cyclic, end in zip(axes, ends, strict=True)]
+        found = symmetries_of(equation, dict(parameters or {}), axes, fields.values.shape[1], walls)
         if inverter is None:
             search, words = search_for(found, fields, frame)
         else:

@@ -65,7 +65,7 @@ class CloudSymmetries:
         return (clouds - centres) @ self.elements[chosen].to(clouds).mT + centres
 
     def canonical(self, clouds: Float[Tensor, "m p n"]) -> Float[Tensor, "m p n"]:
-        """Each cloud, moved by the element that makes one linear function of its third moments largest."""
+        """Return the cloud among its images that goes furthest along one direction, for each cloud."""
         moved = torch.einsum("kij,mpj->kmpi", self.elements.to(clouds), clouds)
         moved = moved - moved.mean(2, keepdim=True) if self.has_translations else moved
         n = clouds.shape[-1]
