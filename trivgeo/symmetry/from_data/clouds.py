@@ -59,13 +59,22 @@ class CloudSymmetries:
     verdict: Verdict
 
     def augment(self, clouds: Float[Tensor, "m p n"], generator: torch.Generator | None = None) -> Tensor:
-        """Move each cloud by an element that is drawn uniformly; translations are left out."""
+        """Move each cloud by an element that is drawn uniformly; translations are left out.
+
+        Args:
+            clouds: clouds like those of the set.
+            generator: draws the elements.
+        """
         chosen = torch.randint(len(self.elements), (len(clouds),), generator=generator)
         centres = clouds.mean(1, keepdim=True) if self.has_translations else 0.0
         return (clouds - centres) @ self.elements[chosen].to(clouds).mT + centres
 
     def canonical(self, clouds: Float[Tensor, "m p n"]) -> Float[Tensor, "m p n"]:
-        """Return the cloud among its images that goes furthest along one direction, for each cloud."""
+        """Return the cloud among its images that goes furthest along one direction, for each cloud.
+
+        Args:
+            clouds: clouds like those of the set.
+        """
         moved = torch.einsum("kij,mpj->kmpi", self.elements.to(clouds), clouds)
         moved = moved - moved.mean(2, keepdim=True) if self.has_translations else moved
         n = clouds.shape[-1]
