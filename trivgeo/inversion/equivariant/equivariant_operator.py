@@ -388,7 +388,7 @@ def symmetries_of(
     Args:
         equation: text, SymPy equations, or a `trivgeo.pde.EvolutionEquation`.
         parameters: a number for each parameter.
-        periodic: whether fields are periodic along each axis.
+        periodic: see `TrainingValues`.
         unknowns: number of unknowns of the fields.
         walls: see `keeping_walls`; default: no walls.
 

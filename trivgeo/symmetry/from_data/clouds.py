@@ -62,7 +62,7 @@ class CloudSymmetries:
         """Move each cloud by an element that is drawn uniformly; translations are left out.
 
         Args:
-            clouds: clouds like those of the set.
+            clouds: clouds to move.
             generator: draws the elements.
         """
         chosen = torch.randint(len(self.elements), (len(clouds),), generator=generator)
