@@ -48,7 +48,7 @@ def of_solutions(
     words = f"{len(values)} solutions; {terms} terms of significance in {len(equations)} fitted equation(s); "
     words += "if these are right: " if uncertain else "of these: "
     verdict = Verdict(reasons, tuple(assumptions))
-    broken = _broken(equations, symmetries)
+    broken = _broken(equations, found, symmetries)
     return SymmetriesFromData(
         found.generators,
         "; ".join((words + found.statement, *uncertain)),
@@ -59,8 +59,10 @@ def of_solutions(
     )
 
 
-def _broken(equations: Sequence[FittedEquation], symmetries: Callable[[list[str]], Symmetries]) -> list[BrokenSymmetry]:
-    """Symmetries of the equations without their small parts that the whole equations do not have."""
+def _broken(
+    equations: Sequence[FittedEquation], found: Symmetries, symmetries: Callable[[list[str]], Symmetries]
+) -> list[BrokenSymmetry]:
+    """Symmetries of the equations without their small parts that the whole equations, with those found, do not have."""
     small = [
         {k for k, share in (e.shares | e.variations).items() if share < MAX_BROKEN} for e in equations
     ]  # of a term that depends on place or time, the part that does
@@ -70,7 +72,10 @@ def _broken(equations: Sequence[FittedEquation], symmetries: Callable[[list[str]
     size = math.hypot(*((e.shares | e.variations)[k] for e, s in zip(equations, small, strict=True) for k in s))
     whole = [e.text for e in equations]
     result = []
-    for candidate in symmetries(texts).generators:
+    without = symmetries(texts)
+    if without.variables != found.variables:  # a small part alone has a variable
+        return []
+    for candidate in without.generators:
         left = residual(whole, candidate, "t")
         if any(e != 0 for e in (left if isinstance(left, tuple) else (left,))):
             result.append(BrokenSymmetry(candidate, size))
