@@ -201,7 +201,7 @@ def systems() -> Iterator[System]:
         ("u^2 u_x, force sin 2x cos t", lambda t, u: 0.2 * d(u, 2) - d(u**3) / 3 + 0.2 * sx2 * cos(t)),
         ("bistable, threshold in x and t", lambda t, u: 0.1 * d(u, 2) + u * (1 - u) * (u - 0.3 - wave(-t) / 5)),
     ]  # fmt: skip
-    yield from (add("bare", name, 0, rate, size=0.15, mean=1.2) for name, rate in bare)
+    yield from (add("bare", name, 0, rate, size=0.1, mean=1.2) for name, rate in bare)
 
     placed: list[tuple[str, int, Callable[[float, Tensor], Tensor]]] = [
         ("u_t = a(x) u_xx, 5 %", 2, lambda t, u: 0.5 * (1 + 0.05 * sx) * d(u, 2)),
@@ -215,7 +215,7 @@ def systems() -> Iterator[System]:
         ("u_t = u_xx / 5 - u^2 + f(t)", 1, lambda t, u: 0.2 * d(u, 2) - 0.3 * u**2 + 0.3 * sin(3 * t)),
         ("u_t = .5 (1 + .3 sin 3t) u_xx", 6, lambda t, u: 0.5 * (1 + 0.3 * sin(3 * t)) * d(u, 2)),
     ]  # fmt: skip
-    yield from (add("placed", name, size, rate, size=0.15, mean=1.2) for name, size, rate in placed)
+    yield from (add("placed", name, size, rate, size=0.1, mean=1.2) for name, size, rate in placed)
 
     def burgers(t: float, u: Tensor) -> Tensor:
         return 0.2 * d(u, 2) - d(u * u) / 2
