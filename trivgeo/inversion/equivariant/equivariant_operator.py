@@ -33,7 +33,7 @@ from trivgeo.inversion.transformations import Transformations, moving_elements
 from trivgeo.pde import EvolutionEquation, SpectralEquation
 from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 from trivgeo.sde import GeometricSchedule
-from trivgeo.symmetry import find_symmetries
+from trivgeo.symmetry import Symmetry, find_symmetries
 from trivgeo.verdict import Verdict
 
 _BOX_STEPS = 10  # Gauss-Newton steps for the box, which converge quadratically near the end
@@ -344,8 +344,6 @@ def keeping_walls(
     if not fields or all(wall == "open" for wall in walls):
         return list(fields)
     import sympy as sp
-
-    from trivgeo.symmetry.equations.vector_fields import Symmetry
 
     variables = fields[0].variables
     weights = sp.symbols(f"weight1:{len(fields) + 1}")
