@@ -33,7 +33,8 @@ from trivgeo.inversion.transformations import Transformations, moving_elements
 from trivgeo.pde import EvolutionEquation, SpectralEquation
 from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 from trivgeo.sde import GeometricSchedule
-from trivgeo.symmetry import Symmetry, find_symmetries
+from trivgeo.symmetry import find_symmetries
+from trivgeo.symmetry.equations.vector_fields import Symmetry
 from trivgeo.verdict import Verdict
 
 _BOX_STEPS = 10  # Gauss-Newton steps for the box, which converge quadratically near the end
