@@ -83,7 +83,7 @@ PUBLIC = (
         "pde.interpolation",
         "pde.losses",
         "symmetry.discrete",
-        "symmetry.from_data.clouds",
+        "symmetry.from_data.cloud_groups",
         "symmetry.from_data.solution_operator",
         "symmetry.order_reduction",
     ),

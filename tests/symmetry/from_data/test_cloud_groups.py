@@ -10,7 +10,7 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.symmetry.from_data.clouds import symmetries_of_clouds
+from trivgeo.symmetry.from_data.cloud_groups import symmetries_of_clouds
 
 NUM_POINTS = 20
 
