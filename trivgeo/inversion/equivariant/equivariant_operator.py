@@ -34,7 +34,6 @@ from trivgeo.pde import EvolutionEquation, SpectralEquation
 from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 from trivgeo.sde import GeometricSchedule
 from trivgeo.symmetry import find_symmetries
-from trivgeo.symmetry.equations.vector_fields import Symmetry
 from trivgeo.verdict import Verdict
 
 _BOX_STEPS = 10  # Gauss-Newton steps for the box, which converge quadratically near the end
@@ -371,7 +370,7 @@ def keeping_walls(
         parts = [sp.expand(sum(c * f.components[i] for c, f in zip(column, fields, strict=True)))
                  for i in range(len(variables))]  # fmt: skip
         same = next((f for f in fields if list(f.components) == parts), None)
-        result.append(same or Symmetry(f"W{k + 1}", tuple(parts), variables))
+        result.append(same or type(fields[0])(f"W{k + 1}", tuple(parts), variables))
     return result
 
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from trivgeo._random import integers, keyed, normal, permutation
 from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import GeneratedGroup, from_generators
@@ -65,7 +66,7 @@ class CloudSymmetries:
             clouds: clouds to move.
             generator: draws the elements.
         """
-        chosen = torch.randint(len(self.elements), (len(clouds),), generator=generator)
+        chosen = integers(len(self.elements), (len(clouds),), clouds, generator)
         centres = clouds.mean(1, keepdim=True) if self.has_translations else 0.0
         return (clouds - centres) @ self.elements[chosen].to(clouds).mT + centres
 
@@ -146,7 +147,7 @@ def symmetries_of_clouds(clouds: Float[Tensor, "m p n"], generator: torch.Genera
     points = clouds.double().cpu()
     if not bool(points.isfinite().all()):
         raise ConfigurationError("clouds: expected finite points, got NaN or infinity")
-    draw = torch.Generator().manual_seed(0) if generator is None else generator
+    draw = keyed(0) if generator is None else generator
     centres = points.mean(1, keepdim=True)
     radius = (points - centres).square().sum(-1).mean().sqrt()
     has_translations = bool(centres.std(0).amin() > _MIN_SPREAD * radius)
@@ -197,7 +198,7 @@ def _depends(features: Tensor, centres: Tensor, draw: torch.Generator) -> bool:
     x = (features - features.mean(0)) / features.std(0).clamp_min(1e-12)
     y = (centres - centres.mean(0)) / centres.std(0)
     y = torch.cat([y, y.square() - 1], 1)
-    sizes = [float((x.mT @ y[torch.randperm(len(y), generator=draw)]).square().sum()) for _ in range(_NUM_PERMUTATIONS)]
+    sizes = [float((x.mT @ y[permutation((len(y),), y, draw)]).square().sum()) for _ in range(_NUM_PERMUTATIONS)]
     return sum(s >= float((x.mT @ y).square().sum()) for s in sizes) < _MIN_P_VALUE * _NUM_PERMUTATIONS
 
 
@@ -229,7 +230,7 @@ def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     moments = _harmonics(points / points.square().sum(-1).mean().sqrt())
     moments = moments / moments.abs().square().mean(0).sqrt().clamp_min(1e-12)
     half = min(_NUM_TESTED, len(moments) // 2)
-    order = torch.randperm(len(moments), generator=draw)
+    order = permutation((len(moments),), moments, draw)
     first, second = moments[order[:half]], moments[order[half : 2 * half]]
     orders = torch.arange(1, _MAX_ORDER + 1, dtype=torch.float64)
     noise = _NOISE_RATIO * _energy_distance(_real(first), _real(second))
@@ -311,7 +312,7 @@ def _p_value(first: Tensor, second: Tensor, draw: torch.Generator) -> float:
     m = len(first)
     distances = torch.cdist(torch.cat([first, second]), torch.cat([first, second]))
     signs = torch.cat([torch.ones(m), -torch.ones(len(second))]).double()
-    shuffled = torch.stack([signs[torch.randperm(len(signs), generator=draw)] for _ in range(_NUM_PERMUTATIONS)])
+    shuffled = torch.stack([signs[permutation((len(signs),), signs, draw)] for _ in range(_NUM_PERMUTATIONS)])
     # the energy distance is minus the quadratic form of the signs, up to a factor
     values = -torch.einsum("ki,ij,kj->k", shuffled, distances, shuffled)
     return (1 + int((values >= -signs @ distances @ signs).sum())) / (1 + _NUM_PERMUTATIONS)
@@ -323,7 +324,7 @@ def _p_value(first: Tensor, second: Tensor, draw: torch.Generator) -> float:
 def _in_space(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool, list[str]]:
     """The group of poses of one object in space whose second moments are those of a ball."""
     points = points / points.square().sum(-1).mean().sqrt()
-    moved = points[torch.randperm(len(points), generator=draw)[: _NUM_POSES + 1]]
+    moved = points[permutation((len(points),), points, draw)[: _NUM_POSES + 1]]
     poses = _poses(moved[0], moved[1:], draw)
     clusters = _clustered(poses)
     most = max(map(len, clusters))
@@ -362,11 +363,11 @@ def _poses(reference: Tensor, clouds: Tensor, draw: torch.Generator) -> Tensor:
     def turned(rotations: Tensor) -> Tensor:
         return _moments(torch.einsum("...ij,pj->...pi", rotations, reference).reshape(-1, *reference.shape))
 
-    starts = _quaternion_rotations(torch.randn(_NUM_STARTS, 4, generator=draw, dtype=torch.float64))
+    starts = _quaternion_rotations(normal((_NUM_STARTS, 4), torch.zeros(0, dtype=torch.float64), draw))
     best = starts[torch.cdist(targets, turned(starts)).topk(3, largest=False).indices]  # [m, 3, 3, 3]
     reach = 0.3
     for _ in range(_REFINEMENTS):
-        steps = reach * torch.randn(len(best), 3, 12, 3, generator=draw, dtype=torch.float64)
+        steps = reach * normal((len(best), 3, 12, 3), torch.zeros(0, dtype=torch.float64), draw)
         steps[:, :, 0] = 0.0
         tried = _exponential(steps) @ best.unsqueeze(2)
         heights = (turned(tried).reshape(*tried.shape[:3], -1) - targets[:, None, None]).norm(dim=-1)
