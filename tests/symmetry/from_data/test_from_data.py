@@ -12,6 +12,7 @@ import sympy as sp
 import torch
 from torch import Tensor
 
+from tests.helpers import randn
 from trivgeo.actions import Field
 from trivgeo.errors import ConfigurationError
 from trivgeo.pde import SpectralEquation, solve
@@ -350,3 +351,15 @@ def test_mistaken_calls() -> None:
         symmetries_from_data(lambda z: z.sum(-1) * math.nan, points)
     with pytest.raises(ConfigurationError, match="a function with finite derivatives"):
         symmetries_from_data(lambda z: (z - z.detach()).square().sum(-1).sqrt(), points)
+
+
+def test_a_function_with_a_symmetry_that_is_slightly_broken() -> None:
+    """An exact rotation is trusted; one broken by a hundredth only where a tolerance allows it."""
+    points = randn(200, 2, seed=0)
+    square = lambda x: x.square().sum(-1)  # noqa: E731
+    broken = lambda x: square(x) + 0.03 * x[:, 0] ** 3  # noqa: E731
+    assert symmetries_from_data(square, points).trusted
+    found = symmetries_from_data(broken, points)
+    assert not found.trusted
+    assert "more than rounding" in found.reasons[0]
+    assert symmetries_from_data(broken, points, tolerance=0.05).trusted

@@ -88,6 +88,7 @@ _MAX_NULL_SHARE = 0.05  # singular values of symmetries are below this share of 
 MIN_GAP = 10.0
 """Ratio of the singular values on either side of the dimension."""
 _ROUNDING_SHARE = 1e-12  # singular values below this share of the largest are zero
+_EXACT_UNITS = 1e4  # change along a field of a function that it leaves as it is, in units of the last digit
 _MIN_FRACTION_TOLERANCE = 1e-6  # coefficients within this distance of a simple fraction are replaced by it
 _BROKEN_FRACTION_TOLERANCES = (0.1, 0.01, 1e-3, 1e-9)  # such distances for fields that are broken, tried in turn
 MAX_BROKEN = 0.05
@@ -141,6 +142,10 @@ def of_function(
 
     fields, verdict = closed_fields(basis, ratios, _null_dimension(ratios, tolerance), terms, variables)
     size = len(fields)
+    change = ratios[size - 1] if size else 0.0
+    if tolerance is None and change > _EXACT_UNITS * torch.finfo(values.dtype).eps:
+        left = f"they change it by {change:.1e} of the largest change, more than rounding: tolerance= allows as much"
+        verdict = Verdict((*verdict.reasons, left), verdict.assumptions)
     words = f"{size} of {len(ratios)} fields of degree {library} leave the function as it is, up to "
     words += f"{ratios[size - 1] if size else 0.0:.1e} of the largest change; the next changes it by {ratios[size]:.1e}"
     near = basis[: max(sum(r < _MAX_NULL_SHARE for r in ratios), size)]

@@ -62,6 +62,16 @@ class SymmetriesFromData(FoundSequence[Symmetry]):
         """The number of fields, without superposition."""
         return len(self.fields)
 
+    @property
+    def trusted(self) -> bool:
+        """True if these are all symmetries of their kind in the data; `reasons` says why not."""
+        return self.verdict.trusted
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the symmetries are not to be trusted; empty where they are."""
+        return self.verdict.reasons
+
     def group(self, **settings: Any) -> GeneratedGroup:
         """The symmetry group.
 
