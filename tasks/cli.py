@@ -213,6 +213,8 @@ class TasksCLI(LightningCLI):
                 self.state = TrainingState(config["default_root_dir"])
                 own.append(self.state)
             kwargs["callbacks"] = [*(given if isinstance(given, list) else [given]), *own]
+        if self.subcommand == "test":  # the state of a training is of no use to a test of its network
+            warnings.filterwarnings("ignore", "Be aware that when using `ckpt_path`", UserWarning)
         if isinstance(self.model, ShardedTest) and self.subcommand == "test":
             kwargs["use_distributed_sampler"] = False
         try:

@@ -186,6 +186,7 @@ class ImageInversion(ShardedTest):
             return
         rows: dict[tuple[int, int], Row] = {(row["seed"], row["case"]): row for row in writer.rows}
         loader: Any = self.trainer.test_dataloaders
+        self.trainer.datamodule.is_due = None  # type: ignore[attr-defined]  # pictures and distances are of all batches
         if self.figure is not None:
             batch: ImageProblems = next(iter(loader))
             shown = [rows[batch.seed, place] for place in batch.place.tolist()]

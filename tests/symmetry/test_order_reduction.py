@@ -188,7 +188,7 @@ def test_no_function_without_a_formula(equation: str) -> None:
 
 
 def test_unknown_solutions_are_no_quadrature() -> None:
-    with pytest.raises(AlgebraError, match="got 1 symmetries"):
+    with pytest.raises(AlgebraError, match="got 1 symmetry"):
         integrated("y'' = x*y")
 
 

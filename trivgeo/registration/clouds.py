@@ -225,8 +225,7 @@ class CloudRegistration(RegistrationMethod["_Descent | Poses"]):
                 reasons += (f"more than {_MAX_POSES} poses fit about as well, of which {_MAX_POSES} are given",)
         else:
             modes = modes_at(g[:1], g.new_ones(1))
-        if not self.in_order or errors.is_determined:
-            reasons += _unlike(errors.rms, self.x, self.y, self.in_order)
+        reasons += _unlike(errors.rms, self.x, self.y, self.in_order)
         covariance = adjoint @ errors.covariance @ adjoint.mT
         element = units.restored(group, g[0])
         is_element = bool(torch.isfinite(element).all())

@@ -82,6 +82,7 @@ _INTERPOLATED_SHARE = 0.15  # share of the squares of residuals by which interpo
 # it is registered by itself; contrast that it must share, of so much of it; loss there in units of that of the element
 _MAX_STDS_OF_EXPLAINED, _MIN_SHARE_OF_OTHER = 3.0, 0.15
 _MIN_SHARED_BY_PART, _MIN_OVERLAP_OF_PART, _MAX_RATIO = 0.7, 0.5, 0.9
+_MIN_MOVE_IN_PIXELS = 0.5  # distance of that element from the other, at the size of the comparison
 _OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from which on that one is shrunk
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
@@ -525,6 +526,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
         identity = self.group.identity(1, dtype=torch.float64, device=image.device)
         found = part._descended(torch.cat([h[None], identity, part._drawn()]))
         if found.width is None or not found.shared >= _MIN_SHARED_BY_PART:
+            return ()
+        v = self.group.log(self.group.compose(self.group.inverse(h[None]), found.elements[:1]))
+        if not float(v.norm()) > _MIN_MOVE_IN_PIXELS * 2.0 / max(fixed.grid.size):
             return ()
         sums = part._comparison(factor).sums(torch.cat([h[None], found.elements[:1]]), found.exposure, found.width)
         if (

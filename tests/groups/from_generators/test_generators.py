@@ -953,7 +953,7 @@ class TestInput:
             ({"P": (1, 0), "D": (x, t), "E": (2 * x + 1, 2 * t)}, {}, AlgebraError, "over R, got"),
             ({"P": (0, 0)}, {}, AlgebraError, "vanishes"),
             ({"P": (1, 0, 0)}, {}, ConfigurationError, "expected 2 components"),
-            ({"P": (nu, 0)}, {}, ConfigurationError, "value in `parameters`"),
+            ({"P": (nu, 0)}, {}, ConfigurationError, "expected a number, by keyword"),
             ({"P": (sp.gamma(x), 0)}, {}, ConfigurationError, "expected functions of"),
             ({"P": (sp.log(-(x**2) - 1), 0)}, {}, ConfigurationError, "pass sampler"),
             ({"P": lambda p: p[..., :1]}, {"variables": 2}, ShapeError, "expected a tangent"),

@@ -39,7 +39,7 @@ class TestScikitDigits:
 
     def test_without_scikit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-        with pytest.raises(ConfigurationError, match="pip install scikit-learn"):
+        with pytest.raises(ConfigurationError, match="pip install 'scikit-learn"):
             ScikitDigits().train()
 
 
