@@ -82,7 +82,8 @@ _INTERPOLATED_SHARE = 0.15  # share of the squares of residuals by which interpo
 # it is registered by itself; contrast that it must share, of so much of it; loss there in units of that of the element
 _MAX_STDS_OF_EXPLAINED, _MIN_SHARE_OF_OTHER = 3.0, 0.15
 _MIN_SHARED_BY_PART, _MIN_OVERLAP_OF_PART, _MAX_RATIO = 0.7, 0.5, 0.9
-_MIN_MOVE_IN_PIXELS = 0.5  # distance of that element from the other, at the size of the comparison
+# distance of that element from the other, in pixels at the size of the comparison, and in units of the longer side
+_MIN_MOVE_IN_PIXELS, _MAX_MOVE_IN_SIDES = 0.5, 0.15
 _OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from which on that one is shrunk
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
@@ -528,13 +529,15 @@ class ImageRegistration(RegistrationMethod["Found"]):
         if found.width is None or not found.shared >= _MIN_SHARED_BY_PART:
             return ()
         v = self.group.log(self.group.compose(self.group.inverse(h[None]), found.elements[:1]))
-        if not float(v.norm()) > _MIN_MOVE_IN_PIXELS * 2.0 / max(fixed.grid.size):
+        # far away there is something that looks alike
+        if not _MIN_MOVE_IN_PIXELS * 2.0 / max(fixed.grid.size) < float(v.norm()) < 2.0 * _MAX_MOVE_IN_SIDES:
             return ()
-        sums = part._comparison(factor).sums(torch.cat([h[None], found.elements[:1]]), found.exposure, found.width)
-        if (
-            not float(sums.overlap[1]) >= _MIN_OVERLAP_OF_PART
-            or not float(sums.energy[1] / sums.energy[0]) < _MAX_RATIO
-        ):
+        comparison, energies = part._comparison(factor), []
+        for element in (h, found.elements[0]):  # each beside the exposure that is best for it
+            own, _ = _exposure(*comparison.sample(element, _NUM_SAMPLES))
+            sums = comparison.sums(element[None], own, found.width)
+            energies.append(float(sums.energy[0]))
+        if not float(sums.overlap[0]) >= _MIN_OVERLAP_OF_PART or not energies[1] < _MAX_RATIO * energies[0]:
             return ()
         return (f"{share:.0%} of the image moves otherwise than the rest",)
 
