@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 
 from trivgeo import __version__
 from trivgeo._text import ending_quietly
-from trivgeo.errors import TrivgeoError, missing_package
+from trivgeo.errors import TrivgeoError, how_to_install, missing_package
 
 DEBUG = "JSONARGPARSE_DEBUG"
 """Environment variable that asks for tracebacks."""
@@ -165,7 +165,7 @@ def _reason(name: str, error: BaseException) -> str | None:
         return None
     package = missing.name.split(".")[0]
     extra = extra_of(package)
-    how = "" if extra is None else f": pip install 'trivgeo[{extra}]'"
+    how = "" if extra is None else f": {how_to_install(extra)}"
     return f"{name}: expected the package {package} to be installed{how}"
 
 

@@ -25,7 +25,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from trivgeo.checks import check_count
-from trivgeo.errors import ConfigurationError, TrivgeoError
+from trivgeo.errors import ConfigurationError, TrivgeoError, missing_package
 
 from . import cli, config_inheritance
 from .files import FolderInUseError, make_folder, storage, write_picture, write_whole
@@ -327,7 +327,7 @@ def on_a_cluster(
         ConfigurationError: submitit is missing, or does not take a parameter, or there is no such cluster here.
     """
     if find_spec("submitit") is None:
-        raise ConfigurationError("cluster: expected submitit to be installed: pip install 'trivgeo[cluster]'")
+        raise missing_package("cluster", "submitit", "cluster")
     import submitit
 
     try:

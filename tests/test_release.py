@@ -95,7 +95,7 @@ def test_the_conda_recipe_is_that_of_the_project() -> None:
         ("https://token@gitlab.example.org/group/sub/trivgeo", "https://gitlab.example.org/group/sub/trivgeo"),
         ("git@github.com:someone/trivgeo.git", "https://github.com/someone/trivgeo"),
         ("ssh://git@codeberg.org/someone/trivgeo.git", "https://codeberg.org/someone/trivgeo"),
-        ("/work/main", None),
+        ("/home/someone/trivgeo", None),
         ("../trivgeo", None),
         ("file:///home/someone/trivgeo.git", None),
         ("", None),

@@ -48,6 +48,26 @@ class Verdict:
         return f"{said} (if {'; '.join(self.assumptions)})" if self.assumptions else said
 
 
+class Judged:
+    """An answer with a verdict.
+
+    Attributes:
+        verdict: the verdict on the answer.
+    """
+
+    verdict: Verdict
+
+    @property
+    def trusted(self) -> bool:
+        """True if no check found anything against the answer; `reasons` says which failed."""
+        return self.verdict.trusted
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the answer is not to be trusted; empty where it is."""
+        return self.verdict.reasons
+
+
 def trusted_mask(verdicts: Iterable[Verdict], device: torch.device | None = None) -> Bool[Tensor, " b"]:
     """Return the mask ``[b]`` of the data whose verdict is trusted.
 

@@ -185,13 +185,13 @@ class ImageInversion(ShardedTest):
         if self.trainer.global_rank != 0 or (self.features is None and self.figure is None):
             return
         rows: dict[tuple[int, int], Row] = {(row["seed"], row["case"]): row for row in writer.rows}
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        data.is_due = None  # pictures and distances are of all batches
         loader: Any = self.trainer.test_dataloaders
-        self.trainer.datamodule.is_due = None  # type: ignore[attr-defined]  # pictures and distances are of all batches
         if self.figure is not None:
             batch: ImageProblems = next(iter(loader))
             shown = [rows[batch.seed, place] for place in batch.place.tolist()]
             draw_pairs(writer.directory / self.figure, batch.image, self._restored(batch, shown).cpu(), shown)
-        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         # distances of a part of the images are no estimate of those of all: they fall with the number
         if self.features is not None and all(starmap(writer.done, data.keys())):
             for name, of_seeds in self._distances(FrechetDistance(self.features), list(loader), rows).items():

@@ -133,8 +133,8 @@ class CloudRegistration(RegistrationMethod["_Descent | Poses"]):
         self.in_order = may_match
         if may_match and self.matched is None:
             residual = math.inf if self.closed_forms is None else self._medians(self.closed_forms).min()
-            bound = max(_MAX_ORDERED_RESIDUAL, _ORDERED_SHARE * self._shuffled_median())
-            self.in_order = bool(residual < bound)
+            near = residual < _MAX_ORDERED_RESIDUAL
+            self.in_order = bool(near or residual < _ORDERED_SHARE * self._shuffled_median())
         if not self.in_order:  # search trees are on the CPU
             self.units = self.units.cpu()
             self.x, self.y = self.x.cpu(), self.y.cpu()

@@ -158,6 +158,10 @@ class ImageRegistration(RegistrationMethod["Found"]):
             self._comparisons[factor] = Comparison(self.group, self.action.point_action, moving, fixed)
         return self._comparisons[factor]
 
+    def _factor_within(self, side: int) -> float:
+        """Return the largest size in units of the full one with at most so many pixels a side; else the smallest."""
+        return max((f for f in self.factors if f * self.longer <= side), default=self.factors[0])
+
     def _matched(self) -> Tensor:
         """Return elements that matches of keypoints support, inverted; none without OpenCV."""
         group = self.group
@@ -352,8 +356,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         These are regions in most of which residuals do not agree, and what a slope or a blur mixes with them.
         """
         assert found.width is not None
-        factor = max((f for f in self.factors if f * self.longer <= _MAX_SIDE_OF_HIDDEN), default=self.factors[0])
-        comparison = self._comparison(factor)
+        comparison = self._comparison(self._factor_within(_MAX_SIDE_OF_HIDDEN))
         image, seen = comparison.image(found.elements[0], found.exposure)
         square = (image - comparison.fixed.image).square().sum(0)
         off = seen * (square > max(found.width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * _NOISY_STD) ** 2)
@@ -495,8 +498,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         what was compared by a homography beyond the group, or a part of the image by another element.
         """
         h, exposure = solution.element, solution.exposure
-        factor = max((f for f in self.factors if f * self.longer <= _MAX_SIDE_OF_OTHERS), default=self.factors[0])
-        comparison = self._comparison(factor)
+        comparison = self._comparison(factor := self._factor_within(_MAX_SIDE_OF_OTHERS))
         fixed = comparison.fixed
         image, seen = comparison.image(h, exposure)
         none = Exposure.none(len(image), image)

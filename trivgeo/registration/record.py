@@ -17,7 +17,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.inversion.result import PosteriorModes
 from trivgeo.inversion.transformations import Transformations
-from trivgeo.verdict import Verdict
+from trivgeo.verdict import Judged, Verdict
 
 _MIN_RIVAL_WEIGHT = 0.05  # weight of a second mode, in units of the first, from which on a registration is ambiguous
 _MIN_AGREEMENT = 0.5  # share of pixels or points that must agree
@@ -33,7 +33,7 @@ NORMAL_MEDIAN = 0.6744897501960817  # median of the size of a standard normal nu
 
 
 @dataclass(frozen=True, repr=False)
-class Registration(Described):
+class Registration(Described, Judged):
     r"""The transformation g that takes ``moving`` to ``fixed``: ``action(r.element, moving)`` lies on ``fixed``.
 
     Attributes:
@@ -117,16 +117,6 @@ class Registration(Described):
     def group(self) -> LieGroup:
         """The group of the element."""
         return self.action.group
-
-    @property
-    def trusted(self) -> bool:
-        """True if the registration passes its own checks; `reasons` says which failed."""
-        return self.verdict.trusted
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why the registration is not to be trusted; empty where it is."""
-        return self.verdict.reasons
 
     def __repr__(self) -> str:
         return f"Registration(of {self.group!r}; residual {self.residual:.3g}; {self.verdict})"

@@ -14,7 +14,7 @@ import sympy as sp
 from trivgeo.checks import check_type
 from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.groups import GeneratedGroup, from_generators
-from trivgeo.symmetry.algebra.brackets import closed_part, keeping, moving_grids, structure_constants
+from trivgeo.symmetry.algebra.brackets import closed_part, keeping, keeping_walls, moving_grids, structure_constants
 from trivgeo.symmetry.algebra.exact import SymmetryAlgebra, parameter_value
 from trivgeo.symmetry.determining.conditions import check, collect
 from trivgeo.symmetry.equations.formulas import moved_solution
@@ -373,6 +373,33 @@ class Symmetries(FoundSequence[Symmetry]):
         result = [named.get(k.components, k) for k in combined]
         closed = closed_part([g.components for g in result], self.variables, self.parameters) if result else []
         return tuple(result[i] for i in closed)
+
+    def between_walls(self, fields: Sequence[Symmetry], walls: Mapping[sp.Symbol, str | None]) -> tuple[Symmetry, ...]:
+        r"""The combinations of symmetries that keep boundary conditions at walls, which may move with the box.
+
+        A field :math:`\xi^i \partial_{x_i} + \tau \partial_t + \eta^a \partial_{u_a}` keeps a wall across an axis at
+        rest if :math:`\xi` along the axis depends on that coordinate alone. It keeps :math:`u^a = 0` there if
+        :math:`\eta` vanishes where u does, and :math:`\partial_x u^a = 0` if :math:`\eta` does not depend on the
+        coordinate.
+
+        Args:
+            fields: symmetries that close under the bracket, such as those `on_grids`.
+            walls: the variables of space that have walls, with "neumann" where the slope vanishes there, "dirichlet"
+                where the unknowns do, and ``None`` for either.
+
+        Returns:
+            Fields in `variables`; one of those given keeps its name.
+
+        Raises:
+            AlgebraError: a coefficient is not rational in the parameters, of low degree.
+        """
+        if not fields or not walls:
+            return tuple(fields)
+        components = [g.components for g in fields]
+        kept = keeping_walls(components, self.variables, self.parameters, self._system.unknowns, walls)
+        named = {g.components: g for g in fields}
+        combined = [_combined(fields, weights, f"W{i + 1}") for i, weights in enumerate(kept)]
+        return tuple(named.get(k.components, k) for k in combined)
 
     def reshapes_values(self, generator: Symmetry) -> bool:
         """Return True if ``generator`` moves unknowns alone, not affinely, and belongs to an infinite algebra."""

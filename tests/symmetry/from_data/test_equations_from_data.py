@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.symmetries_from_data import noisy as with_noise
+from benchmarks.symmetries_from_data import solved as stepped
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry import symmetries_from_data
 from trivgeo.symmetry.from_data.regression import fit_equations, rounded, simplest
@@ -33,27 +36,13 @@ def waves(number: int, size: float = 0.4, count: int = COUNT, mean: float = 0.0,
     return mean + parts[:, 0] @ torch.cos(k * angle) + parts[:, 1] @ torch.sin(k * angle)
 
 
-def solved(
-    rate: Callable[[float, Tensor], Tensor], u: Tensor, last: float, step: float = 5e-3
-) -> tuple[Tensor, Tensor]:
-    """Solutions ``[b, s, n]`` by Runge-Kutta steps, and 37 times."""
+def solved(rate: Callable[[float, Tensor], Tensor], u: Tensor, last: float) -> tuple[Tensor, Tensor]:
+    """Solutions ``[b, s, n]``, and 37 times."""
     times = torch.linspace(0.0, last, 37, dtype=torch.float64)
-    stages = math.ceil(float(times[1]) / 5e-3)
-    step, found, t = float(times[1]) / stages, [u], 0.0
-    for _ in times[1:]:
-        for _ in range(stages):
-            a = rate(t, u)
-            b = rate(t + step / 2, u + step / 2 * a)
-            c = rate(t + step / 2, u + step / 2 * b)
-            u = u + step / 6 * (a + 2 * b + 2 * c + rate(t + step, u + step * c))
-            t += step
-        found.append(u)
-    return torch.stack(found, 1), times
+    return stepped(rate, u, times, 5e-3), times
 
 
-def noisy(u: Tensor, share: float) -> Tensor:
-    draw = torch.Generator().manual_seed(8)
-    return u + share * u.std() * torch.randn(u.shape, generator=draw, dtype=torch.float64)
+noisy = partial(with_noise, seed=8)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -326,54 +325,6 @@ WALLS = ("neumann", "dirichlet", "open")
 """What is at the ends of an axis: the slope across vanishes, or the unknowns, or fields go on beyond the grid."""
 
 
-def keeping_walls(
-    fields: Sequence[Any], space: Sequence[Any], unknowns: Sequence[Any], walls: Sequence[str | None]
-) -> list[Any]:
-    r"""The combinations of vector fields that keep boundary conditions at walls, which may move with the box.
-
-    A field :math:`\xi^i \partial_{x_i} + \tau \partial_t + \eta^a \partial_{u_a}` keeps a wall across an axis at rest
-    if :math:`\xi` along the axis depends on that coordinate alone. It keeps :math:`u^a = 0` there if :math:`\eta`
-    vanishes where u does, and :math:`\partial_x u^a = 0` if :math:`\eta` does not depend on the coordinate.
-
-    Args:
-        fields: vector fields that close under the bracket.
-        space: the variables of space.
-        unknowns: the unknowns.
-        walls: what is at the ends of each axis, see `WALLS`; ``None`` for walls of an unknown condition.
-    """
-    if not fields or all(wall == "open" for wall in walls):
-        return list(fields)
-    import sympy as sp
-
-    variables = fields[0].variables
-    weights = sp.symbols(f"weight1:{len(fields) + 1}")
-    rates = [sum(w * f.components[i] for w, f in zip(weights, fields, strict=True)) for i in range(len(variables))]
-    along = dict(zip(variables, rates, strict=True))
-    still = dict.fromkeys(unknowns, 0)
-    conditions = []
-    for x, wall in zip(space, walls, strict=True):
-        if wall == "open":
-            continue
-        conditions += [sp.diff(along[x], z) for z in variables if z != x]
-        if wall != "dirichlet":
-            conditions += [sp.diff(along[u], x) for u in unknowns]
-        if wall != "neumann":
-            conditions += [along[u].subs(still) for u in unknowns]
-    draw = random.Random(0)
-    rows = []
-    for _ in range(2 * len(fields) + 2):
-        place = {z: sp.Rational(draw.randint(-40, 40), 13) for z in variables}
-        rows += [[sp.diff(c, w).subs(place) for w in weights] for c in conditions]
-    kept = sp.Matrix(rows).nullspace(simplify=True)
-    result = []
-    for k, column in enumerate(kept):
-        parts = [sp.expand(sum(c * f.components[i] for c, f in zip(column, fields, strict=True)))
-                 for i in range(len(variables))]  # fmt: skip
-        same = next((f for f in fields if list(f.components) == parts), None)
-        result.append(same or type(fields[0])(f"W{k + 1}", tuple(parts), variables))
-    return result
-
-
 def symmetries_of(
     equation: Any,
     parameters: Mapping[str, float],
@@ -388,7 +339,7 @@ def symmetries_of(
         parameters: a number for each parameter.
         periodic: see `TrainingValues`.
         unknowns: number of unknowns of the fields.
-        walls: see `keeping_walls`; default: no walls.
+        walls: what is at the ends of each axis, see `WALLS`; ``None`` for walls of either kind. Default: no walls.
 
     Raises:
         ConfigurationError: as for `trivgeo.pde.SpectralEquation.from_equation`, or no symmetry is left.
@@ -405,7 +356,8 @@ def symmetries_of(
     values = {s: exact(parameters[s.name], s.name) for s in derived.system.parameters}
     found = find_symmetries([residual.subs(values) for residual in derived.residuals])
     on_grids = found.on_grids(periodic)
-    carried = keeping_walls(on_grids, space, derived.system.unknowns, walls or ["open"] * len(space))
+    ends = zip(space, walls or ["open"] * len(space), strict=True)
+    carried = found.between_walls(on_grids, {x: wall for x, wall in ends if wall != "open"})
     values_of = "".join(f", {name} = {value}" for name, value in parameters.items())
     lines = [
         f"The operator solves {derived}{values_of}. The channels of a field are {', '.join(derived.unknowns)}.",

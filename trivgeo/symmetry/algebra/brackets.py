@@ -144,6 +144,38 @@ def moving_grids(
     return _vanishing(entries, parameters)
 
 
+def keeping_walls(
+    fields: Sequence[Field],
+    variables: Sequence[sp.Symbol],
+    parameters: Sequence[sp.Symbol],
+    unknowns: Sequence[sp.Symbol],
+    walls: Mapping[sp.Symbol, str | None],
+) -> list[tuple[sp.Expr, ...]]:
+    """A basis of the combinations that keep conditions at walls, as coefficients of the fields.
+
+    Args:
+        walls: see `trivgeo.symmetry.result.Symmetries.between_walls`.
+
+    Raises:
+        AlgebraError: a coefficient is no rational function of low degree in the parameters.
+    """
+    zero = dict.fromkeys(unknowns, 0)
+
+    def conditions(field: Field) -> list[sp.Expr]:
+        rates = dict(zip(variables, field, strict=True))
+        free = []
+        for x, wall in walls.items():
+            free += [sp.diff(rates[x], z) for z in variables if z != x]
+            if wall != "dirichlet":
+                free += [sp.diff(rates[u], x) for u in unknowns]
+            if wall != "neumann":
+                free += [rates[u].subs(zero) for u in unknowns]
+        return [sp.expand(condition) for condition in free]
+
+    entries = [list(row) for row in zip(*map(conditions, fields), strict=True)]
+    return _vanishing(entries, parameters)
+
+
 def closed_part(fields: Sequence[Field], variables: Sequence[sp.Symbol], parameters: Sequence[sp.Symbol]) -> list[int]:
     """Return positions of fields that close under the bracket, chosen greedily from the first; all if all close."""
     kept: list[int] = []

@@ -12,7 +12,7 @@ from torch import Tensor
 from trivgeo._random import integers, keyed, normal, permutation
 from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError, ShapeError
-from trivgeo.groups import GeneratedGroup, from_generators
+from trivgeo.groups import SO, GeneratedGroup, from_generators
 from trivgeo.verdict import Verdict
 
 __all__ = ["CloudSymmetries", "symmetries_of_clouds"]
@@ -267,10 +267,10 @@ def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
         kept, mirrored = _invariants(first), _invariants(second.conj())
         has_reflections = _p_value(_real(kept), _real(mirrored), draw) >= _MIN_P_VALUE
     size = 72 if is_round else count
-    rotations = _plane_rotations(2 * math.pi * torch.arange(size, dtype=torch.float64) / size)
+    rotations = SO(2).exp(2 * math.pi * torch.arange(size, dtype=torch.float64).unsqueeze(-1) / size)
     elements = rotations
     if has_reflections:
-        mirror = _plane_rotations(torch.tensor([best], dtype=torch.float64))[0] @ torch.diag(
+        mirror = SO(2).exp(torch.tensor([best], dtype=torch.float64)) @ torch.diag(
             torch.tensor([1.0, -1.0], dtype=torch.float64)
         )
         elements = torch.cat([rotations, rotations @ mirror])
@@ -294,11 +294,6 @@ def _invariants(moments: Tensor) -> Tensor:
 
 def _real(moments: Tensor) -> Tensor:
     return torch.view_as_real(moments).flatten(1)
-
-
-def _plane_rotations(angles: Tensor) -> Tensor:
-    c, s = angles.cos(), angles.sin()
-    return torch.stack([torch.stack([c, -s], -1), torch.stack([s, c], -1)], -2)
 
 
 def _energy_distance(first: Tensor, second: Tensor) -> float:
@@ -329,7 +324,7 @@ def _in_space(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     clusters = _clustered(poses)
     most = max(map(len, clusters))
     kept = [c for c in clusters if len(c) >= _MIN_CLUSTER_SHARE * most]
-    elements = torch.stack([_mean_rotation(poses[c]) for c in kept])
+    elements = torch.stack([SO(3).project(poses[c].mean(0)) for c in kept])
     reasons: list[str] = []
     scatter = torch.cat([_nearest(poses[c], elements[i : i + 1]) for i, c in enumerate(kept)]).median()
     is_spread = float(scatter) > _MAX_SCATTER * _CLUSTER_ANGLE or len(poses) < _MIN_CLUSTER_SIZE * len(kept)
@@ -363,33 +358,18 @@ def _poses(reference: Tensor, clouds: Tensor, draw: torch.Generator) -> Tensor:
     def turned(rotations: Tensor) -> Tensor:
         return _moments(torch.einsum("...ij,pj->...pi", rotations, reference).reshape(-1, *reference.shape))
 
-    starts = _quaternion_rotations(normal((_NUM_STARTS, 4), torch.zeros(0, dtype=torch.float64), draw))
+    starts = SO(3).random_haar(_NUM_STARTS, generator=draw, dtype=reference.dtype)
     best = starts[torch.cdist(targets, turned(starts)).topk(3, largest=False).indices]  # [m, 3, 3, 3]
     reach = 0.3
     for _ in range(_REFINEMENTS):
-        steps = reach * normal((len(best), 3, 12, 3), torch.zeros(0, dtype=torch.float64), draw)
+        steps = reach * normal((len(best), 3, 12, 3), reference, draw)
         steps[:, :, 0] = 0.0
-        tried = _exponential(steps) @ best.unsqueeze(2)
+        tried = SO(3).exp(steps) @ best.unsqueeze(2)
         heights = (turned(tried).reshape(*tried.shape[:3], -1) - targets[:, None, None]).norm(dim=-1)
         best = tried.gather(2, heights.argmin(2)[..., None, None, None].expand(-1, -1, 1, 3, 3)).squeeze(2)
         reach /= 1.6
     heights = (turned(best).reshape(*best.shape[:2], -1) - targets[:, None]).norm(dim=-1)
     return best[torch.arange(len(best)), heights.argmin(1)]
-
-
-def _quaternion_rotations(q: Tensor) -> Tensor:
-    w, x, y, z = (q / q.norm(dim=-1, keepdim=True)).unbind(-1)
-    rows = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-    ]
-    return torch.stack([torch.stack(row, -1) for row in rows], -2)
-
-
-def _exponential(v: Tensor) -> Tensor:
-    angle = v.norm(dim=-1, keepdim=True)
-    return _quaternion_rotations(torch.cat([torch.cos(angle / 2), v * torch.sinc(angle / (2 * math.pi)) / 2], -1))
 
 
 def _angle(rotation: Tensor) -> Tensor:
@@ -436,9 +416,3 @@ def _clustered(poses: Tensor) -> list[list[int]]:
         centres.append(i)
         members.append([i])
     return members
-
-
-def _mean_rotation(rotations: Tensor) -> Tensor:
-    u, _, v = torch.linalg.svd(rotations.mean(0))
-    sign = torch.tensor([1.0, 1.0, float(torch.det(u @ v).sign())], dtype=torch.float64)
-    return u @ torch.diag(sign) @ v

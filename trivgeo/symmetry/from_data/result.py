@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trivgeo.errors import AlgebraError
 from trivgeo.groups import GeneratedGroup, from_generators
 from trivgeo.symmetry.equations.vector_fields import FoundSequence, Symmetry
-from trivgeo.verdict import Verdict
+from trivgeo.verdict import Judged, Verdict
 
 if TYPE_CHECKING:
     from trivgeo.symmetry.from_data.regression import FittedEquation
@@ -27,7 +27,7 @@ class BrokenSymmetry(NamedTuple):
     breaking: float
 
 
-class SymmetriesFromData(FoundSequence[Symmetry]):
+class SymmetriesFromData(FoundSequence[Symmetry], Judged):
     """Symmetries found from data, a sequence of fields as `Symmetries` are, and the evidence for them.
 
     Attributes:
@@ -61,16 +61,6 @@ class SymmetriesFromData(FoundSequence[Symmetry]):
     def dimension(self) -> int:
         """The number of fields, without superposition."""
         return len(self.fields)
-
-    @property
-    def trusted(self) -> bool:
-        """True if these are all symmetries of their kind in the data; `reasons` says why not."""
-        return self.verdict.trusted
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why the symmetries are not to be trusted; empty where they are."""
-        return self.verdict.reasons
 
     def group(self, **settings: Any) -> GeneratedGroup:
         """The symmetry group.
