@@ -1,10 +1,16 @@
 """The option `--released FOLDER` of a test: the networks of Kim et al. (2026), from a checkout of their code."""
 
+import pickle
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trivgeo._applications import importable
 from trivgeo.errors import CheckpointError, ConfigurationError
+
+from .files import read_bytes
+
+Network = TypeVar("Network")
 
 FILES = {
     "heat_deeponet": "pretrained_checkpoints/heat_pde_deeponet.pt",
@@ -53,3 +59,21 @@ def use_released(config: Any, folder: str) -> None:
                 settings[name] = namespace(class_path=importable(path), init_args=namespace(**arguments))
     config.trainer.default_root_dir = f"{config.trainer.default_root_dir}_released"
     config.released = None  # done: the configuration that is saved names the files
+
+
+def read_published(path: str | Path, network_of: Callable[[bytes], Network], expected: str) -> Network:
+    """Read a network from a published file.
+
+    Args:
+        path: the file.
+        network_of: makes the network of the content.
+        expected: what the file should hold, in words.
+
+    Raises:
+        CheckpointError: the file is missing or holds something else.
+    """
+    try:
+        return network_of(read_bytes(path))
+    except (OSError, EOFError, LookupError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path}: expected {expected}: {reason}") from error

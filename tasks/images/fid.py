@@ -1,7 +1,6 @@
 """The Fréchet distance between sets of images, in the features of a network of digits."""
 
 import io
-import pickle
 from pathlib import Path
 
 import torch
@@ -10,10 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics.image.fid import FrechetInceptionDistance
 
-from trivgeo.errors import CheckpointError
-
 from ..checkpoints import load_checkpoint
-from ..files import read_bytes
+from ..released import read_published
 from .vae import VAE
 
 _PUBLISHED_SIZE = 28  # pixels along each side that the published network sees
@@ -58,12 +55,11 @@ def load_features(name: str) -> VAE | PublishedFeatures:
     """
     if Path(name).suffix != ".pth":
         return load_checkpoint(VAE, name).network
-    try:
-        state = torch.load(io.BytesIO(read_bytes(name)), weights_only=True, map_location="cpu")
-        return PublishedFeatures(state)
-    except (OSError, EOFError, LookupError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{name}: expected the published features: {reason}") from error
+
+    def network_of(content: bytes) -> PublishedFeatures:
+        return PublishedFeatures(torch.load(io.BytesIO(content), weights_only=True, map_location="cpu"))
+
+    return read_published(name, network_of, "the published features")
 
 
 class _Features(nn.Module):

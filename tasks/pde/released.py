@@ -1,7 +1,6 @@
 """Operators by name or path: our checkpoints, and the files published with Kim et al. (2026)."""
 
 import io
-import pickle
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,10 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trivgeo.errors import CheckpointError
-
 from ..checkpoints import Loaded, load_checkpoint
-from ..files import read_bytes
+from ..released import read_published
 from .burgers import BurgersEquation
 from .deeponet import DeepONet, GatedMLP, Jet, TanhMLP, tanh_jet
 from .heat import HeatEquation
@@ -52,12 +49,7 @@ def load_operator(name: str) -> Loaded[SolutionOperator]:
     if path.suffix not in readers:
         return load_checkpoint(SolutionOperator, name)  # type: ignore[type-abstract]
     equation = HeatEquation() if path.suffix == ".pt" else BurgersEquation()
-    try:
-        content = read_bytes(path)
-        network = readers[path.suffix](content)
-    except (OSError, EOFError, LookupError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{path}: expected a published network: {reason}") from error
+    network = read_published(path, readers[path.suffix], "a published network")
     network.double().eval().requires_grad_(False)
     return Loaded(network, dict(equation.description), None, "", False)
 
