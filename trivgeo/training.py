@@ -93,7 +93,8 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
     """Training of a network by AdamW with linear warm-up and cosine decay, and export with metrics to safetensors.
 
     In several processes (``strategy="ddp"``) gradients are averaged: a step of W processes is that of one process with
-    ``accumulate_grad_batches=W``, but for random numbers of the objective. Metrics are means over the data of all.
+    ``accumulate_grad_batches=W``, with the running statistics of batch normalisation, but for random numbers of the
+    objective. Metrics are means over the data of all.
 
     Args:
         network: trained module; the initial weights of a `trivgeo.networks.Network` are drawn anew from the seed.
@@ -192,10 +193,14 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         self.log_dict(means, prog_bar=prog_bar, batch_size=1, sync_dist=True)
 
     def configure_callbacks(self) -> list[pl.Callback]:
-        """The clock, whose state is in checkpoints: a resumed training counts the time spent before."""
-        if self.seconds is None:
-            return []
-        return [Timer(timedelta(seconds=min(self.seconds, _MAX_SECONDS)), verbose=False)]
+        """What gives all processes one normalisation, and the clock.
+
+        The state of the clock is in checkpoints: a resumed training counts the time spent before.
+        """
+        callbacks: list[pl.Callback] = [RunningStatistics()]
+        if self.seconds is not None:
+            callbacks.append(Timer(timedelta(seconds=min(self.seconds, _MAX_SECONDS)), verbose=False))
+        return callbacks
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return AdamW over the parameters of the network, whose step size a schedule changes at every step."""
@@ -323,6 +328,68 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
             count += size
         self.train(training)
         return {name: total / count for name, total in sums.items()}
+
+
+class RunningStatistics(pl.Callback):
+    """Batch normalisation in several processes: running statistics of one process that sees the batches of all in turn.
+
+    Each process normalises a batch by the batch itself. Its running statistics, by which data are normalised in
+    evaluation, are without this callback those of its own batches: W times fewer than one process has seen, so that
+    evaluation early in a training is by the initial statistics.
+    """
+
+    def __init__(self) -> None:
+        self._before: list[tuple[_BatchNorm, Tensor, Tensor]] = []
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Note the statistics before the batch."""
+        if trainer.world_size > 1:
+            norms = [x for x in pl_module.modules() if isinstance(x, _BATCH_NORMS) and x.track_running_stats]
+            self._before = [(norm, *_statistics(norm)) for norm in norms]
+
+    @torch.no_grad()
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add what the batches of all processes brought, in the order of the ranks."""
+        for norm, before, count in self._before:
+            after, later = map(trainer.strategy.all_gather, _statistics(norm))
+            statistics, total = before, count
+            for theirs, new in zip(after, later - count, strict=True):
+                brought = 1.0 - _left(norm, count, new)  # share of their new batches in their statistics
+                mean = before + (theirs - before) / torch.where(new > 0, brought, 1.0)
+                statistics = torch.lerp(mean, statistics, _left(norm, total, new).to(mean))
+                total = total + new
+            for buffer, value in zip(_buffers(norm), (*statistics, total), strict=True):
+                buffer.copy_(value)
+
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+
+def _buffers(norm: _BatchNorm) -> tuple[Tensor, Tensor, Tensor]:
+    """Running means and variances, and the number of batches that they are of."""
+    mean, variance, count = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    assert mean is not None
+    assert variance is not None
+    assert count is not None
+    return mean, variance, count
+
+
+def _statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """A copy of the running means and variances of the channels, `[2, c]`, and the number of batches."""
+    mean, variance, count = _buffers(norm)
+    return torch.stack([mean, variance]), count.clone()
+
+
+def _left(norm: _BatchNorm, count: Tensor, new: Tensor) -> Tensor:
+    """The share of statistics of ``count`` batches that is left after ``new`` further batches."""
+    if norm.momentum is None:  # the mean over all batches
+        return count / (count + new).clamp_min(1)
+    return (1.0 - norm.momentum) ** new.double()
 
 
 class DealtSampler(DistributedSampler):
