@@ -3,6 +3,7 @@
 python -m benchmarks.gpu --checkpoints FOLDER --mnist FOLDER    writes benchmarks/results/gpu-NAME-OF-THE-CARD.json
 python -m benchmarks.gpu --sections groups warps                some sections alone
 python -m benchmarks.gpu --paper --seconds 7200                 the tables of images of Kim et al. (2026) at full size
+python -m benchmarks.gpu --keep                                 keeps what the tests of images found for the tables
 
 Sections run in the order of `SECTIONS`, each with a limit of its own on its time. Results are on the disk after every
 row, and the same command goes on where an earlier run was ended: tests of images by the batch, others by the section.
@@ -37,8 +38,9 @@ from tasks.checkpoints import FOLDER_VARIABLE, checkpoint_path
 from tasks.cli import run as run_task
 from tasks.fields.fno import SmallFNO
 from tasks.fields.problems import burgers
-from tasks.files import decoded
+from tasks.files import decoded, write_whole
 from tasks.images.mnist import ROOT_VARIABLE
+from tasks.report import KEPT
 from tasks.summary import summarise
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
@@ -436,6 +438,51 @@ def measure(names: Sequence[str], setting: Setting, path: Path, seconds: float) 
     return failed
 
 
+def keep(target: Path = KEPT / "gpu") -> list[Path]:
+    """Write a summary of each test of images in the files of results, as `tasks.report.keep` does of a run.
+
+    Args:
+        target: folder of the summaries.
+    """
+    paths = []
+    for document in (json.loads(path.read_text()) for path in sorted(RESULTS.glob("gpu-*.json"))):
+        device = document["environment"]["device_name"]
+        (card,) = re.findall(r"\b[A-Z]\d+\b", device)
+        for name, section in document["sections"].items():
+            rows = [_of_released_code(section["rows"])] if name == "published" else section["rows"]
+            for row in (row for row in rows if "run" in row and row["images"]):
+                took = row["milliseconds_an_image"]
+                summary = {
+                    "metrics": {x: {"mean": mean, "std": 0.0} for x, mean in row["metrics"].items()},
+                    "complete": row["complete"],
+                    "cases": row["images"],
+                    "seconds_a_case": None if took is None else 1e-3 * took,
+                    "evaluations_a_case": row["evaluations"],
+                    "device": "cuda",
+                    "device_name": device,
+                    "versions": document["environment"]["versions"],
+                    "config": {"data": {"init_args": {"seeds": [0]}}},
+                }
+                how = "_compiled" if row["compiled"] else ""
+                paths.append(target / f"{row['run'].replace('/', '_')}{how}_{card.lower()}.json")
+                write_whole(paths[-1], json.dumps(summary, indent=1) + "\n")
+    return paths
+
+
+def _of_released_code(batches: Sequence[Row]) -> Row:
+    """One row of the batches of a test by the released code of Kim et al. (2026)."""
+    images, correct, seconds = (sum(row[name] for row in batches) for name in ("images", "correct", "seconds"))
+    return {
+        "run": "affnist/released_code_classifier",
+        "compiled": False,
+        "images": images,
+        "complete": True,
+        "metrics": {"accuracy with inversion": correct / images},
+        "evaluations": batches[0]["evaluations"],
+        "milliseconds_an_image": 1e3 * seconds / images,
+    }
+
+
 def _write(path: Path, document: Mapping[str, Any]) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(document, indent=1) + "\n")
@@ -451,6 +498,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = [*SECTIONS, *PAPER]
     parser.add_argument("--sections", nargs="*", choices=known, metavar="SECTION")
     parser.add_argument("--paper", action="store_true", help="the tables of images at full size, five seeds")
+    parser.add_argument("--keep", action="store_true", help="keep the tests of images that are done, and end")
     parser.add_argument("--estimate", action="store_true", help="print what each section may take, and end")
     parser.add_argument("--seconds", type=float, default=420.0, help="that all may take")
     parser.add_argument("--output", type=Path, help="JSON file")
@@ -458,6 +506,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="a rehearsal, on any device")
     options = parser.parse_args(arguments)
     names = options.sections or list(PAPER if options.paper else SECTIONS)
+    if options.keep:
+        print("\n".join(f"kept {path}" for path in keep()))
+        return 0
     if options.estimate:
         for name in names:
             taken = PAPER[name].seconds / _ROOM if name in PAPER else SECTIONS[name].seconds

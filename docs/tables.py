@@ -6,6 +6,7 @@ A table stands in a text between `<!-- table: NAME -->` and `<!-- end -->`, and 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -97,7 +98,7 @@ LAWS = ("rna", "checkerboard", "rotations", "so4", "so8", "su4", "su8", "ising8"
 # of tests of images on a GPU: the run, and what it is
 GPU_RUNS = {
     "affnist/tied_classifier": "affNIST, TIED, classifier energy",
-    "affnist/tied_published_classifier": "affNIST, TIED as published, classifier energy",
+    "affnist/released_code_classifier": "affNIST, released code of TIED, classifier energy",
     "affnist/tied_vae": "affNIST, TIED, VAE energy",
     "affnist/amortized": "affNIST, learned inversion",
     "homnist/tied_classifier": "homNIST, TIED, classifier energy",
@@ -668,30 +669,20 @@ def gpu_cards() -> list[tuple[str, dict[str, Any]]]:
 
 
 def gpu_images() -> str:
-    """Tests of images on GPUs: runs that are kept whole, and those of `benchmarks.gpu`; each with its card."""
+    """Tests of images on GPUs that are kept, those of `benchmarks.gpu` too; each with its card."""
     accuracies = ("without inversion", "with inversion", "with the true transformation")
     lines = []
     for run, label in GPU_RUNS.items():
         for path in sorted((KEPT / "gpu").glob(f"{run.replace('/', '_')}_*.json")):
             found = read_result(path)
-            cells = [f"{100 * found.summary[f'accuracy {name}']['mean']:.2f}" for name in accuracies]
-            count = count_text(found.evaluations)
-            lines.append([label, f"{found.cases:,}", *cells, count, f"{1e3 * found.seconds:.2f}", found.device])
-        for card, sections in gpu_cards():
-            rows = [row for section in sections.values() for row in section["rows"] if row.get("run") == run]
-            for row in (row for row in rows if row["images"]):
-                cells = [f"{100 * row['metrics'][f'accuracy {name}']:.2f}" for name in accuracies]
-                how = f"{label}, compiled" if row["compiled"] else label
-                took = row["milliseconds_an_image"]
-                cost = [count_text(row["evaluations"]), NONE if took is None else f"{took:.2f}"]
-                lines.append([how, f"{row['images']:,}", *cells, *cost, card])
-    for card, sections in gpu_cards():
-        rows = sections.get("published", {"rows": []})["rows"]
-        if rows:
-            images, correct, seconds = (sum(row[name] for row in rows) for name in ("images", "correct", "seconds"))
-            cells = [NONE, f"{100 * correct / images:.2f}", NONE, count_text(rows[0]["evaluations"])]
-            took = f"{1e3 * seconds / images:.2f}"
-            lines.append(["affNIST, TIED as published, classifier energy", f"{images:,}", *cells, took, card])
+            means = (found.summary.get(f"accuracy {name}", {}).get("mean") for name in accuracies)
+            cells = [NONE if mean is None else f"{100 * mean:.2f}" for mean in means]
+            cells += [
+                count_text(found.evaluations),
+                NONE if math.isnan(found.seconds) else f"{1e3 * found.seconds:.2f}",
+            ]
+            how = f"{label}, compiled" if "_compiled_" in path.stem else label
+            lines.append([how, f"{found.cases:,}", *cells, found.device])
     header = [
         "test",
         "images",

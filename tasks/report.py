@@ -60,7 +60,7 @@ class Result:
     Attributes:
         summary: mean, standard deviation and worst value of every metric.
         cases: rows, of all seeds.
-        seconds: a case.
+        seconds: a case; NaN where they are not known.
         evaluations: evaluations of energy, gradient, and networks that stand for the energy, for a case or a
             sample; none if the test does not count them.
         device: device on which the run was made.
@@ -95,16 +95,15 @@ class Result:
         return f"{factor * found['mean']:.4g}{self.uncertainty(metric, factor)}"
 
     def uncertainty(self, metric: str, factor: float) -> str:
-        """The standard deviation over seeds; of one seed that of a share of cases (a uniform prior), for accuracies."""
-        found = self.summary[metric]
-        if shown := spread(found, factor):
-            return shown
-        if self.seeds is not None and self.seeds > 1:
-            return "±0"
-        if self.seeds == 1 and metric.startswith("accuracy"):
-            share = (found["mean"] * self.cases + 1.0) / (self.cases + 2.0)  # no certainty where all cases are right
-            return f"±{factor * math.sqrt(share * (1.0 - share) / (self.cases + 3.0)):.2g}"
-        return ""
+        """The standard deviation over seeds, then for accuracies that over images, of a share with a uniform prior."""
+        found, text = self.summary[metric], ""
+        if self.seeds is None or self.seeds > 1:
+            text = spread(found, factor) or "±0" * (self.seeds is not None)
+        if self.seeds is not None and metric.startswith("accuracy"):
+            cases = self.cases // self.seeds  # each seed has the same images
+            share = (found["mean"] * cases + 1.0) / (cases + 2.0)  # no certainty where all cases are right
+            text += f"±{factor * math.sqrt(share * (1.0 - share) / (cases + 3.0)):.2g}"
+        return text
 
 
 @dataclass(frozen=True)
@@ -206,7 +205,7 @@ def read_result(path: Path) -> Result:
         return Result(
             document["metrics"],
             int(document.get("cases", len(rows))),
-            float(document.get("seconds_a_case", _mean(rows, "seconds"))),
+            _seconds(document),
             _number(document.get("evaluations_a_case", _evaluations(rows))),
             document.get("device_name", document["device"]),
             path,
@@ -223,6 +222,12 @@ def _seeds(document: Mapping[str, Any]) -> int | None:
     settings = data.get("init_args") or {}
     seeds = settings.get("seeds", [settings["seed"]] if "seed" in settings else None)  # older runs named one
     return len(seeds) if isinstance(seeds, list) and seeds else None
+
+
+def _seconds(document: Mapping[str, Any]) -> float:
+    """Seconds a case, NaN where a kept summary does not know them."""
+    found = document.get("seconds_a_case", _mean(document.get("rows", []), "seconds"))
+    return math.nan if found is None else float(found)
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
@@ -244,8 +249,8 @@ def count_text(evaluations: float | None) -> str:
 
 
 def _three_digits(number: float) -> str:
-    """A number with three significant digits and commas between thousands."""
-    return f"{float(f'{number:.3g}'):,g}"
+    """A number with three significant digits and commas between thousands; a dash where it is not known."""
+    return "–" if math.isnan(number) else f"{float(f'{number:.3g}'):,g}"
 
 
 def format_table(table: Table, roots: Sequence[Path]) -> tuple[str, list[dict[str, Any]]]:
@@ -398,7 +403,7 @@ def main(arguments: Sequence[str]) -> None:
         data += cells
     legend = (
         "Ours in bold, the published figure in round brackets (Kim et al. 2026). Square brackets: cases, or seeds x "
-        "cases of a seed. ±: the standard deviation over seeds; of one seed the standard error over images."
+        "cases of a seed. ±: the standard deviation over seeds, then for accuracies the standard error over images."
     )
     document = "\n\n".join(["# Results", legend, *texts, format_samplers()]) + "\n"
     make_folder(output)

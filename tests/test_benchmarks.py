@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import canonical_operators, gpu
 from benchmarks.compare import compare, picture
+from tasks.report import KEPT, read_result
 from tests.helpers import assert_relative
 from trivgeo.actions import Field
 from trivgeo.pde import FourierModes, Vorticity, solve
@@ -92,6 +93,19 @@ def test_the_benchmark_of_a_gpu_is_rehearsed(tmp_path: Path, monkeypatch: pytest
     assert again["floors"] == sections["floors"]
     assert "ZeroDivisionError" in again["groups"]["error"]
     assert not again["groups"]["complete"]
+
+
+def test_kept_tests_of_images_are_those_on_cards(tmp_path: Path) -> None:
+    paths = gpu.keep(tmp_path)
+    assert len(paths) >= 8
+    for path in paths:
+        assert path.read_text() == (KEPT / "gpu" / path.name).read_text(), path.name
+    raw = json.loads((gpu.RESULTS / "gpu-first-run.json").read_text())["sections"]
+    published, part = (
+        read_result(tmp_path / f"{name}_h200.json") for name in ("affnist_released_code_classifier", "homnist_tied_vae")
+    )
+    assert published.summary["accuracy with inversion"]["mean"] == raw["published"]["rows"][0]["correct"] / 1024
+    assert (published.cases, published.complete, part.complete, part.size) == (1024, True, False, "7,250")
 
 
 @pytest.mark.slow(reason="a benchmark")
