@@ -106,7 +106,8 @@ def test_no_cell_of_the_shipped_tables_is_empty() -> None:
                 assert all(cell.run or cell.note for cell in cells), f"{table.title}: {label}"
             text, _ = format_table(table, [report.KEPT])
             assert "Not run yet" not in text, table.title
-            assert "| – " not in text, table.title
+            cells_alone = text.split("| run |")[0]
+            assert "| – " not in cells_alone, table.title
 
 
 def test_configurations_as_published() -> None:
