@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from docs.tables import FIELD_COLUMNS, FIELD_PROBLEMS, field_runs, kept
+from tasks.report import FURTHER_TABLES, read_tables
 from trivgeo.actions import ImageWarp
 from trivgeo.groups import SO, Affine, HeatSymmetry, Projective
 from trivgeo.inversion import InverseProblem, ReverseDiffusionSearch, calibrated_scale
@@ -203,8 +204,40 @@ def registration() -> None:
     save(figure, "registration")
 
 
+def ablations() -> None:
+    """Accuracies of the search as published by steps, noise samples and schedule, beside the published ones."""
+    by_steps, by_schedule = (t for t in read_tables(FURTHER_TABLES) if t.title.startswith("affNIST by"))
+    (metric,) = by_steps.metrics
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    lines = {column: [row[i] for row in by_steps.rows.values()] for i, column in enumerate(by_steps.columns)}
+    steps = [int(label.removeprefix("M = ")) for label in by_steps.rows]
+    panels = [(left, name, [m * 1.03**i for m in steps], cells) for i, (name, cells) in enumerate(lines.items())]
+    panels.append((right, "", list(range(len(by_schedule.rows))), [row[0] for row in by_schedule.rows.values()]))
+    for axis, name, places, cells in panels:
+        found = [result for cell in cells if (result := kept(cell.run)) is not None]
+        means = [100.0 * result.summary[metric]["mean"] for result in found]
+        errors = [100.0 * result.error_over_cases(metric) for result in found]
+        style = "-" if axis is left else ""
+        bars = axis.errorbar(places, means, errors, fmt=f"o{style}", markersize=4, capsize=2, label=name or "ours")
+        published = [float(cell.published) for cell in cells]
+        axis.plot(
+            places, published, f"x{style and ':'}", color=bars[0].get_color(), label=None if name else "published"
+        )
+    left.set_xscale("log")
+    left.set_xticks(steps, map(str, steps))
+    left.set_xticks([], minor=True)
+    left.set(xlabel="steps M", ylabel="accuracy (%)")
+    right.set_xticks(range(len(by_schedule.rows)), list(by_schedule.rows), rotation=30)
+    right.set_xlabel("noise, smallest and largest")
+    for axis in (left, right):
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    figure.savefig(FOLDER.parent / "affnist_steps.png", dpi=110, metadata={"Software": None})
+
+
 if __name__ == "__main__":
     for path in ("images", "scans", "equations", "groups"):
         first(path)
-    for draw in (groups, modular_drift, posterior, scale, schedule, fields, registration):
+    for draw in (groups, modular_drift, posterior, scale, schedule, fields, registration, ablations):
         draw()

@@ -100,10 +100,14 @@ class Result:
         if self.seeds is None or self.seeds > 1:
             text = spread(found, factor) or "±0" * (self.seeds is not None)
         if self.seeds is not None and metric.startswith("accuracy"):
-            cases = self.cases // self.seeds  # each seed has the same images
-            share = (found["mean"] * cases + 1.0) / (cases + 2.0)  # no certainty where all cases are right
-            text += f"±{factor * math.sqrt(share * (1.0 - share) / (cases + 3.0)):.2g}"
+            text += f"±{factor * self.error_over_cases(metric):.2g}"
         return text
+
+    def error_over_cases(self, metric: str) -> float:
+        """The standard error of a share of the cases, which are the same for all seeds."""
+        cases = self.cases // (self.seeds or 1)
+        share = (self.summary[metric]["mean"] * cases + 1.0) / (cases + 2.0)  # no certainty where all cases are right
+        return math.sqrt(share * (1.0 - share) / (cases + 3.0))
 
 
 @dataclass(frozen=True)

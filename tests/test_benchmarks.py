@@ -108,6 +108,15 @@ def test_kept_tests_of_images_are_those_on_cards(tmp_path: Path) -> None:
     assert (published.cases, published.complete, part.complete, part.size) == (1024, True, False, "7,250")
 
 
+def test_the_page_says_what_a_card_takes() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "results" / "published.md").read_text()
+    assert round(sum(map(gpu.estimate, gpu._evaluations())) / 3600) == 3
+    assert "five seeds of 10,000 images, take some three hours" in page
+    published, ours = (gpu._evaluations()[f"affnist/tied{how}_classifier"] for how in ("_published", ""))
+    assert round(published / ours) == 5
+    assert "with about five times\nthe evaluations" in page
+
+
 @pytest.mark.slow(reason="a benchmark")
 def test_shifts_and_boosts_of_fields_are_those_of_the_group() -> None:
     """Of the benchmark of canonical operators: by Fourier phases as by the action of the group, exactly."""
