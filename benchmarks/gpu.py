@@ -456,7 +456,7 @@ def keep(target: Path = KEPT / "gpu") -> list[Path]:
                     "metrics": {x: {"mean": mean, "std": 0.0} for x, mean in row["metrics"].items()},
                     "complete": row["complete"],
                     "cases": row["images"],
-                    "seconds_a_case": None if took is None else 1e-3 * took,
+                    **({} if took is None else {"seconds_a_case": 1e-3 * took}),
                     "evaluations_a_case": row["evaluations"],
                     "device": "cuda",
                     "device_name": device,

@@ -229,9 +229,10 @@ def _seeds(document: Mapping[str, Any]) -> int | None:
 
 
 def _seconds(document: Mapping[str, Any]) -> float:
-    """Seconds a case, NaN where a kept summary does not know them."""
-    found = document.get("seconds_a_case", _mean(document.get("rows", []), "seconds"))
-    return math.nan if found is None else float(found)
+    """Seconds a case, NaN for a kept summary that does not say them."""
+    if "seconds_a_case" in document:
+        return float(document["seconds_a_case"])
+    return _mean(document["rows"], "seconds") if document.get("rows") else math.nan
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
