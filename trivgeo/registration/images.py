@@ -53,14 +53,14 @@ _MAX_LEFT_BY_EXPOSURE = 0.5  # share of squares of residuals of means that an un
 _MIN_REFINED_STD = 1e-5  # standard deviation of residuals from which on the last steps fit the loss to them
 _RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
 _MAX_LAST_STEPS = 40  # last steps
-_MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_IN_DIGITS = 0.03, 4.0  # length of a last step, in either unit
+_MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_IN_DIGITS = 0.2, 4.0  # length of a last step, in either unit
 _MIN_SHARE_OF_STEP = 0.25  # share of the way to the solution that a step takes at least
 _NUM_SAMPLES = 2**14  # pixels by which exposures and the spread of residuals are estimated
 _BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = (
     16,
     8,
 )  # blocks along the longer side, and pixels along one, whose losses are compared
-_MAX_SIDE_OF_HIDDEN = 640  # longer side of the images in which hidden parts are looked for, in pixels
+_MAX_SIDE_OF_HIDDEN = 320  # longer side of the images in which hidden parts are looked for, in pixels
 _HIDDEN_REACH, _MIN_HIDDEN_SHARE = 2, 0.5  # pixels on each side of which so many disagree where an image is hidden
 _GRADIENT_BLURS = 2  # blurs of one pixel before gradients are taken
 _GRADIENT_WINDOW = 5  # pixels on each side, over which the mean length of gradients is taken
@@ -403,11 +403,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
             slope, curvature, parts = sums.reduced()
             step = -torch.linalg.lstsq(curvature, slope.unsqueeze(-1)).solution.squeeze(-1)[0]
             square = float(step @ curvature[0] @ step)
-            if square < (_MAX_LAST_STEP_IN_STDS * max(std, _MIN_REFINED_STD)) ** 2 or float(step.norm()) < least:
-                ended = True
-                break
             if not bool(torch.isfinite(step).all()):
                 break
+            ended = square < (_MAX_LAST_STEP_IN_STDS * max(std, _MIN_REFINED_STD)) ** 2 or float(step.norm()) < least
             # noise of the fixed image has curvature, too, which makes steps too short
             if before is not None:
                 if float(step @ curvature[0] @ step) > float(before @ curvature[0] @ before):
@@ -417,6 +415,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
             change = -(parts[0, ..., -1] + longer * torch.einsum("cqn,n->cq", parts[0, ..., :-1], step))
             h, before = group.project(group.perturb(h, longer * step[None])), step
             exposure = exposure._replace(theta=exposure.theta + change.to(dtype))
+            if ended:  # a tenth of this step may be left
+                break
         agreeing = max(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD)
         close = comparison.closely(h[0], exposure, width, parts[0, ..., :-1], agreeing)
         return Solution(h[0], exposure, width, close, ended)
@@ -446,7 +446,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         weight = seen
         left = []
         for exposure in (plain, bent):
-            functions, _ = exposure.functions(values, place)
+            functions = exposure.functions(values, place)
             r = functions.new_zeros(())
             for _ in range(2):
                 theta = _fitted(functions, fixed, weight)

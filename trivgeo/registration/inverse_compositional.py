@@ -26,8 +26,8 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
 from trivgeo.registration.blocks import BlockSums
 
-_MAX_CELLS = 4096  # cells of a grid, at whose centres the vector fields are taken
-_MAX_NUMBERS_IN_STRIP = 2**18  # numbers of the fixed image that are worked on at once
+_MAX_CELLS, _MIN_PIXELS_IN_CELL = 4096, 8  # cells of a grid, at whose centres the vector fields are taken
+_MAX_NUMBERS_IN_STRIP = 2**17  # numbers of the fixed image that are worked on at once
 _MAX_NUMBERS_AT_ONCE = 2**20  # numbers of restored images that are worked on at once
 _MAX_NUMBERS_KEPT = 2**24  # numbers of strips that are kept between steps; else they are made anew
 _HALO = 2  # pixels on each side that a slope reads
@@ -39,6 +39,7 @@ _MAX_RISE = 1.02  # energy after a step that is taken, in units of that before
 _FIRST_DAMPING, _MAX_DAMPING = 1e-3, 1e8  # damping of Levenberg and Marquardt, in units of the diagonal
 _RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
 _MIN_STD = 1e-3  # standard deviation of an image for its tone, in units of the contrast
+_NUM_FIELDS = 6  # quadratic functions of the place, for the gain and the offset
 _TONE_KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # shares of darker pixels at which a tone curve bends
 _BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = 16, 8  # blocks along the longer side, and pixels along a block, for checks
 _CORRELATION_REACH = 4  # pixels on each side in which scores of blurred noise are correlated
@@ -125,10 +126,11 @@ class Picture(NamedTuple):
 class Exposure(NamedTuple):
     r"""The exposure :math:`\sum_q \theta_{cq} f_q(m_c, p)` of values m of a channel c at places p.
 
-    The functions are one and the value, or more: a tone curve, and a gain and an offset quadratic over the frame.
+    The functions are products of functions of the value, the tones, and of fields over the frame. They are one and the
+    value, or more: a tone curve, and a gain and an offset quadratic over the frame.
 
     Attributes:
-        theta: coefficients ``[c, q]``; a batch ``[k, c, q]`` for as many elements.
+        theta: coefficients ``[c, q]``.
         uneven: means, standard deviations and knots of tones ``[c, 2 + knots]``; ``None`` for a gain and an offset.
     """
 
@@ -152,32 +154,71 @@ class Exposure(NamedTuple):
         """
         mean, std = values.mean(1, keepdim=True), values.std(1, correction=0, keepdim=True).clamp(min=_MIN_STD)
         knots = torch.quantile((values - mean) / std, values.new_tensor(_TONE_KNOTS), dim=1).mT
-        space = 6  # functions of the place
-        theta = self.theta.new_zeros(len(values), 2 * space + len(_TONE_KNOTS))
+        theta = self.theta.new_zeros(len(values), 2 * _NUM_FIELDS + len(_TONE_KNOTS))
         offset, gain = self.theta.unbind(-1)
-        theta[:, 0], theta[:, space] = offset + gain * mean[:, 0], gain * std[:, 0]
+        theta[:, 0], theta[:, _NUM_FIELDS] = offset + gain * mean[:, 0], gain * std[:, 0]
         return Exposure(theta, torch.cat([mean, std, knots], 1))
 
-    def functions(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "2 *p"]) -> tuple[Tensor, Tensor]:
-        """Return values of the functions ``[c, q, *p]``, and the gain, the derivative of the result, ``[c, *p]``.
-
-        Args:
-            m: values.
-            place: places on the frame, of about unit size.
-        """
-        shape = m.shape[1:]
+    def tones(self, m: Float[Tensor, "c *p"]) -> Float[Tensor, "c b *p"]:
+        """Return functions of values."""
         if self.uneven is None:
-            gain = self.theta[:, 1].to(m.dtype).reshape(-1, *[1] * len(shape))
-            return torch.stack([torch.ones_like(m), m], 1), gain.expand(m.shape)
-        flat, (x, y), uneven = m.flatten(1), place.flatten(1), self.uneven.to(m.dtype)
-        mean, std, knots = uneven[:, :1], uneven[:, 1:2], uneven[:, 2:, None]
-        tone = ((flat - mean) / std).unsqueeze(1)
-        field = torch.stack([torch.ones_like(x), x, y, x * x, x * y, y * y]).expand(len(m), -1, -1)
-        bends = (tone - knots).clamp(min=0.0)
-        values = torch.cat([field, tone * field, bends], 1)
-        slopes = torch.cat([field, (bends > 0).to(flat.dtype)], 1)
-        gain = torch.einsum("cq,cqp->cp", self.theta[:, field.shape[1] :].to(m.dtype), slopes) / std
-        return values.unflatten(2, shape), gain.unflatten(1, shape)
+            return torch.stack([torch.ones_like(m), m], 1)
+        tone, knots = self._tone(m)
+        return torch.stack([torch.ones_like(m), tone, *((tone - knot).clamp_(min=0.0) for knot in knots)], 1)
+
+    def fields(self, place: Float[Tensor, "2 p"]) -> Float[Tensor, "p q b"] | None:
+        """Return the fields by which tones are multiplied, at places of about unit size; ``None`` for the identity."""
+        if self.uneven is None:
+            return None
+        knots, n = len(_TONE_KNOTS), _NUM_FIELDS
+        fields = place.new_zeros(place.shape[1], 2 * n + knots, 2 + knots)
+        fields[:, :n, 0] = fields[:, n : 2 * n, 1] = _quadratics(place).mT
+        fields[:, 2 * n :, 2:] = torch.eye(knots).to(place)
+        return fields
+
+    def functions(self, m: Float[Tensor, "c p"], place: Float[Tensor, "2 p"]) -> Float[Tensor, "c q p"]:
+        """Return the products of tones and fields at pixels."""
+        tones, fields = self.tones(m), self.fields(place)
+        return tones if fields is None else torch.einsum("pqb,cbp->cqp", fields, tones)
+
+    def exposed(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "2 *p"]) -> Float[Tensor, "c *p"]:
+        """Return values under the exposure, at places of about unit size."""
+        theta = self.theta.to(m.dtype).reshape(*self.theta.shape, *[1] * (m.ndim - 1))
+        if self.uneven is None:
+            return (m * theta[:, 1]).add_(theta[:, 0])
+        offset, gain = self._offset_and_gain(place, m)
+        tone, knots = self._tone(m)
+        exposed = torch.addcmul(offset, gain, tone)
+        for number, knot in enumerate(knots):
+            exposed += theta[:, 2 * _NUM_FIELDS + number] * (tone - knot).clamp_(min=0.0)
+        return exposed
+
+    def gain(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "2 *p"]) -> Float[Tensor, "c *p"]:
+        """Return the derivative of exposed values by the values."""
+        theta = self.theta.to(m.dtype).reshape(*self.theta.shape, *[1] * (m.ndim - 1))
+        if self.uneven is None:
+            return theta[:, 1].expand(m.shape)
+        gain = self._offset_and_gain(place, m)[1]
+        tone, knots = self._tone(m)
+        for number, knot in enumerate(knots):
+            gain = gain + theta[:, 2 * _NUM_FIELDS + number] * (tone > knot)
+        return gain / self.uneven[:, 1].to(m.dtype).reshape(-1, *[1] * (m.ndim - 1))
+
+    def _tone(self, m: Float[Tensor, "c *p"]) -> tuple[Float[Tensor, "c *p"], list[Tensor]]:
+        """Return values in units of their standard deviation, and the knots."""
+        assert self.uneven is not None
+        mean, std, *knots = (part.reshape(-1, *[1] * (m.ndim - 1)) for part in self.uneven.to(m.dtype).unbind(1))
+        return (m - mean).div_(std), knots
+
+    def _offset_and_gain(self, place: Tensor, m: Tensor) -> Float[Tensor, "2 c *p"]:
+        theta = self.theta[:, : 2 * _NUM_FIELDS].to(m.dtype).unflatten(1, (2, _NUM_FIELDS))
+        both = theta.transpose(0, 1) @ _quadratics(place.flatten(1))
+        return both.reshape(2, len(m), *place.shape[1:])
+
+
+def _quadratics(place: Float[Tensor, "2 p"]) -> Float[Tensor, "6 p"]:
+    x, y = place
+    return torch.stack([torch.ones_like(x), x, y, x * x, x * y, y * y])
 
 
 class _Strip(NamedTuple):
@@ -186,10 +227,10 @@ class _Strip(NamedTuple):
     Attributes:
         cells: first and last cell.
         image: values ``[c, m, q]``.
-        slopes: derivatives by the indices x, y, ..., ``[n, c, m, q]``.
+        slopes: derivatives by the indices x, y, ..., ``[c, n, m, q]``.
         products: sums over channels of products of slopes, ``[a, m, q]``, a pair of dimensions each.
         counted: ones where pixels count, ``[m, q]``.
-        lifted: indices (x, y, ..., 1) of pixels, ``[m * q, n + 1]``.
+        indices: indices x, y, ... of pixels, ``[n, m * q]``.
     """
 
     cells: slice
@@ -197,7 +238,7 @@ class _Strip(NamedTuple):
     slopes: Tensor
     products: Tensor
     counted: Tensor
-    lifted: Tensor
+    indices: Tensor
 
 
 class Sums(NamedTuple):
@@ -211,7 +252,8 @@ class Sums(NamedTuple):
         gram: of the functions of the exposure of each channel, ``[k, c, q, q]``.
         mixed: of these functions and the basis, ``[k, c, q, n]``.
         ahead: derivative along these functions, ``[k, c, q]``.
-        moments: weights, and weighted sums of values, squares of values and of both images, ``[k, c, 5]``.
+        moments: numbers of pixels that are compared, and sums of values of the fixed picture and of their squares,
+            ``[k, c, 3]``; for squares only.
     """
 
     energy: Tensor
@@ -254,7 +296,8 @@ class Comparison:
         self.interpolation = interpolation
         size = fixed.grid.size
         self.n, self.channels, self.num_pixels = len(size), len(fixed.image), math.prod(size)
-        self.side = next(s for s in range(1, max(size) + 1) if math.prod(-(-n // s) for n in size) <= _MAX_CELLS)
+        sides = (s for s in range(1, max(size) + 1) if s == 1 or s**self.n >= _MIN_PIXELS_IN_CELL)
+        self.side = next((s for s in sides if math.prod(-(-n // s) for n in size) <= _MAX_CELLS), max(size))
         self.cells = tuple(-(-n // self.side) for n in size)
         self._kept: list[_Strip] = []
 
@@ -267,36 +310,44 @@ class Comparison:
     # -- the grid ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def fields(self) -> Float[Tensor, "m n d"]:
-        """The vector fields of the basis at the centres of cells, in pixels of the fixed picture."""
-        image, size = self.fixed.image, self.fixed.grid.size
+    def _centres(self) -> Float[Tensor, "n m"]:
+        """The indices x, y, ... of the centres of cells."""
         centres = []
-        for cells, pixels in zip(self.cells, size, strict=True):
-            first = torch.arange(cells, dtype=torch.float64, device=image.device) * self.side
+        for cells, pixels in zip(self.cells, self.fixed.grid.size, strict=True):
+            first = torch.arange(cells, dtype=torch.float64, device=self.fixed.image.device) * self.side
             centres.append(0.5 * (first + (first + self.side).clamp(max=pixels) - 1.0))
-        index = torch.stack(torch.meshgrid(*centres, indexing="ij")[::-1], -1).flatten(0, -2)
-        matrix = self.fixed.grid.matrix
-        points = index @ matrix[:-1, :-1].mT + matrix[:-1, -1]
-        fields = _vector_fields(self.group, self.action, points)
-        return (fields @ torch.linalg.inv(matrix[:-1, :-1]).mT).to(image.dtype)
+        return torch.stack(torch.meshgrid(*centres, indexing="ij")[::-1]).flatten(1)
 
     @cached_property
-    def _field_products(self) -> Float[Tensor, "m a i"]:
-        """Products of the fields for a pair of dimensions and a pair of directions, ``[cells, pairs, pairs]``."""
-        first, second = torch.triu_indices(self.group.dim, self.group.dim)
-        f = self.fields
-        products = [
-            (f[:, first, a] * f[:, second, b] + (f[:, first, b] * f[:, second, a] if a != b else 0.0))
-            for a, b in _pairs(self.n)
-        ]
-        return torch.stack(products, 1)
+    def fields(self) -> Float[Tensor, "m n d"]:
+        """The vector fields of the basis at the centres of cells, in pixels of the fixed picture."""
+        matrix = self.fixed.grid.matrix
+        points = self._centres.mT @ matrix[:-1, :-1].mT + matrix[:-1, -1]
+        fields = _vector_fields(self.group, self.action, points)  # [m, d, n]
+        return (torch.linalg.inv(matrix[:-1, :-1]) @ fields.mT).to(self.fixed.image.dtype)
+
+    @cached_property
+    def _slopes_along(self) -> Float[Tensor, "c m d"]:
+        """The derivatives of the fixed picture along the basis at its pixels, where each is a cell."""
+        (strip,) = self._strips()
+        return torch.einsum("cnm,mnd->cmd", strip.slopes.squeeze(-1), self.fields)
+
+    @cached_property
+    def _products_along(self) -> Float[Tensor, "m d*d"]:
+        """Products of these derivatives, summed over channels."""
+        along = self._slopes_along
+        return torch.einsum("cmi,cmj->mij", along, along).flatten(1)
+
+    def _fields_of(self, exposure: Exposure, cells: slice) -> Float[Tensor, "m q b"] | None:
+        """Return the fields of an exposure at the centres of cells."""
+        return exposure.fields(self._place(self._centres[:, cells].to(self.fixed.image.dtype)))
 
     def _strips(self) -> Iterator[_Strip]:
         """Yield the strips of the fixed picture."""
         if self._kept:
             yield from self._kept
             return
-        kept = self.fixed.image.numel() * (2 * self.n + 3) <= _MAX_NUMBERS_KEPT
+        kept = self.fixed.image.numel() * (2 * self.n + 4) <= _MAX_NUMBERS_KEPT
         for first, last in self._ranges():
             strip = self._strip(first, last)
             if kept:
@@ -314,11 +365,10 @@ class Comparison:
         axes = self._axes(first, last, 0)
         slopes = _slopes(_at(image, self._axes(first, last, _HALO)))
         counted = self.fixed.counted(axes)
-        slopes, values = self._in_cells(slopes), self._in_cells(_at(image, axes))
-        products = torch.stack([(slopes[a] * slopes[b]).sum(0) for a, b in _pairs(self.n)])
-        index = self._in_cells(torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1]).to(image.dtype))
-        lifted = torch.cat([index, torch.ones_like(index[:1])]).flatten(1).mT
-        return _Strip(self._numbers(first, last), values, slopes, products, self._in_cells(counted), lifted)
+        slopes, values = self._in_cells(slopes.transpose(0, 1)), self._in_cells(_at(image, axes))
+        products = torch.stack([(slopes[:, a] * slopes[:, b]).sum(0) for a, b in _pairs(self.n)])
+        indices = self._in_cells(_indices(axes).to(image.dtype)).flatten(1)
+        return _Strip(self._numbers(first, last), values, slopes, products, self._in_cells(counted), indices)
 
     def _axes(self, first: int, last: int, halo: int) -> list[Tensor]:
         """Return the indices along each dimension of rows of cells and pixels around; those outside are the nearest."""
@@ -343,67 +393,97 @@ class Comparison:
         return split.permute(order).reshape(*lead, math.prod(numbers), s**n)
 
     def _matrices(self, h: Tensor) -> tuple[Tensor, Bool[Tensor, " k"]] | None:
-        """Return maps from indices of the fixed picture to torch's [-1, 1] along the moving one, for homographies that
-        are defined on the frame, ``[k, n + 1, n + 1]``, and which are; ``None`` for other groups.
+        """Return maps from indices of the fixed picture to those of the moving one, for homographies that are defined
+        on the frame, ``[k, n + 1, n + 1]``, and which are; ``None`` for other groups.
         """
         try:
             matrix = self.action.homogeneous(h).double()
         except ConfigurationError:
             return None
-        matrix = _to_torch(self.moving.grid) @ matrix @ self.fixed.grid.matrix
-        corners = matrix.new_tensor([[0.0, n - 1.0] for n in self.fixed.grid.size[::-1]])
-        corners = torch.cartesian_prod(*corners)
+        matrix = self._to_moving @ matrix @ self.fixed.grid.matrix
+        corners = self._corners
         last = corners @ matrix[:, -1, :-1].unsqueeze(-1) + matrix[:, -1:, -1:]  # [k, corners, 1]
         valid = torch.isfinite(matrix).flatten(1).all(1) & ((last > 0).all(1) | (last < 0).all(1)).squeeze(1)
         eye = torch.eye(self.n + 1, dtype=matrix.dtype, device=matrix.device)
         matrix = torch.where(valid[:, None, None], matrix, eye)
         return matrix.to(self.moving.image.dtype), valid
 
-    def _places(self, h: Tensor, index: Float[Tensor, "p k"]) -> tuple[Float[Tensor, "k p n"], Tensor]:
-        """Return where pixels of the fixed picture lie in the moving one, in [-1, 1], and what elements are defined."""
-        found = self._matrices(h)
-        if found is not None:
-            matrix, valid = found
-            places = index @ matrix.mT  # [k, p, n + 1]
-            if self.action._denominator(h[:1, None], places.new_zeros(1, 1, self.n).to(h)) is not None:
-                return places[..., :-1] / places[..., -1:], valid
-            return places[..., :-1], valid
-        points = index.to(h) @ self.fixed.grid.matrix.mT
-        to_torch = _to_torch(self.moving.grid)
-        places = self.action(h, points[..., :-1])
-        valid = torch.isfinite(places).flatten(1).all(1)
-        places = torch.where(valid[:, None, None], places, 0.0)
-        return (places @ to_torch[:-1, :-1].mT + to_torch[:-1, -1]).to(self.moving.image.dtype), valid
+    @cached_property
+    def _to_moving(self) -> Float[Tensor, "i i"]:
+        """The map from coordinates to indices of the moving picture."""
+        return torch.linalg.inv(self.moving.grid.matrix)
 
-    def restored(self, h: Tensor, index: Float[Tensor, "p k"]) -> tuple[Float[Tensor, "c k p"], Float[Tensor, "k p"]]:
+    @cached_property
+    def _corners(self) -> Float[Tensor, "corners n"]:
+        """The indices x, y, ... of the corners of the fixed picture."""
+        matrix = self.fixed.grid.matrix
+        return torch.cartesian_prod(*matrix.new_tensor([[0.0, n - 1.0] for n in self.fixed.grid.size[::-1]]))
+
+    @cached_property
+    def _is_projective(self) -> bool:
+        identity = self.group.identity(1, dtype=torch.float64, device=self.fixed.image.device)
+        return self.action._denominator(identity[:, None], identity.new_zeros(1, 1, self.n)) is not None
+
+    def _places(self, h: Tensor, index: Float[Tensor, "n p"]) -> tuple[list[Float[Tensor, "k p"]], Tensor]:
+        """Return the indices x, y, ... in the moving picture of pixels of the fixed one, and what elements are
+        defined.
+        """
+        found = self._matrices(h)
+        if found is None:
+            matrix = self.fixed.grid.matrix
+            places = self.action(h, index.mT.to(h) @ matrix[:-1, :-1].mT + matrix[:-1, -1])
+            valid = torch.isfinite(places).flatten(1).all(1)
+            places = torch.where(valid[:, None, None], places, 0.0)
+            places = places @ self._to_moving[:-1, :-1].mT + self._to_moving[:-1, -1]
+            return list(places.to(self.moving.image.dtype).unbind(-1)), valid
+        matrix, valid = found
+        rows = []
+        for row in range(self.n + self._is_projective):
+            one = index[0] * matrix[:, row, :1]
+            for axis in range(1, self.n):
+                one += index[axis] * matrix[:, row, axis : axis + 1]
+            rows.append(one.add_(matrix[:, row, -1:]))
+        if self._is_projective:
+            inverse = rows.pop().reciprocal_()
+            rows = [row.mul_(inverse) for row in rows]
+        return rows, valid
+
+    def restored(self, h: Tensor, index: Float[Tensor, "n p"]) -> tuple[Float[Tensor, "c k p"], Float[Tensor, "k p"]]:
         """Return the moving picture at pixels of the fixed one, and ones where it shows something.
 
         Args:
             h: elements ``[k, *element_shape]``.
-            index: indices (x, y, ..., 1) of pixels.
+            index: indices x, y, ... of pixels.
         """
-        image, mask, n = self.moving.image, self.moving.mask, self.n
+        image, mask, size = self.moving.image, self.moving.mask, self.moving.grid.size[::-1]
         places, valid = self._places(h, index)
-        size = image.new_tensor(self.moving.grid.size[::-1])
-        outermost = self.interpolation == "cubic" and min(self.moving.grid.size) > _MIN_BICUBIC_SIDE
+        outermost = self.interpolation == "cubic" and min(size) > _MIN_BICUBIC_SIDE
         margin = self.moving.kept_margin + outermost
         # the share of a pixel fades out along a pixel beside the margin, so that solutions are no jumps between shares
-        inside = (0.5 * size * (1.0 - places.abs()) - 0.5 - margin).amin(-1)
-        seen = (1.0 + inside / max(min(margin, 1), _EDGE_IN_PIXELS)).clamp(0.0, 1.0) * valid.unsqueeze(-1)
-        places = places.clamp(-2.0, 2.0)
-        grid = places.reshape(1, *[1] * (n - 2), *places.shape)
-        sampled = _cubic(image, grid, size) if self.interpolation == "cubic" else _sampled(image, grid, "bilinear")
+        fade = max(min(margin, 1), _EDGE_IN_PIXELS)
+        seen: Tensor | None = None
+        for place, length in zip(places, size, strict=True):
+            middle = 0.5 * (length - 1)
+            inside = (place - middle).abs_().mul_(-1.0 / fade).add_(1.0 + (middle - margin) / fade)
+            seen = inside if seen is None else torch.minimum(seen, inside, out=seen)
+        assert seen is not None
+        seen.clamp_(0.0, 1.0).mul_(valid.unsqueeze(-1))
+        places = [
+            place.clamp_(-0.5 * length - 0.5, 1.5 * length - 0.5) for place, length in zip(places, size, strict=True)
+        ]
+        grid = _grid(places, size)
+        sampled = _cubic(image, grid, places) if self.interpolation == "cubic" else _sampled(image, grid, "bilinear")
         if mask is not None:
             cover = functional.grid_sample(mask[None, None], grid, padding_mode="zeros", align_corners=False)
-            seen = seen * (cover > _LEAST_COVER).reshape(seen.shape).to(image.dtype)
-        return sampled.reshape(len(image), *places.shape[:2]), seen
+            seen.mul_((cover > _LEAST_COVER).reshape(seen.shape))
+        return sampled.reshape(len(image), *seen.shape), seen
 
     def image(self, h: Tensor, exposure: Exposure) -> tuple[Float[Tensor, "c *size"], Float[Tensor, " *size"]]:
         """Return the exposed restored picture of one element, and ones where it shows something that counts."""
         axes = [torch.arange(n, device=self.fixed.image.device) for n in self.fixed.grid.size]
-        index = self._lifted(torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], -1).flatten(0, -2))
+        index = _indices(axes).flatten(1).to(self.fixed.image.dtype)
         values, seen = (part[..., 0, :] for part in self.restored(h[None], index))
-        values = self._exposed(values, index, exposure)
+        values = exposure.exposed(values, self._place(index))
         size = self.fixed.grid.size
         return values.unflatten(1, size), seen.unflatten(0, size) * self.fixed.counted(axes)
 
@@ -423,7 +503,7 @@ class Comparison:
         axes = [torch.arange(n, device=place.device) for n in self.fixed.grid.size]
         if self.fixed.mask is not None or self.fixed.margin:
             seen = seen * self.fixed.counted(axes).flatten()[place]
-        values = values if exposure is None else self._exposed(values, index, exposure)
+        values = values if exposure is None else exposure.exposed(values, self._place(index))
         return values, self.fixed.image.flatten(1)[:, place], seen
 
     def steep(self, number: int) -> Float[Tensor, " p"]:
@@ -441,27 +521,19 @@ class Comparison:
         """Return the places of the pixels of a sample."""
         return self._place(self._index(self._sampled(number)))
 
-    def _exposed(self, values: Float[Tensor, "c p"], index: Tensor, exposure: Exposure) -> Float[Tensor, "c p"]:
-        functions, _ = exposure.functions(values, self._place(index))
-        return torch.einsum("cq,cqp->cp", exposure.theta.to(values.dtype), functions)
-
     def _sampled(self, number: int) -> Tensor:
         """Return numbers of pixels, evenly over the picture."""
         step = max(1, self.num_pixels // number)
         step += step > 1 and self.fixed.grid.size[-1] % step == 0  # not one column
         return torch.arange(step // 2, self.num_pixels, step, device=self.fixed.image.device)
 
-    def _index(self, place: Tensor) -> Float[Tensor, "p k"]:
-        """Return the indices (x, y, ..., 1) of pixels by their numbers."""
+    def _index(self, place: Tensor) -> Float[Tensor, "n p"]:
+        """Return the indices x, y, ... of pixels by their numbers."""
         parts = []
         for length in self.fixed.grid.size[::-1]:
             parts.append(place % length)
             place = place // length
-        return self._lifted(torch.stack(parts, -1))
-
-    def _lifted(self, index: Tensor) -> Tensor:
-        index = index.to(self.fixed.image.dtype)
-        return torch.cat([index, torch.ones_like(index[:, :1])], 1)
+        return torch.stack(parts).to(self.fixed.image.dtype)
 
     def scale(self, h: Tensor) -> float:
         """Return the length in pixels of the moving picture of one in the middle of the fixed one."""
@@ -493,10 +565,7 @@ class Comparison:
             parts.append(total)
         loss, count, slope, products, gram, mixed, ahead, moments = (torch.cat(p) for p in zip(*parts, strict=True))
         dim = self.group.dim
-        curvature = h.new_zeros(len(h), dim, dim, dtype=torch.float64)
-        first, second = torch.triu_indices(dim, dim)
-        curvature[:, first, second] = products
-        curvature[:, second, first] = products
+        curvature = products.unflatten(1, (dim, dim))
         # of the smaller one
         most = min(
             math.prod(part.grid.size) if part.mask is None else float(part.mask.sum())
@@ -506,45 +575,80 @@ class Comparison:
         energy = torch.where(overlap >= LEAST_OVERLAP, loss / count.clamp(min=1.0), torch.inf)
         return Sums(energy, overlap, slope, curvature, gram, mixed, ahead, moments)
 
-    def _compared(self, strip: _Strip, h: Tensor, exposure: Exposure) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return restored values, residuals, functions of the exposure, and what counts, by cells ``[*, k, m, q]``."""
-        m, q = strip.counted.shape
-        values, seen = self.restored(h, strip.lifted)
-        values, seen = values.unflatten(2, (m, q)), seen.unflatten(1, (m, q)) * strip.counted
-        functions, _ = exposure.functions(
-            values, self._place(strip.lifted).unflatten(1, (1, m, q)).expand(-1, len(h), -1, -1)
-        )
-        exposed = torch.einsum("cq,cqkmp->ckmp", exposure.theta.to(values.dtype), functions)
-        return values, exposed - strip.image.unsqueeze(1), functions, seen
-
-    def _place(self, index: Float[Tensor, "p k"]) -> Float[Tensor, "2 p"]:
+    def _place(self, index: Float[Tensor, "n *p"]) -> Float[Tensor, "2 *p"]:
         """Return places of about unit size, for an uneven exposure."""
-        size = index.new_tensor(self.fixed.grid.size[::-1])
-        return (2.0 * index[:, :-1] / (size - 1.0).clamp(min=1.0) - 1.0).mT[:2]
+        first = zip(index[:2], self.fixed.grid.size[::-1], strict=False)
+        return torch.stack([part * (2.0 / max(length - 1, 1)) - 1.0 for part, length in first])
 
     def _strip_sums(self, strip: _Strip, h: Tensor, exposure: Exposure, width: float | None) -> tuple[Tensor, ...]:
-        values, r, functions, seen = self._compared(strip, h, exposure)
+        k, (m, q), n = len(h), strip.counted.shape, self.n
+        values, seen = self.restored(h, strip.indices)  # [c, k, m * q]
+        seen = seen.mul_(strip.counted.flatten())
+        fixed = strip.image.flatten(1).unsqueeze(1)
+        place = self._place(strip.indices).unsqueeze(1) if exposure.uneven is not None else values
+        r = exposure.exposed(values, place).sub_(fixed)
         square = r.square().sum(0)
-        shrink = torch.ones_like(square) if width is None else width**2 / (width**2 + square)
-        weight = seen * shrink.square()
-        loss = (seen * shrink * square).sum((1, 2))
-        wr = weight * r
-        along = torch.stack([(wr * slopes.unsqueeze(1)).sum((0, -1)) for slopes in strip.slopes], -1)  # [k, m, n]
-        fields = self.fields[strip.cells]
-        slope = torch.einsum("kma,mia->ki", along, fields)
-        pairs = torch.stack([(weight * product).sum(-1) for product in strip.products], -1)  # [k, m, pairs]
-        curvature = pairs.flatten(1) @ self._field_products[strip.cells].flatten(0, 1)
-        weighted = weight * functions  # [c, q, k, m, p]
-        beside = torch.stack([(weighted * s[:, None, None]).sum(-1) for s in strip.slopes], -1)  # [c, q, k, m, n]
-        mixed = torch.einsum("cqkma,mia->kcqi", beside, fields)
-        flat, other = (part.flatten(3).permute(2, 0, 1, 3) for part in (weighted, functions))
-        gram = flat @ other.mT
-        ahead = torch.einsum("cqkmp,ckmp->kcq", weighted, r)
-        fixed = strip.image.unsqueeze(1)
-        wm, wf = weight * values, weight * fixed
-        moments = [weight.expand_as(values), wm, wf, wm * values, wf * fixed]
-        moment = torch.stack([part.sum((-2, -1)) for part in moments], -1).transpose(0, 1)
-        return loss, seen.sum((1, 2)), slope, curvature, gram, mixed, ahead, moment
+        if width is None:
+            weight, loss = seen, (seen * square).sum(1)
+            moments = torch.stack([(weight * part).sum(-1) for part in (torch.ones_like(fixed), fixed, fixed.square())])
+            moments = moments.permute(2, 1, 0)
+        else:
+            shrink = (square * width**-2).add_(1.0).reciprocal_()
+            first = seen * shrink
+            weight, loss = shrink.mul_(first), (first.mul_(square)).sum(1)
+            moments = loss.new_zeros(k, len(fixed), 3)
+        tones = torch.cat([exposure.tones(values), r.unsqueeze(1)], 1)  # [c, b + 1, k, m * q]
+        weighted = tones * weight
+        b = tones.shape[1] - 1
+        spread = self._fields_of(exposure, strip.cells)
+        if q == 1 and spread is None:
+            along = weighted.flatten(1, 2) @ self._slopes_along  # [c, (b + 1) * k, d]
+            along = along.unflatten(1, (b + 1, k))
+            curvature = weight @ self._products_along
+            inner = weighted.transpose(1, 2) @ tones.permute(0, 2, 3, 1)  # [c, k, b + 1, b + 1]
+            return self._parted(loss, seen, along, curvature, inner, moments)
+        fields = self.fields[strip.cells]  # [m, n, d]
+        pairs = _products(weight.view(k, m, q), strip.products)  # [m, k, pairs]
+        symmetric = pairs[..., self._pair_of].unflatten(-1, (n, n)).transpose(0, 1)  # [k, m, n, n]
+        curvature = fields.flatten(0, 1).mT @ (symmetric @ fields).flatten(1, 2)
+        found: list[tuple[Tensor, Tensor]] = []
+        for some, own, slopes in zip(weighted, tones, strip.slopes, strict=True):
+            beside = _products(some.view((b + 1) * k, m, q), slopes)  # [m, (b + 1) * k, n]
+            gram = _products(*(part.view(b + 1, k * m, q) for part in (some, own)))
+            found.append((beside, gram.view(k, m, b + 1, b + 1)))
+        along, grams = (torch.stack(part) for part in zip(*found, strict=True))
+        along = along.unflatten(2, (b + 1, k))  # [c, m, b + 1, k, n]
+        if spread is None:
+            along = along.permute(0, 2, 3, 1, 4).flatten(-2) @ fields.flatten(0, 1)
+            return self._parted(loss, seen, along, curvature.flatten(1), grams.sum(2), moments)
+        spread = functional.pad(spread, (0, 1, 0, 1))  # [m, q + 1, b + 1]
+        spread[:, -1, -1] = 1.0
+        grams = (spread @ grams @ spread.mT).sum(2)
+        along = torch.einsum("mqb,cmbka,mai->cqki", spread, along, fields)
+        return self._parted(loss, seen, along, curvature.flatten(1), grams, moments)
+
+    @cached_property
+    def _pair_of(self) -> list[int]:
+        """The number of the pair of each two dimensions."""
+        pairs = _pairs(self.n)
+        return [pairs.index((min(a, b), max(a, b))) for a in range(self.n) for b in range(self.n)]
+
+    @staticmethod
+    def _parted(
+        loss: Tensor, seen: Tensor, along: Tensor, curvature: Tensor, inner: Tensor, moments: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Return sums in the order of `Sums`; the residual is the last of the functions."""
+        along, inner = along.transpose(0, 2).transpose(1, 2), inner.transpose(0, 1)  # [k, c, q + 1, ...]
+        return (
+            loss,
+            seen.sum(1),
+            along[:, :, -1].sum(1),
+            curvature,
+            inner[:, :, :-1, :-1],
+            along[:, :, :-1],
+            inner[:, :, :-1, -1],
+            moments,
+        )
 
     # -- descents ------------------------------------------------------------------------------------------------------
 
@@ -598,38 +702,46 @@ class Comparison:
         own, descent, bends, alone = (parts.new_zeros(dim, dim) for _ in range(4))
         gram = parts.new_zeros(channels, functions, functions)
         mixed = parts.new_zeros(2, channels, functions, dim)  # with slopes of the restored picture, and the fixed one
-        taken = parts.to(image.dtype).flatten(0, 1)
+        taken = -parts.to(image.dtype).mT  # [c, d, q]
         count = number = square_sum = 0.0
         agrees = torch.zeros(self.fixed.grid.size, dtype=torch.bool, device=image.device)
         for (first, last), strip in zip(self._ranges(), self._strips(), strict=True):
             fields = self.fields[strip.cells]
-            r, functions_here, weight, bend, seen, ours, rough = self._around(first, last, h, exposure, width)
-            # along the residual: derivatives by the basis, less what the exposure explains of them, ``[dim, m * q]``
-            explained = taken.mT @ (r.unsqueeze(1) * functions_here).flatten(0, 1).flatten(1)
-            ours_along, theirs_along = (
-                (fields @ (r * slopes).sum(1).transpose(0, 1)).transpose(0, 1).flatten(1) - explained
-                for slopes in (ours, strip.slopes)
+            r, tones, weight, bend, seen, ours, rough = self._around(first, last, h, exposure, width)
+            spread = self._fields_of(exposure, strip.cells)
+            # derivatives by the basis, less what the exposure explains of them, are sums over what varies in a cell
+            explained = (
+                taken.unsqueeze(1).expand(-1, len(fields), -1, -1) if spread is None else taken.unsqueeze(1) @ spread
             )
-            score = weight.flatten() * theirs_along
-            scores[strip.cells] = score.unflatten(1, weight.shape).sum(-1).mT
-            alone += score @ score.mT
-            bends += (2.0 * bend.flatten() * ours_along) @ theirs_along.mT
-            noise[strip.cells] = _squares(rough, rough).unflatten(-1, (n, n))
-            own += _contracted(_squares(weight * ours, ours).unbind(-1), fields)
-            descent += _contracted(_squares(weight * ours, strip.slopes).unbind(-1), fields)
-            pairs = _squares(weight * strip.slopes, strip.slopes).unflatten(-1, (n, n))
-            parts_of_cells[strip.cells] = fields @ pairs @ fields.mT
-            weighted = weight * functions_here
-            gram += weighted.flatten(2) @ functions_here.flatten(2).mT
-            for total, slopes in zip(mixed, (ours, strip.slopes), strict=True):
-                beside = torch.stack([(weighted * slope.unsqueeze(1)).sum(-1) for slope in slopes], -1)
-                total += torch.einsum("cxma,mia->cxi", beside, fields)
+            along = torch.cat([fields.mT, *explained], -1)  # [m, d, a]
+            beside = (r.unsqueeze(1) * tones).flatten(0, 1)
+            theirs_along, ours_along = (
+                torch.cat([(r.unsqueeze(1) * slopes).sum(0), beside]) for slopes in (strip.slopes, ours)
+            )
+            weighed = weight * theirs_along
+            scores[strip.cells] = (along @ weighed.sum(-1).mT.unsqueeze(-1)).squeeze(-1)
+            alone += _contracted(_products(weighed, weighed), along, along)
+            bends += _contracted(_products(2.0 * bend * ours_along, theirs_along), along, along)
+            noise[strip.cells] = sum(_products(one, one) for one in rough)
+            for c, (own_slopes, slopes, tone) in enumerate(zip(ours, strip.slopes, tones, strict=True)):
+                features = torch.cat([own_slopes, slopes, tone])
+                products = _products(weight * features, features)  # [m, 2 * n + b, 2 * n + b]
+                of_own, of_tones = products[:, :n], products[:, 2 * n :]
+                own += _contracted(of_own[..., :n], fields.mT, fields.mT)
+                descent += _contracted(of_own[..., n : 2 * n], fields.mT, fields.mT)
+                parts_of_cells[strip.cells] += fields.mT @ products[:, n : 2 * n, n : 2 * n] @ fields
+                if spread is not None:
+                    of_tones = spread @ of_tones
+                inner = of_tones[..., 2 * n :]
+                gram[c] += (inner if spread is None else inner @ spread.mT).sum(0)
+                for total, beside in zip(mixed, (of_tones[..., :n], of_tones[..., n : 2 * n]), strict=True):
+                    total[c] += beside.transpose(0, 1).flatten(1) @ fields.flatten(0, 1)
             square = r.square().sum(0)
             good = seen * (square < agreeing**2)
             count, number = count + float(seen.sum()), number + float(good.sum())
             square_sum += float((good * square).sum())
-            inner = self._axes(first, last, 0)[0]
-            agrees[inner] = self._from_cells(good, [len(inner), *self.fixed.grid.size[1:]]) > 0.5
+            inner_rows = self._axes(first, last, 0)[0]
+            agrees[inner_rows] = self._from_cells(good, [len(inner_rows), *self.fixed.grid.size[1:]]) > 0.5
         solved = torch.linalg.solve(_ridged(gram), torch.cat([*mixed], -1))
         own = own - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., :dim])
         descent = descent - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., dim:])
@@ -643,7 +755,7 @@ class Comparison:
             descent[None],
             (descent + 0.5 * (bends + bends.mT))[None],
             own[None],
-            self._by_blocks(self.fields @ noise @ self.fields.mT).double(),
+            self._by_blocks(self.fields.mT @ noise @ self.fields).double(),
             alone,
             0.5 * (around + around.mT).double(),
             max(count / ((2 * reach + 1) * self.side) ** n, 1.0),
@@ -657,22 +769,24 @@ class Comparison:
         return slice(first * per_row, last * per_row)
 
     def _around(self, first: int, last: int, h: Tensor, exposure: Exposure, width: float) -> tuple[Tensor, ...]:
-        """Return what `closely` sums, of rows of cells and by cells: residuals, the functions of the exposure, weights,
-        what the loss bends, what counts, and the slopes of the restored picture and of weighted residuals.
+        """Return what `closely` sums, of rows of cells and by cells: residuals, tones of the exposure, weights, what
+        the loss bends, what counts, and the slopes of the restored picture and of weighted residuals.
         """
         axes, n = self._axes(first, last, _HALO), self.n
-        lifted = self._lifted(torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], -1).flatten(0, -2))
-        size = [len(axis) for axis in axes]
-        values, seen = (part[..., 0, :].unflatten(-1, size) for part in self.restored(h[None], lifted))
+        index = _indices(axes).to(self.fixed.image.dtype)
+        size = list(index.shape[1:])
+        values, seen = (part[..., 0, :].unflatten(-1, size) for part in self.restored(h[None], index.flatten(1)))
         seen = seen * self.fixed.counted(axes)
-        functions, gain = exposure.functions(values, self._place(lifted).unflatten(1, size))
-        r = torch.einsum("cq,cq...->c...", exposure.theta.to(values.dtype), functions) - _at(self.fixed.image, axes)
-        shrink = width**2 / (width**2 + r.square().sum(0))
+        place = self._place(index) if exposure.uneven is not None else index
+        r = exposure.exposed(values, place) - _at(self.fixed.image, axes)
+        shrink = (r.square().sum(0).mul_(width**-2)).add_(1.0).reciprocal_()
         weight = seen * shrink.square()
         # outliers, which weigh nothing, have no slopes beside them
-        slopes = _slopes(values) * _inner(gain, n), _slopes(weight * r)
-        inner = (_inner(part, n) for part in (r, functions, weight, -2.0 / width**2 * weight * shrink, seen))
-        return tuple(self._in_cells(part) for part in (*inner, *slopes))
+        inner, gain = _inner(values, n), exposure.gain(_inner(values, n), _inner(place, n))
+        slopes = (_slopes(values) * gain).transpose(0, 1), _slopes(weight * r).transpose(0, 1)
+        within = (_inner(part, n) for part in (r, weight, -2.0 / width**2 * weight * shrink, seen))
+        r, weight, bend, seen, ours, rough = (self._in_cells(part) for part in (*within, *slopes))
+        return r, exposure.tones(self._in_cells(inner)), weight, bend, seen, ours, rough
 
     def _from_cells(self, values: Float[Tensor, "m q"], size: Sequence[int]) -> Float[Tensor, " *size"]:
         """Return values by cells as an image, the inverse of `_in_cells`."""
@@ -715,22 +829,37 @@ class CloseComparison(NamedTuple):
     agrees: Bool[Tensor, " *size"]
 
 
+def _indices(axes: Sequence[Tensor]) -> Tensor:
+    """Return the indices x, y, ... at the places of a grid, ``[n, *size]``."""
+    return torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1])
+
+
+def _grid(places: Sequence[Float[Tensor, "k p"]], size: Sequence[int]) -> Tensor:
+    """Return indices x, y, ... in [-1, 1] along each side, as torch samples, ``[1, *1, k, p, n]``."""
+    scaled = [(place * (2.0 / n)).add_(1.0 / n - 1.0) for place, n in zip(places, size, strict=True)]
+    # complex numbers are pairs that are written several times as fast as by `stack`
+    grid = torch.view_as_real(torch.complex(*scaled)) if len(scaled) == 2 else torch.stack(scaled, -1)
+    return grid.reshape(1, *[1] * (len(size) - 2), *grid.shape)
+
+
 def _sampled(image: Float[Tensor, "c *size"], grid: Tensor, mode: str) -> Tensor:
     return functional.grid_sample(image[None], grid, mode=mode, padding_mode="border", align_corners=False)
 
 
-def _cubic(image: Float[Tensor, "c h w"], grid: Tensor, size: Float[Tensor, " 2"]) -> Tensor:
+def _cubic(image: Float[Tensor, "c h w"], grid: Tensor, places: Sequence[Float[Tensor, "k p"]]) -> Tensor:
     """Return values between pixels by the cubic kernel with a = -1/2, which alone is exact for parabolas (Keys 1981).
 
     Kernels are linear in a. That of torch has a = -3/4, and moves pictures by a share of a pixel; that with a = 0 is
     linear interpolation at other places. The rest of the product of two kernels is an eighth of a product of two small
     differences.
     """
-    pixels = 0.5 * (size * (grid + 1.0) - 1.0)
-    first = pixels.floor()
-    part = pixels - first
-    smooth = (2.0 * (first + part.square() * (3.0 - 2.0 * part)) + 1.0) / size - 1.0
-    return (2.0 * _sampled(image, grid, "bicubic") + _sampled(image, smooth, "bilinear")) / 3.0
+    smooth = []
+    for place in places:
+        first = place.floor()
+        part = place - first
+        smooth.append(first.add_((3.0 - 2.0 * part).mul_(part).mul_(part)))
+    linear = _sampled(image, _grid(smooth, image.shape[:0:-1]), "bilinear")
+    return linear.add_(_sampled(image, grid, "bicubic"), alpha=2.0).div_(3.0)
 
 
 def _vector_fields(group: LieGroup, action: PointAction, points: Float[Tensor, "p n"]) -> Float[Tensor, "p d n"]:
@@ -776,7 +905,7 @@ def _without_own_pull(
     least = 1e-9 * values[-1].clamp(min=torch.finfo(values.dtype).tiny)
     inverse = ((vectors / values.clamp(min=least)) @ vectors.mT).to(scores.dtype)
     # the square root of the inverse of one minus the pull, which makes variances right on average
-    pull = 0.5 * windows @ inverse
+    pull = 0.5 * (windows.flatten(0, 1) @ inverse).unflatten(0, windows.shape[:2])
     pulled = scores
     for _ in range(2):
         pulled = scores + (pull @ pulled.unsqueeze(-1)).squeeze(-1)
@@ -790,24 +919,16 @@ def _ridged(gram: Float[Tensor, "*b q q"]) -> Float[Tensor, "*b q q"]:
     return gram + _RIDGE * torch.diag_embed(diagonal + least)
 
 
-def _squares(one: Float[Tensor, "n c m q"], other: Float[Tensor, "n c m q"]) -> Float[Tensor, "m p"]:
-    """Return sums over channels and the pixels of a cell of products for each two dimensions."""
-    return torch.stack([(a * b).sum((0, -1)) for a in one for b in other], -1)
+def _products(one: Float[Tensor, "a m q"], other: Float[Tensor, "b m q"]) -> Float[Tensor, "m a b"]:
+    """Return sums over the pixels of a cell of products of what varies in it."""
+    return torch.bmm(one.transpose(0, 1), other.permute(1, 2, 0))
 
 
-def _contracted(pairs: Sequence[Float[Tensor, " m"]], fields: Float[Tensor, "m d n"]) -> Float[Tensor, "d d"]:
-    """Return sums over cells of products for each two dimensions with the fields along both."""
-    n = fields.shape[-1]
-    return (fields @ torch.stack(list(pairs), -1).unflatten(-1, (n, n)) @ fields.mT).sum(0).double()
-
-
-def _to_torch(grid: Grid) -> Float[Tensor, "k k"]:
-    """Return the map from coordinates to torch's [-1, 1] along each side of a grid."""
-    n = len(grid.size)
-    matrix = torch.eye(n + 1, dtype=torch.float64, device=grid.matrix.device)
-    for axis, length in enumerate(grid.size[::-1]):
-        matrix[axis, axis], matrix[axis, n] = 2.0 / length, 1.0 / length - 1.0
-    return matrix @ torch.linalg.inv(grid.matrix)
+def _contracted(
+    products: Float[Tensor, "m a b"], one: Float[Tensor, "m d a"], other: Float[Tensor, "m d b"]
+) -> Float[Tensor, "d d"]:
+    """Return sums over cells of products along directions."""
+    return ((one @ products).transpose(0, 1).flatten(1) @ other.transpose(0, 1).flatten(1).mT).double()
 
 
 def _pairs(n: int) -> list[tuple[int, int]]:

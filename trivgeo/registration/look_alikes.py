@@ -72,7 +72,9 @@ def _peaks(
         middle[:, rows // 2, columns // 2] = correlation[:, rows // 2, columns // 2]
         correlation = middle
     circle = torch.cat([correlation[-1:], correlation, correlation[:1]])
-    highest = functional.max_pool3d(circle[None, None], (3, 5, 5), 1, (0, 2, 2))[0, 0]
+    rows_of = functional.max_pool2d(circle, (5, 1), 1, (2, 0))
+    around = functional.max_pool2d(rows_of, (1, 5), 1, (0, 2))
+    highest = torch.maximum(torch.maximum(around[:-2], around[2:]), around[1:-1])
     # the pictures lie on each other where they are
     least = _MIN_CORRELATION * float(correlation[0, rows // 2, columns // 2].clamp(min=_MIN_CORRELATION))
     highest[0, rows // 2 - 1 : rows // 2 + 2, columns // 2 - 1 : columns // 2 + 2] = torch.inf

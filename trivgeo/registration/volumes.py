@@ -74,17 +74,29 @@ class ToneCurve(Exposure):
         assert self.uneven is not None
         return ToneCurve(self.theta.to(dtype), self.uneven.to(dtype))
 
-    def functions(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "2 *p"]) -> tuple[Tensor, Tensor]:
-        assert self.uneven is not None
+    def tones(self, m: Float[Tensor, "c *p"]) -> Float[Tensor, "c b *p"]:
         ones = [1] * (m.ndim - 1)
-        low, spacing = (part.to(m.dtype).reshape(-1, *ones) for part in self.uneven.unbind(1))
-        along = ((m - low) / spacing).clamp(0.0, _NUM_KNOTS - 1.0)
         number = torch.arange(_NUM_KNOTS, dtype=m.dtype, device=m.device).reshape(-1, *ones)
-        values = (1.0 - (along.unsqueeze(1) - number).abs()).clamp(min=0.0)
-        rises = functional.pad(self.theta.diff(dim=1), (0, 1)).to(m.dtype) / spacing.flatten(1)
+        return (1.0 - (self._along(m).unsqueeze(1) - number).abs_()).clamp_(min=0.0)
+
+    def fields(self, place: Float[Tensor, "2 p"]) -> None:
+        return None
+
+    def exposed(self, m: Float[Tensor, "c *p"], place: Tensor) -> Float[Tensor, "c *p"]:
+        return torch.einsum("cq,cq...->c...", self.theta.to(m.dtype), self.tones(m))
+
+    def gain(self, m: Float[Tensor, "c *p"], place: Tensor) -> Float[Tensor, "c *p"]:
+        assert self.uneven is not None
+        along = self._along(m)
+        rises = functional.pad(self.theta.diff(dim=1), (0, 1)).to(m.dtype) / self.uneven[:, 1:].to(m.dtype)
         inside = (along > 0.0) & (along < _NUM_KNOTS - 1.0)
-        gain = rises.gather(1, along.long().flatten(1)).reshape(m.shape)
-        return values, gain * inside
+        return rises.gather(1, along.long().flatten(1)).reshape(m.shape) * inside
+
+    def _along(self, m: Float[Tensor, "c *p"]) -> Float[Tensor, "c *p"]:
+        """Return values in distances of knots from the first one."""
+        assert self.uneven is not None
+        low, spacing = (part.to(m.dtype).reshape(-1, *[1] * (m.ndim - 1)) for part in self.uneven.unbind(1))
+        return ((m - low) / spacing).clamp_(0.0, _NUM_KNOTS - 1.0)
 
 
 @dataclass(eq=False)
@@ -343,7 +355,7 @@ def _between(r: Registration, other: Registration) -> Registration:
 def _left(sums: Sums) -> Float[Tensor, " k"]:
     """Return the share of the variance of the fixed volume that the exposure of the moving one does not explain."""
     explained = (sums.ahead * sums.reduced()[2][..., -1]).sum((1, 2))
-    weight, _, fixed, _, square = sums.moments.unbind(-1)
+    weight, fixed, square = sums.moments.unbind(-1)
     variance = (square - fixed.square() / weight.clamp(min=1.0)).sum(1)
     rest = sums.energy * weight[:, 0] - explained
     return torch.where(variance > 0, rest.clamp(min=0.0) / variance, torch.inf)
