@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
+from sympy.core.function import AppliedUndef
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.expressions import exact, parse_equations, parse_expression
@@ -231,6 +232,14 @@ def test_what_reads_as_a_derivative_is_no_parameter(equation: str, named: str) -
         ("u_t = Δu", "Δu, which reads as one"),
         ("y'' = xy", r"products with their sign \*, got xy"),
         ("u_t = u_xx + uu", r"products with their sign \*, got uu"),
+        ("y'' = siny", r"calls of functions with brackets, sin\(y\), got siny"),
+        ("y'' = y*lny", r"calls of functions with brackets, ln\(y\), got lny"),
+        ("u_t = u_xx + sinu", r"calls of functions with brackets, sin\(u\), got sinu"),
+        ("u_t = u_xx + xcos2t*u", r"calls of functions with brackets, cos\(2t\), got xcos2t"),
+        ("y'' = sqrtx", r"calls of functions with brackets, sqrt\(x\), got sqrtx"),
+        ("u_t = diff(u, x, alpha)", r"orders of derivatives that are numbers, .* got alpha"),
+        ("u_t = diff(u^2, x, n)", r"orders of derivatives that are numbers, .* got n"),
+        ("diff(u(x,t), t) = diff(u(x,t), x, alpha)", r"derivatives in \['x', 't'\], got one in alpha"),
         ("u_t = u_xx + e^u", r"exponentials as exp\(u\)"),
         ("u_t = u_xx + e^(-x)", r"exponentials as exp\(-x\)"),
         ("u_t = Du_xx", r"needs its sign, D\*u_x"),
@@ -348,3 +357,21 @@ def test_decimals_agree_with_fractions() -> None:
 def test_other_values_are_refused(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="rate"):
         exact(value, "rate")
+
+
+@pytest.mark.parametrize(
+    ("equation", "variables"),
+    [
+        ("u_t = diff(u, x, y)", "x y t"),
+        ("diff(u, r, s) = 0", "r s"),
+        ("diff(u(r, theta), r, theta) = u(r, theta)", "r theta"),
+        ("u_t = diff(u, r, 2) + diff(u, theta, 2) + diff(u, r, theta)", "r theta t"),
+        ("u_t = diff(u, x, 2, y, 2)", "x y t"),
+        ("u_tn = diff(u, x, n)", "n x t"),
+        ("u_t = sinus*u_xx + secant*u", "x t"),
+    ],
+)
+def test_names_that_are_variables_or_parameters_stay(equation: str, variables: str) -> None:
+    (residual,) = parse_equations([equation])
+    (function,) = residual.atoms(AppliedUndef)
+    assert {str(v) for v in function.args} == set(variables.split())

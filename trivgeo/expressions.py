@@ -63,7 +63,8 @@ def check_notation(
     """Refuse names that read as derivatives, products or numbers but would be parsed as parameters.
 
     These are ``ux``, ``uXX``, ``u_x1``, ``u_1_t``, ``dudt``, ``xdot``, ``Δu`` and quotients ``du/dt``, and primes on
-    anything but an unknown of one variable; products without their sign such as ``xy``, and powers of ``e``. As a
+    anything but an unknown of one variable; products without their sign such as ``xy``, calls without
+    brackets such as ``sinu``, and powers of ``e``. As a
     parameter such a name would change the equation silently.
 
     Args:
@@ -118,7 +119,7 @@ def _check_numbers_and_products(
     variables: Sequence[str],
     argument: str,
 ) -> None:
-    """Refuse parameters that read as the imaginary unit, as Euler's number, or as a product without its sign."""
+    """Refuse parameters that read as the imaginary unit, as Euler's number, as products or calls without signs."""
     if "i" in parameters:
         raise ConfigurationError(
             f"{argument}: expected real equations, got i, which reads as the imaginary unit: write real and imaginary "
@@ -132,12 +133,20 @@ def _check_numbers_and_products(
             raise ConfigurationError(
                 f"{argument}: expected exponentials as exp({power}), got e^{power}: a parameter needs another name"
             )
-    product = re.compile(rf"({_either((*unknowns, *variables))}){{2,}}")
-    glued = next((name for name in sorted(parameters) if product.fullmatch(name)), None)
-    if glued is not None:
-        raise ConfigurationError(
-            f"{argument}: expected products with their sign *, got {glued}: a parameter needs another name"
-        )
+    own = _either((*unknowns, *variables))
+    product = re.compile(rf"({own}){{2,}}")
+    letters = _either((*unknowns, *variables, *_USUAL_VARIABLES))
+    call = re.compile(rf"(?:{letters}|\d)*({_either(tuple(FUNCTIONS))})((?:{letters}|\d)*(?:{letters}))")
+    for name in sorted(parameters):
+        if product.fullmatch(name):
+            raise ConfigurationError(
+                f"{argument}: expected products with their sign *, got {name}: a parameter needs another name"
+            )
+        if match := call.fullmatch(name):
+            raise ConfigurationError(
+                f"{argument}: expected calls of functions with brackets, {match[1]}({match[2]}), got {name}: a "
+                "parameter needs another name"
+            )
 
 
 def _check_primes(
@@ -337,6 +346,7 @@ _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?")
 _DERIVATIVE = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)_([{_LETTER}]+)")
 _PRIMES = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)(?![{_LETTER}0-9_'])")
 _PRIMES_OF = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)('+)\(\s*([{_LETTER}][{_LETTER}0-9]*)\s*\)")  # y''(x)
+_ORDER_NAME = re.compile("[i-qI-Q\u0370-\u03ff]|..+")  # names that are no usual variables
 _PRIMED = re.compile(rf"([{_LETTER}][{_LETTER}0-9]*)__(\d+)")  # primes in the syntax of Python; no name in text
 
 
@@ -430,9 +440,12 @@ def parse_equations(texts: Sequence[str], argument: str = "equation") -> list[An
     stems = {m[1] for name in named if (m := _DERIVATIVE.fullmatch(name) or _PRIMED.fullmatch(name))}
     check_called(_calls(nodes), stems | _differentiated(nodes)[0], argument, FUNCTIONS, texts)
     free = _arbitrary(nodes, named)
-    functions, variables = _declared(nodes, free, argument) or _derived(named, *_differentiated(nodes))
+    declared = _declared(nodes, free, argument)
+    functions, variables = declared or _derived(named, *_differentiated(nodes))
     if not functions:
         raise no_unknown(texts, argument)
+    letters_of = {letter for name in named if (m := _DERIVATIVE.fullmatch(name)) for letter in m[2]}
+    _check_orders(nodes, declared[1] if declared else letters_of, declared is not None, argument)
     check_notation(texts, trees, functions, variables, argument, {*FUNCTIONS, *_RESERVED_NAMES, *free, "E", "I"})
     own = sp.symbols(variables)
     unknowns = {name: sp.Function(name)(*own) for name in functions}
@@ -496,6 +509,38 @@ def _differentiated(nodes: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
         if isinstance(inner, ast.Call) and {ast.dump(a) for a in inner.args} & {ast.dump(a) for a in call.args[1:]}:
             functions |= {name for name, _ in _calls([inner])}
     return functions, {a.id for call in calls for a in call.args[1:] if isinstance(a, ast.Name)}
+
+
+def _check_orders(nodes: Sequence[ast.AST], variables: Collection[str], declared: bool, argument: str) -> None:
+    """Refuse ``diff(u, x, alpha)``, whose last name reads as an order.
+
+    A name after another is a variable if the unknowns are called with it, or have derivatives in it elsewhere, or it is
+    one of the usual letters.
+
+    Args:
+        variables: the variables that the unknowns are called with, or else those of derivatives such as ``u_x``.
+        declared: whether unknowns are called with variables.
+    """
+    calls = [
+        n.args[1:] for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "diff"
+    ]
+    known = {*variables}
+    if not declared:
+        known |= {a.id for names in calls for a in names[:1] if isinstance(a, ast.Name)}
+    for names in calls:
+        for before, name in itertools.pairwise([None, *names]):
+            if not isinstance(name, ast.Name) or name.id in known:
+                continue
+            if declared:
+                raise ConfigurationError(
+                    f"{argument}: expected derivatives in {list(variables)}, got one in {name.id}: orders are numbers, "
+                    "diff(u, x, 2)"
+                )
+            if isinstance(before, ast.Name) and _ORDER_NAME.fullmatch(name.id):
+                raise ConfigurationError(
+                    f"{argument}: expected orders of derivatives that are numbers, diff(u, x, 2), got {name.id}: a "
+                    f"variable is named by a call of the unknown, such as u({before.id}, {name.id})"
+                )
 
 
 def _derived(named: set[str], functions: set[str], variables: set[str]) -> tuple[list[str], list[str]]:

@@ -95,6 +95,7 @@ ORDINARY = [
     Textbook("Kepler, plane", "x'' = -x/(x^2 + y^2)^(3/2); y'' = -y/(x^2 + y^2)^(3/2)", 3, "[St]"),
     Textbook("free particle, plane", "x'' = 0; y'' = 0", 15, "[St]"),
     Textbook("quadratic in the slope", "y'' = y'^2", 8, "[L]: linear in exp(-y)"),
+    Textbook("exponential integrals", "y'' = y'^2*(1/y + 1)", 8, "[L]: linear in Ei(-y)"),
     Textbook("product", "y*y'' + y'^2 = 0", 8, "[L]: linear in y^2"),
     Textbook("forced, quadratic", "y'' = x^2", 8, "[L]"),
     Textbook("Legendre", "(1 - x^2)*y'' - 2*x*y' + 2*y = 0", 8, "[L]; in logarithms"),

@@ -57,6 +57,15 @@ def test_axes_are_exchanged() -> None:
     assert symmetry.breaking == 0
 
 
+def test_the_time_is_no_axis_of_space() -> None:
+    """Equations that are not solved for derivatives in time: a square, and the time reversed with the velocities."""
+    euler = ["u_t + u*u_x + v*u_y + p_x = 0", "v_t + u*v_x + v*v_y + p_y = 0", "u_x + v_y = 0"]
+    found = [symmetry.text for symmetry in discrete_symmetries(euler)]
+    assert len(found) == 15  # the eight of the square, with and without the time reversed, less the identity
+    assert {"x -> y, y -> x, u -> v, v -> u", "t -> -t, u -> -u, v -> -v"} <= set(found)
+    assert not any(exchange in text for text in found for exchange in ("t -> x", "t -> y", "t -> -x", "t -> -y"))
+
+
 def test_of_a_function() -> None:
     """Of z_1^2 z_2 the sign of z_1; a small odd part breaks it by its size."""
     points = torch.randn(400, 2, generator=torch.manual_seed(0), dtype=F64)

@@ -218,8 +218,8 @@ def conservation_laws(
         equation: as for `find_symmetries`; as many equations as unknowns, in any number of variables.
         order: largest order of the derivatives in the multipliers.
         degree: largest total degree of multipliers as polynomials in the variables, unknowns and derivatives.
-        ansatz: functions of the variables, such as ``["sqrt(t)"]``: multipliers may then be sums of a polynomial and
-            polynomials times these.
+        ansatz: functions of the variables, unknowns and derivatives, such as ``["sqrt(t)"]`` or ``["1/u"]``:
+            multipliers may then be sums of a polynomial and polynomials times these.
         time: the variable of the densities, in whose derivatives the equations are solved if they can be; default:
             ``t`` if there is one, else as for `find_symmetries`.
 
@@ -228,7 +228,7 @@ def conservation_laws(
 
     Raises:
         ConfigurationError: as for `find_symmetries`, or there are more or fewer equations than unknowns, or too many
-            monomials, or a function of the ansatz holds unknowns, or a multiplier is not rational in the parameters,
+            monomials, or a multiplier is not rational in the parameters,
             of low degree.
         AlgebraError: a flux has no closed form.
     """

@@ -25,9 +25,11 @@ from trivgeo.symmetry.determining.random_points import (
     usable_primes,
 )
 from trivgeo.symmetry.determining.reconstruction import ParameterValues, exact_rows, rational_functions
-from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
+from trivgeo.symmetry.equations.equation import EvolutionSystem, free_name, residuals_of
+from trivgeo.symmetry.equations.formulas import antiderivative
 from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices, shifted
 from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
+from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, ArbitraryIntegral, arbitrary, arbitrary_integral
 from trivgeo.symmetry.equations.vector_fields import FoundSequence
 
 
@@ -160,6 +162,10 @@ class ConservationLaws(FoundSequence[ConservationLaw]):
         words = f"{len(self)} independent: all whose multipliers are "
         words += f"{'sums of ' if times else ''}polynomials of degree {self.degree} in {symbols}{times}"
         words += ", for generic parameters" if self._system.parameters else ""
+        integrals = {f.func for law in self for e in (law.density, *law.fluxes) for f in e.atoms(ArbitraryIntegral)}
+        words += "".join(
+            f"; {f.__name__}' = {f.integrand.__name__}" for f in sorted(integrals, key=lambda f: f.__name__)
+        )
         if self._system.is_linear:
             words += "; linear: each solution of the adjoint equations is a multiplier, of which polynomials are here"
         return words
@@ -194,8 +200,11 @@ def fluxes(system: EvolutionSystem, expression: sp.Expr, time: int) -> list[sp.E
     Raises:
         AlgebraError: an integral has no closed form.
     """
-    for base in (sp.S.Zero, sp.S.One):
-        components = _homotopy(system, expression, base, time)
+    for base in (sp.S.Zero, None, sp.S.One):
+        if base is None:
+            components = _by_highest(system, expression) if len(system.variables) == 1 else None
+        else:
+            components = _homotopy(system, expression, base, time)
         if components is None:
             continue
         components = [_without_constants(system, c, i) for i, c in enumerate(_reduced(system, components, time))]
@@ -204,8 +213,30 @@ def fluxes(system: EvolutionSystem, expression: sp.Expr, time: int) -> list[sp.E
     raise AlgebraError(f"expected a divergence whose flux has a closed form, got {expression}")
 
 
+def _by_highest(system: EvolutionSystem, expression: sp.Expr) -> list[sp.Expr] | None:
+    """The integral of an expression of one variable over the highest derivatives first; ``None`` without a formula."""
+    total, left = sp.S.Zero, sp.expand(expression)
+    for _ in range(_MAX_PARTIAL_INTEGRATIONS):
+        jets = system.jets_in(left, derivatives=True)
+        if not jets:
+            break
+        symbol, a, (order,) = max(jets, key=lambda jet: (jet[2], jet[1]))
+        lower = system.jet(a, (order - 1,))
+        rate = sp.simplify(sp.diff(left, symbol))
+        positive = {z: sp.Dummy(z.name, positive=True) for z in {*rate.free_symbols, lower}}
+        part = antiderivative(rate.xreplace(positive), positive[lower], manual=True)
+        part = part.xreplace({dummy: z for z, dummy in positive.items()})
+        if part.has(sp.Integral, sp.Piecewise) or sp.diff(left, symbol, 2) != 0:
+            return None
+        total += part
+        left = sp.expand(sp.simplify(left - system.total(part, 0, system.jet)))
+    rest = antiderivative(left, system.variables[0])
+    return None if rest.has(sp.Integral) else [sp.expand(total + rest)]
+
+
 def _homotopy(system: EvolutionSystem, expression: sp.Expr, base: sp.Expr, time: int) -> list[sp.Expr] | None:
     s = sp.Dummy("s", positive=True)
+    taken = {*system.names, *system.arbitrary}
     unknowns = set(system.unknowns)
     every = system.jets_in(expression)
     components = [sp.S.Zero] * len(system.variables)
@@ -218,13 +249,15 @@ def _homotopy(system: EvolutionSystem, expression: sp.Expr, base: sp.Expr, time:
             lower = system.jet(a, current)
             components[direction] += (lower - base if lower in unknowns else lower) * _scaled(system, factor, base, s)
             factor = -system.total(factor, direction, system.jet)
-    result = [_integrated(c, s) for c in components]
+    result = [_integrated(c, s, taken) for c in components]
     start = expression.xreplace({z: base if z in unknowns else sp.S.Zero for z, _, _ in every})
+    if base == 0 and start.has(*INFINITE):
+        start = sp.S.Zero  # terms of negative degree alone, such as 1 / r, have their zero at infinity
     if start.has(*INFINITE) or any(c is None for c in result):
         return None
     found = [c for c in result if c is not None]
     if start != 0:
-        found[time] += sp.integrate(start, system.variables[time])
+        found[time] += antiderivative(start, system.variables[time])
     return [sp.expand(c) for c in found]
 
 
@@ -233,19 +266,60 @@ def _scaled(system: EvolutionSystem, factor: sp.Expr, base: sp.Expr, s: sp.Symbo
     return factor.xreplace({z: base + s * (z - base) if z in unknowns else s * z for z, _, _ in system.jets_in(factor)})
 
 
-def _integrated(expression: sp.Expr, s: sp.Symbol) -> sp.Expr | None:
-    """The integral over s from 0 to 1; ``None`` without a closed form."""
+def _integral_of(function: type[Arbitrary], taken: set[str]) -> type[Arbitrary]:
+    """The class of an integral of an arbitrary function: of k' it is k, of k it is K."""
+    name = function.__name__
+    if issubclass(function, ArbitraryIntegral) or not name.endswith("'"):
+        return arbitrary_integral(free_name(f"{name[0].upper()}{name[1:]}", taken | {name}), function)
+    return arbitrary(name.rstrip("'"), name.count("'") - 1)
+
+
+def _with_arbitrary(term: sp.Expr, s: sp.Symbol, taken: set[str]) -> sp.Expr | None:
+    """The integral over s from 0 to 1 of a power of s times an arbitrary function of a linear argument, by parts.
+
+    Integrals K of arbitrary functions vanish at s = 0. The result is ``None`` for terms of another form.
+    """
+    constant, moving = term.as_independent(s, as_Add=False)
+    functions = [f for f in sp.Mul.make_args(moving) if isinstance(f, Arbitrary)]
+    if len(functions) != 1:
+        return None
+    (function,) = functions
+    power, argument = sp.simplify(moving / function), function.args[0]
+    slope = sp.diff(argument, s)
+    if slope == 0 or slope.has(s) or not power.is_polynomial(s):
+        return None
+    total, factor, kind = sp.S.Zero, constant / slope, type(function)
+    while power != 0:
+        kind = _integral_of(kind, taken)
+        start = sp.S.Zero if issubclass(kind, ArbitraryIntegral) else (power * kind(argument)).subs(s, 0)
+        total += factor * ((power * kind(argument)).subs(s, 1) - start)
+        factor, power = -factor / slope, sp.diff(power, s)
+    return total
+
+
+def _integrated(expression: sp.Expr, s: sp.Symbol, taken: set[str]) -> sp.Expr | None:
+    """The integral over s from 0 to 1; ``None`` without a closed form.
+
+    Args:
+        taken: names that no integral of an arbitrary function may have.
+    """
     positive = {z: sp.Dummy(z.name, positive=True) for z in expression.free_symbols if z != s}
     total, others = sp.S.Zero, sp.S.Zero
-    for term in sp.Add.make_args(sp.expand(expression.xreplace(positive))):
+    scaled = expression.xreplace(positive).replace(sp.Pow, lambda b, e: sp.factor(b) ** e if b.has(s) else b**e)
+    for term in sp.Add.make_args(sp.expand(scaled)):
         constant, moving = term.as_independent(s, as_Add=False)
         power = moving.as_base_exp()[1] if moving.as_base_exp()[0] == s else sp.S.Zero if moving == 1 else None
         if power is not None and not power.has(s) and power != -1:
             total += constant / (power + 1)
+        elif moving.has(Arbitrary):
+            found = _with_arbitrary(term, s, taken)
+            if found is None:
+                return None
+            total += found
         else:
             others += term
     if others != 0:
-        integral = sp.integrate(sp.factor_terms(others), s)
+        integral = antiderivative(sp.factor_terms(others), s)
         if integral.has(sp.Integral, sp.Piecewise):
             return None
         ends = [integral.subs(s, end) for end in (1, 0)]
@@ -295,7 +369,7 @@ def _by_parts(system: EvolutionSystem, density: sp.Expr, time: int) -> tuple[int
             lower = system.jet(a, lower_index)
             rest = sp.diff(term, symbol)
             if all(_rank(b, j) <= _rank(a, lower_index) for _, b, j in system.jets_in(rest)):
-                part = sp.integrate(rest, lower)
+                part = antiderivative(rest, lower)
                 if not part.has(sp.Integral, sp.Piecewise):
                     return direction, part
     return None
@@ -315,7 +389,7 @@ def search_laws(pde: Any, order: int, degree: int, time: Any, ansatz: Sequence[A
     """Search for conservation laws of equations; the arguments are those of `trivgeo.symmetry.conservation_laws`.
 
     Raises:
-        ConfigurationError: there are more or fewer equations than unknowns, or functions of the ansatz hold unknowns.
+        ConfigurationError: there are more or fewer equations than unknowns.
         AlgebraError: a flux has no closed form.
     """
     residuals = residuals_of(pde)
@@ -325,9 +399,8 @@ def search_laws(pde: Any, order: int, degree: int, time: Any, ansatz: Sequence[A
             f"equation: expected as many equations as unknowns {system.unknowns}, got {len(residuals)}: other systems "
             "have multipliers that belong to trivial laws"
         )
-    functions = ansatz_functions(system, ansatz)
-    if any(e.has(*system.unknowns) for e in functions):
-        raise ConfigurationError(f"ansatz: expected functions of {system.variables} alone, got {functions}")
+    free = [system.jet(*key) for key in _free_jets(system, order) if any(key[1])]
+    functions = ansatz_functions(system, ansatz, free)
     space = _MultiplierSpace(system, [sp.expand(system.in_jets(e)) for e in residuals], order, degree, functions)
     names = [v.name for v in system.variables]
     place = names.index("t") if time is None and "t" in names else system.time
@@ -360,9 +433,20 @@ class _Series:
     """Power series at random points: of the monomials of multipliers, and of the equations and their derivatives."""
 
     monomials: Values  # [monomials, points, terms]
+    through: dict[tuple[int, int], Values]  # derivatives of monomials with a function by a jet, through it alone
     equations: list[Values]
     slopes: dict[tuple[int, int, Index], Values]
     valid: Any
+
+
+def _free_jets(system: EvolutionSystem, order: int) -> list[tuple[int, Index]]:
+    """Unknowns and derivatives up to an order that are free on solutions."""
+    return [
+        (a, index)
+        for a in range(len(system.unknowns))
+        for index in multi_indices(len(system.variables), order)
+        if not any(b == a and covers(index, lead) for b, lead in system.leaders)
+    ]
 
 
 class _MultiplierSpace:
@@ -379,7 +463,7 @@ class _MultiplierSpace:
         equations: left sides less right sides, in jets.
         order: largest order of derivatives in the multipliers.
         degree: largest total degree of the polynomials.
-        functions: functions of the variables that polynomials are multiplied with, beside 1.
+        functions: functions of the variables, unknowns and derivatives that polynomials are multiplied with, beside 1.
 
     Raises:
         ConfigurationError: there are too many monomials.
@@ -394,13 +478,7 @@ class _MultiplierSpace:
         functions: Sequence[sp.Expr] = (),
     ) -> None:
         self.system, self.equations, self._functions = system, list(equations), (sp.S.One, *functions)
-        n = len(system.variables)
-        free = [
-            (a, index)
-            for a in range(len(system.unknowns))
-            for index in multi_indices(n, order)
-            if not any(b == a and covers(index, lead) for b, lead in system.leaders)
-        ]
+        free = _free_jets(system, order)
         self.jets = tuple(system.jet(*key) for key in free)
         self._keys = free
         self._symbols = (*system.variables, *self.jets)
@@ -520,8 +598,16 @@ class _MultiplierSpace:
                 lower = tuple(k - (i == last) for i, k in enumerate(powers))
                 products[powers] = near.times(products[lower], given[self._symbols[last]])
         factors = [evaluate(f) for f in self._functions[1:]]
+        through = {}
+        for number, f in enumerate(self._functions):
+            own = [products[m] for g, m in self._monomials if g == number]
+            for place, symbol in enumerate(self.jets):
+                if f.has(symbol):
+                    slope = evaluate(sp.diff(f, symbol))
+                    through[number, place] = np.stack([near.times(product, slope) for product in own])
         return _Series(
             np.stack([near.times(products[m], factors[f - 1]) if f else products[m] for f, m in self._monomials]),
+            through,
             [evaluate(e) for e in self.equations],
             {key: evaluate(slope) for key, slope in self._slopes.items()},
             evaluate.valid,
@@ -542,7 +628,6 @@ class _MultiplierSpace:
                     continue
                 held = [i for i, (_, m) in enumerate(self._monomials) if m[n + place]]
                 exponents = np.array([self._monomials[i][1][n + place] for i in held], dtype=np.int64)
-                # functions hold no unknowns: derivatives leave them alone
                 lower = [
                     self._place[f, tuple(k - (j == n + place) for j, k in enumerate(m))]
                     for f, m in (self._monomials[i] for i in held)
@@ -551,6 +636,10 @@ class _MultiplierSpace:
                     for e, equation in enumerate(at.equations):
                         part = _variation(at.monomials[lower], equation, index, series)
                         block[e, held] = (block[e, held] + exponents[:, None] * part) % prime
+                for (function, moved), values in at.through.items():
+                    own = [i for i, (f, _) in enumerate(self._monomials) if f == function]
+                    for e, equation in enumerate(at.equations if moved == place else ()):
+                        block[e, own] = (block[e, own] + _variation(values, equation, index, series)) % prime
             blocks.append(block.reshape(-1, _NUM_POINTS)[:, at.valid].T)
         return np.concatenate(blocks)
 

@@ -98,16 +98,18 @@ def discrete_symmetries(equation: Any, *, time: Any = None) -> tuple[DiscreteSym
     system = EvolutionSystem(residuals, time)
     check_one_branch(system, residuals)
     count, unknowns = len(system.variables), len(system.unknowns)
-    has_time = time is not None or system.variables[system.time].name == "t"
-    space = [i for i in range(count) if i != system.time or not has_time]
+    names = [v.name for v in system.variables]
+    clock = names.index("t" if time is None else str(time)) if time is not None or "t" in names else None
+    space = [i for i in range(count) if i != clock]
     variables = system.coordinates
     found = []
     for outer, inner in _candidates(space, unknowns):
         places, signs = list(range(count)), [1] * count
         for position, i, sign in zip(space, outer.places, outer.signs, strict=True):
             places[position], signs[position] = space[i], sign
-        for sign in (1, -1) if has_time else (signs[system.time],):
-            signs[system.time] = sign
+        for sign in (1, -1) if clock is not None else (1,):
+            if clock is not None:
+                signs[clock] = sign
             moved = _SignedPermutation(tuple(places), tuple(signs))
             if not (moved.is_identity and inner.is_identity) and _keeps(system, moved, inner):
                 images = (*moved.images(system.variables), *inner.images(system.unknowns))

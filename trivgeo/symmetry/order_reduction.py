@@ -23,7 +23,7 @@ from trivgeo.errors import AlgebraError, ConfigurationError
 from trivgeo.symmetry.algebra.brackets import bracket
 from trivgeo.symmetry.determining.finder import residual, search
 from trivgeo.symmetry.equations.equation import EvolutionSystem, check_one_branch, free_name, residuals_of
-from trivgeo.symmetry.equations.formulas import flow, landing
+from trivgeo.symmetry.equations.formulas import antiderivative, flow, landing
 from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, Particular, Solution
 from trivgeo.symmetry.equations.vector_fields import FoundSequence, Symmetry
@@ -429,8 +429,8 @@ def integrate_by_symmetries(equation: Any) -> Solutions:
     """Return the general solution of an ordinary equation by quadratures, as far as its symmetries lead there.
 
     An equation of order n needs n symmetries: each has to be inherited by the equation that the reductions before
-    leave. They are looked for among the generators and their brackets. Between quadratures a relation must be solved
-    for z.
+    leave. They are looked for among the generators and their brackets. An equation of first order that remains may also
+    be linear, separable, or Bernoulli's. Between quadratures a relation must be solved for z.
 
     ```python
     print(integrate_by_symmetries("y'' = y'^2/y + y'/x"))
@@ -673,10 +673,14 @@ def _general(equation: _OrdinaryEquation, pde: sp.Expr) -> list[_SolutionFamily]
     every = list(dict.fromkeys([*(field for field in brackets if any(field)), *fields]))
     every.sort(key=lambda field: _loss(field, plane[1]))
     least = order
-    for field in every[:_MAX_FIRST_SYMMETRIES]:
+    choices = (
+        _solutions(equation, [field, *(f for f in every if f != field)], constants, 1)
+        for field in every[:_MAX_FIRST_SYMMETRIES]
+    )
+    for choice in itertools.chain(choices, [_elementary(equation, constants[0])]):
         branches: list[_SolutionFamily] = []
         special: list[_SolutionFamily] = []
-        for found, left in _solutions(equation, [field, *(f for f in every if f != field)], constants, 1):
+        for found, left in choice:
             least = min(least, left)
             if found is None or not equation.has_solutions(*found):
                 continue
@@ -841,10 +845,13 @@ def _integrands(
             if induced is not None and any(induced):
                 inherited.append(induced)
     yield None, len(jets)
-    for first in inherited[:_MAX_NEXT_SYMMETRIES]:
+    choices = (
+        _solutions(lower, [first, *(f for f in inherited if f != first)], constants, depth + 1)
+        for first in inherited[:_MAX_NEXT_SYMMETRIES]
+    )
+    for choice in itertools.chain(choices, [_elementary(lower, constants[0])]):
         is_solved = False
-        ordered = [first, *(f for f in inherited if f != first)]
-        for found, left in _solutions(lower, ordered, constants, depth + 1):
+        for found, left in choice:
             if found is None or found[1].has(sp.Integral):
                 yield None, left if found is None else 0
                 continue
@@ -858,6 +865,44 @@ def _integrands(
             is_solved |= left == 0 and bool(solved)
         if is_solved:
             return
+
+
+def _elementary(
+    equation: _OrdinaryEquation, constant: sp.Symbol
+) -> Iterator[tuple[tuple[sp.Expr, sp.Expr] | None, int]]:
+    """Slope and relation of the solutions of a linear, Bernoulli or separable equation of first order.
+
+    Each comes with the order that remains, as in `_solutions`. Equations of other forms and orders have none.
+    """
+    if equation.order != 1:
+        return
+    (x, y), right = equation.plane, sp.factor(sp.simplify(equation.right))
+    parts = sp.separatevars(right, symbols=[x, y], dict=True)
+    if parts:
+        across = _integral(1 / parts[y], y)
+        yield (right, across - _integral(parts["coeff"] * parts[x], x) - constant), 0
+        try:
+            still = sp.solve(parts[y], y)
+        except NotImplementedError:
+            still = []
+        for height in still:
+            if _is_real(height) and not height.has(*INFINITE):
+                yield (sp.S.Zero, y - height), 1
+        return
+    # y' = a y + b y^n: y^(1 - n) solves a linear equation
+    growth = sp.simplify(right / y)
+    bent = sp.simplify(y * sp.diff(growth, y, 2) / sp.diff(growth, y))
+    if bent.has(x, y):
+        return
+    power = bent + 2
+    b = sp.simplify(sp.diff(growth, y) * y ** (2 - power) / (power - 1))
+    a = sp.simplify(growth - b * y ** (power - 1))
+    if a.has(y) or b.has(y):
+        return
+    factor = sp.simplify(sp.exp((power - 1) * _integral(a, x)))
+    yield (right, y ** (1 - power) * factor - _integral(sp.simplify((1 - power) * b * factor), x) - constant), 0
+    if power.is_positive:
+        yield (sp.S.Zero, y), 1
 
 
 def _induced(reduction: OrderReduction, plane: Plane, other: Field) -> Field | None:
@@ -891,15 +936,18 @@ def _is_multiple(first: Sequence[sp.Expr], second: Sequence[sp.Expr], plane: Pla
 def _integral(z: sp.Expr, r: sp.Symbol) -> sp.Expr:
     """An antiderivative if SymPy's rules find one quickly, else an unevaluated integral."""
     expanded = sp.apart(z, r) if z.is_rational_function(r) else sp.expand(z)
-    found = sp.integrate(expanded, r, manual=True)
+    found = antiderivative(expanded, r, manual=True)
     if found.has(sp.Integral) and z.has(sp.sin, sp.cos, sp.tan) and not z.has(sp.exp, sp.log):
-        found = sp.integrate(z, r, meijerg=False)
+        found = antiderivative(z, r, meijerg=False)
     # the cases distinguish constants: the case that is no equation is the generic one
     found = found.replace(sp.Piecewise, lambda *cases: next(e for e, case in cases if not isinstance(case, sp.Eq)))
     is_right = not found.has(sp.Integral) and vanishes(sp.diff(found, r) - z)
     return found if is_right else sp.Integral(z, r)
 
 
-def _loss(field: Field, y: sp.Symbol) -> tuple[bool, bool]:
-    """The sort key of symmetries: reductions by vertical fields lose least solutions, then those by constant ones."""
-    return field[0] != 0, field[1].has(y)
+def _loss(field: Field, y: sp.Symbol) -> tuple[bool, bool, int]:
+    """The sort key of symmetries: reductions by vertical fields lose least solutions, then those by constant ones.
+
+    Of these the simple ones come first.
+    """
+    return field[0] != 0, field[1].has(y), sum(map(sp.count_ops, field))

@@ -18,6 +18,7 @@ from trivgeo.symmetry.determining.dimension import Dimension, Jets
 from trivgeo.symmetry.determining.growth import MAX_COLUMNS, Found, grow, radicands_of_rates
 from trivgeo.symmetry.equations.equation import EvolutionSystem, free_name, residuals_of
 from trivgeo.symmetry.equations.equivalent import Equivalent, about_any_solution, simpler, term_matrix, with_right_sides
+from trivgeo.symmetry.equations.formulas import antiderivative
 from trivgeo.symmetry.equations.numeric import Radicals, vanishes
 from trivgeo.symmetry.equations.unnamed_functions import fundamental
 from trivgeo.symmetry.equations.vector_fields import SuperpositionIdeal, Symmetry, TrivialSymmetries
@@ -146,7 +147,7 @@ def _largest(system: EvolutionSystem, found: Sequence[Coefficients]) -> list[Coe
 def _exponential(system: EvolutionSystem, name: str, rate: sp.Expr) -> sp.Expr:
     """The exponential of the integral of a rate, as a formula if there is one, else as a named solution."""
     (x,) = system.variables
-    integral = sp.integrate(sp.together(rate), x)
+    integral = antiderivative(sp.together(rate), x)
     if not integral.has(sp.Integral, sp.Piecewise):
         return sp.simplify(sp.exp(integral))
     name = free_name(name, system.names)
@@ -162,7 +163,7 @@ def _known_basis(
     for _, one in (field for field in found if _is_solution(system, field)):
         rate = sp.cancel(wronskian / one**2)
         if rate.is_rational_function(x):
-            integral = sp.integrate(rate, x)
+            integral = antiderivative(rate, x)
             if not integral.has(sp.Integral, sp.RootSum, sp.Piecewise):
                 # logarithms of squares are real on both sides of a pole
                 terms = sp.Add.make_args(integral.replace(sp.log, lambda e: sp.log(e**2) / 2))
@@ -419,20 +420,26 @@ def _complexity(field: Coefficients) -> tuple[int, int]:
     return sum(sp.count_ops(c) for c in field), len(str(field))
 
 
-def ansatz_functions(system: EvolutionSystem, functions: Sequence[Any]) -> Coefficients:
+def ansatz_functions(
+    system: EvolutionSystem, functions: Sequence[Any], derivatives: Sequence[sp.Symbol] = ()
+) -> Coefficients:
     """Return the functions of an ansatz as different expressions of the variables, none of them a polynomial.
+
+    Args:
+        derivatives: symbols of derivatives that the functions may hold.
 
     Raises:
         ConfigurationError: a function is a polynomial, is given twice, or holds other names.
     """
     result: list[sp.Expr] = []
-    known = {*system.coordinates, *system.parameters}
+    variables = (*system.coordinates, *derivatives)
+    known = {*variables, *system.parameters}
     for function in functions:
-        expression = system.plain(function, "ansatz")
+        expression = system.plain(function, "ansatz", derivatives)
         unknown = expression.free_symbols - known
-        if unknown or expression.is_polynomial(*system.coordinates):
+        if unknown or expression.is_polynomial(*variables):
             raise ConfigurationError(
-                f"ansatz: expected functions of {system.coordinates} that are no polynomials, got {expression}"
+                f"ansatz: expected functions of {variables} that are no polynomials, got {expression}"
             )
         if expression in result:
             raise ConfigurationError(f"ansatz: expected different functions, got {expression} twice")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import sympy as sp
 
 from trivgeo.symmetry.equations.equation import EvolutionSystem, free_name
+from trivgeo.symmetry.equations.formulas import antiderivative
 from trivgeo.symmetry.equations.multi_index import Index, derivative, multi_indices, shifted
 from trivgeo.symmetry.equations.numeric import vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Particular
@@ -148,7 +149,7 @@ def _antiderivatives(functions: Sequence[sp.Expr], variables: Sequence[sp.Symbol
     """The functions in antiderivatives that have a formula, without polynomials."""
     has_logarithms = any(function.has(sp.log) for function in functions)
     found = []
-    for integral in (sp.integrate(f, v, manual=True) for f in functions for v in variables if f.has(v)):
+    for integral in (antiderivative(f, v, manual=True) for f in functions for v in variables if f.has(v)):
         if not has_logarithms:  # logarithms of squares are real on both sides of a pole
             integral = integral.replace(sp.log, lambda e: sp.log(e**2) / 2)
         if not integral.has(sp.Integral, sp.Piecewise, sp.I):
@@ -234,7 +235,7 @@ def _linearized(system: EvolutionSystem, swapped: bool) -> Equivalent | None:
     square = sp.simplify(sp.diff(right, slope, 2) / 2)
     if square.has(slope) or (square == 0 and not swapped):
         return None
-    new = sp.integrate(sp.simplify(sp.exp(-sp.integrate(square, y))), y)
+    new = antiderivative(sp.simplify(sp.exp(-antiderivative(square, y))), y)
     first = sp.simplify(sp.diff(right, slope).subs(slope, 0))
     rest = sp.simplify(right.subs(slope, 0))
     along = sp.diff(new, y)

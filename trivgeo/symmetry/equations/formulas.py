@@ -14,6 +14,23 @@ from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 Expressions = tuple[sp.Expr, ...]
 
 
+def antiderivative(function: sp.Expr, variable: sp.Symbol, **options: Any) -> sp.Expr:
+    """Return an integral of a function over a variable; one without a formula stays a `sympy.Integral`.
+
+    SymPy writes exponential integrals with arguments on the Riemann surface of the logarithm. Here they are in the
+    plane, if that is an integral, too.
+
+    Args:
+        **options: keywords of `sympy.integrate`.
+    """
+    found = sp.integrate(function, variable, **options)
+    if found.has(sp.exp_polar):
+        found = found.replace(sp.exp_polar, sp.exp)
+        if not vanishes(sp.diff(found, variable) - function):
+            return sp.Integral(function, variable)
+    return found
+
+
 def flow(components: Sequence[sp.Expr], variables: Sequence[sp.Symbol], s: sp.Symbol) -> Expressions:
     """Return the flow of a vector field: the solution of dz/ds = X(z) with z(0) = z, checked.
 
@@ -63,9 +80,9 @@ def _one(rate: sp.Expr, z: sp.Symbol, s: sp.Symbol) -> Expressions | None:
     if not slope.has(z):
         offset = sp.simplify(rate - slope * z)
         # the integral is needed up to a constant: logarithms are taken of the ratio to their argument at s = 0
-        grown = sp.integrate(slope, s).replace(sp.log, lambda a: sp.log(sp.simplify(a / a.subs(s, 0))))
+        grown = antiderivative(slope, s).replace(sp.log, lambda a: sp.log(sp.simplify(a / a.subs(s, 0))))
         factor = sp.simplify(sp.exp(grown - grown.subs(s, 0)))
-        total = sp.integrate(sp.simplify(offset / factor), s)
+        total = antiderivative(sp.simplify(offset / factor), s)
         value = factor * (z + total - total.subs(s, 0))
         return None if value.has(sp.Integral, sp.Piecewise) else (sp.simplify(value),)
     if rate.has(s):

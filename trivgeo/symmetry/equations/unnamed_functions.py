@@ -30,10 +30,34 @@ class Arbitrary(_Primed):
         return arbitrary(name.rstrip("'"), name.count("'") + 1)(self.args[0])
 
 
-@lru_cache(maxsize=256)
 def arbitrary(name: str, derivative: int = 0) -> type[Arbitrary]:
     """The class of an arbitrary function, or of its derivative of an order ``derivative``."""
-    return type(name + "'" * derivative, (Arbitrary,), {})
+    return _arbitrary(name + "'" * derivative)
+
+
+@lru_cache(maxsize=256)
+def _arbitrary(name: str) -> type[Arbitrary]:
+    return type(name, (Arbitrary,), {})
+
+
+class ArbitraryIntegral(Arbitrary):
+    """An integral of an arbitrary function; each is a class of its own, see `arbitrary_integral`.
+
+    Attributes:
+        integrand: the class of the derivative.
+    """
+
+    integrand: ClassVar[type[Arbitrary]]
+
+    def fdiff(self, argindex: int = 1) -> sp.Expr:
+        """Return the arbitrary function, whatever ``argindex``: there is one argument."""
+        return self.integrand(self.args[0])
+
+
+@lru_cache(maxsize=256)
+def arbitrary_integral(name: str, integrand: type[Arbitrary]) -> type[ArbitraryIntegral]:
+    """The class of an integral ``name`` of an arbitrary function, or of such an integral."""
+    return type(name, (ArbitraryIntegral,), {"integrand": integrand})
 
 
 class Solution(_Primed):
