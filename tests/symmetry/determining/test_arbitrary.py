@@ -119,3 +119,22 @@ def test_two_functions() -> None:
     found: Any = special_functions("u_t = diff(f(u)*u_x, x) + g(u)", "g", ["0"])
     assert {str(form): len(s) for form, s in found.items()} == {"0": 3}
     assert found[sp.S.Zero].statement.endswith(", for an arbitrary function f")
+
+
+@pytest.mark.parametrize(
+    ("rate", "right", "dimension"),
+    [
+        ("a(t)", "u_xx", 6),
+        ("(1 + sin(3*t)/3)", "u_xx", 6),
+        ("t", "(u_xx - u*u_x)", 5),
+        ("a(t)", "(u_xxx + u*u_x)", 4),
+    ],
+)
+def test_equations_in_a_time_of_their_own(rate: str, right: str, dimension: int) -> None:
+    """As many symmetries as with a rate of one, and translations of the integral of the rate among them."""
+    found = find_symmetries(f"u_t = {rate}*{right}")
+    assert (len(found), found.is_complete) == (dimension, True)
+    assert len(find_symmetries(f"u_t = {right}")) == dimension
+    own = f"1/{rate}*∂_t" if "a" in rate else None
+    assert own is None or any(generator.text == own for generator in found)
+    assert own or verify(f"u_t = {rate}*{right}", ("0", f"1/{rate}", "0")) == 0

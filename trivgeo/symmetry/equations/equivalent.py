@@ -1,4 +1,4 @@
-"""Changes of variables that make equations simpler: homogeneous, or linear."""
+"""Changes of variables that make equations simpler: homogeneous, linear, or free of the time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trivgeo.symmetry.equations.equation import EvolutionSystem, free_name
 from trivgeo.symmetry.equations.formulas import antiderivative
 from trivgeo.symmetry.equations.multi_index import Index, derivative, multi_indices, shifted
 from trivgeo.symmetry.equations.numeric import vanishes
-from trivgeo.symmetry.equations.unnamed_functions import Particular
+from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, Particular, arbitrary_integral
 
 _MAX_SEEDS = 12  # functions that polynomials are multiplied with to find a particular solution
 _MAX_DEGREE = 4  # largest degree of these polynomials
@@ -41,8 +41,37 @@ class Equivalent:
 
 
 def simpler(system: EvolutionSystem) -> Equivalent | None:
-    """Return the homogeneous form of a linear system, or the linear form of an ordinary equation, if there is one."""
-    return _homogeneous(system) or _linearized(system, False) or _linearized(system, True)
+    """Return the homogeneous form of a linear system, the linear form of an ordinary equation, or one free of the time.
+
+    The result is ``None`` if there is none.
+    """
+    return _in_own_time(system) or _homogeneous(system) or _linearized(system, False) or _linearized(system, True)
+
+
+def _in_own_time(system: EvolutionSystem) -> Equivalent | None:
+    """The equations u_s = F of u_t = a(t) F for the time s, an integral of a; ``None`` for other equations."""
+    t = system.variables[system.time]
+    if len(system.variables) == 1 or set(system.orders) != {1}:
+        return None
+    parts = [sp.factor(right).as_independent(t, as_Add=False) for right in system.right]
+    rate = next((moving for _, moving in parts if moving != 1), None)
+    if rate is None or not rate.free_symbols <= {t, *system.parameters}:
+        return None
+    right = [sp.simplify(moving / rate) * still for still, moving in parts]
+    if any(e.has(t) for e in right):
+        return None
+    constant, moving = rate.as_independent(t, as_Add=False)
+    if isinstance(moving, Arbitrary) and moving.args == (t,) and "'" not in type(moving).__name__:
+        name = type(moving).__name__
+        own = constant * arbitrary_integral(
+            free_name(f"{name[0].upper()}{name[1:]}", {*system.names, *system.arbitrary}), type(moving)
+        )(t)
+    else:
+        own = antiderivative(rate, t)
+    if own.has(sp.Integral, sp.Piecewise):
+        return None
+    new = tuple(own if z == t else z for z in system.coordinates)
+    return Equivalent(with_right_sides(system, [sp.expand(e) for e in right]), new, system.coordinates)
 
 
 # Particular solutions ----------------------------------------------------------------------------------------

@@ -55,8 +55,8 @@ class ArbitraryIntegral(Arbitrary):
 
 
 @lru_cache(maxsize=256)
-def arbitrary_integral(name: str, integrand: type[Arbitrary]) -> type[ArbitraryIntegral]:
-    """The class of an integral ``name`` of an arbitrary function, or of such an integral."""
+def arbitrary_integral(name: str, integrand: Any) -> type[ArbitraryIntegral]:
+    """The class of an integral ``name`` of the class of an arbitrary function, or of such an integral."""
     return type(name, (ArbitraryIntegral,), {"integrand": integrand})
 
 
