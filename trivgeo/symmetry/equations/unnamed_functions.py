@@ -54,10 +54,15 @@ class ArbitraryIntegral(Arbitrary):
         return self.integrand(self.args[0])
 
 
-@lru_cache(maxsize=256)
-def arbitrary_integral(name: str, integrand: Any) -> type[ArbitraryIntegral]:
-    """The class of an integral ``name`` of the class of an arbitrary function, or of such an integral."""
-    return type(name, (ArbitraryIntegral,), {"integrand": integrand})
+def arbitrary_integral(name: str, integrand: type[Arbitrary]) -> type[ArbitraryIntegral]:
+    """The class of an integral ``name`` of an arbitrary function, or of such an integral."""
+    key = (name, integrand)
+    if key not in _INTEGRALS:
+        _INTEGRALS[key] = type(name, (ArbitraryIntegral,), {"integrand": integrand})
+    return _INTEGRALS[key]
+
+
+_INTEGRALS: dict[tuple[str, type[Arbitrary]], type[ArbitraryIntegral]] = {}  # classes are made once
 
 
 class Solution(_Primed):
