@@ -303,8 +303,11 @@ Execute = Callable[[list[CellJob]], Iterable[Outcome]]
 
 
 def on_this_machine(jobs: int, work: list[CellJob]) -> Iterable[Outcome]:
-    """Run jobs in ``jobs`` processes of this machine, by joblib; they share the cores."""
-    return joblib.Parallel(jobs, return_as="generator_unordered")(map(joblib.delayed(_call), work))
+    """Run jobs in ``jobs`` processes of this machine, by joblib; they share the cores.
+
+    The last cells begin: tables mostly grow along lines and columns, and a long cell that begins last is waited for.
+    """
+    return joblib.Parallel(jobs, return_as="generator_unordered")(map(joblib.delayed(_call), reversed(work)))
 
 
 def _call(job: CellJob) -> Outcome:

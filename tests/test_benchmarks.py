@@ -120,7 +120,7 @@ def test_the_page_says_what_a_card_takes() -> None:
 @pytest.mark.slow(reason="a benchmark")
 def test_shifts_and_boosts_of_fields_are_those_of_the_group() -> None:
     """Of the benchmark of canonical operators: by Fourier phases as by the action of the group, exactly."""
-    problem = canonical_operators.PROBLEMS["burgers"]._replace(points=16)
+    problem = canonical_operators.PROBLEMS["burgers"]._replace(points=32)
     setting = canonical_operators.Setting(problem, 4, 0)
     motion, action = setting.motion(4, (0.0, 0.0), canonical_operators.FAR), setting.action()
     block = Field.on_box(torch.stack([setting.start, setting.end], 2), setting.box, times=[0.0, problem.horizon])

@@ -307,6 +307,14 @@ def test_several_jobs_give_the_same_table(options: tuple[str, ...], tmp_path: Pa
         assert f"{os.getpid()}\n" not in processes
 
 
+def test_long_cells_at_the_end_begin_first(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(table(tmp_path)))
+    cells = sweep.Sweep.read(str(path)).cells()
+    work = [sweep.CellJob(number, cell, SmallTest()) for number, cell in enumerate(cells)]
+    assert [outcome.number for outcome in sweep.on_this_machine(1, work)] == [3, 2, 1, 0]
+
+
 def test_a_cell_in_use_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "_RETRY_SECONDS", 0.01)
     assert outcome_of(tmp_path, HeldOnce(), "--jobs", "2") == outcome_of(tmp_path, Runner())
