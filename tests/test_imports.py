@@ -30,6 +30,7 @@ BASE = {
     "_numerics",
     "_random",
     "_text",
+    "_timing",
     "errors",
     "expressions",
 }
@@ -44,6 +45,7 @@ ALLOWED = {
     "_numerics": {"_autocast", "errors"},
     "_random": {"checks", "errors"},
     "_text": set(),
+    "_timing": set(),
     "checks": {"_numerics", "_torch", "errors"},
     "verdict": set(),
     "expressions": {"errors", "checks"},

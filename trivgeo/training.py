@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import struct
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ import trivgeo
 from trivgeo import _processes
 from trivgeo._devices import module_device
 from trivgeo._random import keyed
+from trivgeo._timing import announce
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_fraction, check_positive
 from trivgeo.errors import CheckpointError, ConfigurationError, missing_package
@@ -85,6 +87,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
+_STEPS_TIMED = 4  # steps after which the log says how long a training takes
 _MIN_CLOCK_LEAD = 0.1  # share of the decay by which the clock is ahead of the steps if it decides the step size
 _MAX_SECONDS = 1e12  # longest run; a timedelta holds 8e13 seconds
 
@@ -455,7 +458,7 @@ class SteppedData(Dataset[Any]):
 
 
 class Bar(pl.Callback):
-    """A tqdm bar of the training steps that shows the loss.
+    """A tqdm bar of the training steps that shows the loss; the log says after a few how long all take.
 
     Lightning's bar begins anew in every epoch, and is printed without a terminal, too.
 
@@ -463,9 +466,12 @@ class Bar(pl.Callback):
         total: number of training steps.
         title: text before the bar.
         progress: whether the bar is shown; ``None`` shows it in a terminal only.
+        seconds: bound of the time of the training, see `train`.
     """
 
-    def __init__(self, total: int, title: str, progress: bool | None) -> None:
+    def __init__(self, total: int, title: str, progress: bool | None, seconds: float | None = None) -> None:
+        self.total, self.title, self.seconds = total, title, math.inf if seconds is None else seconds
+        self.number, self.first = 0, 0.0
         self.bar: tqdm = tqdm(total=total, desc=title, leave=False, disable=None if progress is None else not progress)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -477,6 +483,13 @@ class Bar(pl.Callback):
     ) -> None:
         """Advance the bar by one step; every twenty steps show the ``loss`` in ``outputs``."""
         self.bar.update()
+        self.number += 1
+        if self.number == 1:  # the first step makes what further ones have
+            self.first = time.perf_counter()
+        if self.number == _STEPS_TIMED:
+            each = (time.perf_counter() - self.first) / (_STEPS_TIMED - 1)
+            left = self.total - trainer.global_step
+            announce(f"{self.title}: {left:,} more steps", min(each * left, self.seconds))
         if batch_idx % 20 == 0 and not self.bar.disable:
             self.bar.set_postfix_str(f"loss {float(outputs['loss']):.3f}")
 
@@ -568,7 +581,7 @@ def train(
         raise ConfigurationError(f"folder: expected a folder, got the file {kept}")
     each = max(1, min(100, steps // 10))
     progress = progress if _processes.rank() == 0 else False
-    callbacks: list[pl.Callback] = [Bar(steps, type(module).__name__, progress)]
+    callbacks: list[pl.Callback] = [Bar(steps, type(module).__name__, progress, seconds)]
     if kept is not None:
         check_destination(kept / "last.ckpt")
         callbacks.append(ModelCheckpoint(dirpath=kept, filename="last", save_top_k=1, enable_version_counter=False))

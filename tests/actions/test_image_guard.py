@@ -123,6 +123,16 @@ class TestCost:
             shown = ImageWarp(group)(group.inverse(g), image.unsqueeze(1)).flatten(2).abs().amax(-1) > 0
             assert_relative(guarded.energies(g)[shown], size * one[shown], 1e-10)
 
+    @pytest.mark.parametrize("unit", [1.0, 1e5])
+    def test_nothing_is_not_better_than_the_datum_as_given(self, unit: float) -> None:
+        """Of an energy that is zero for an empty image, in any unit above one."""
+        image, group = digits(2, 16).double(), SE(2)
+        away = group.exp(torch.tensor([[0.0, 5.0, 0.0]]).double()).expand(2, 1, 2, 3)
+        posterior = InverseProblem(ImageWarp(group), lambda x: unit * x.square().sum((1, 2, 3))).given(image)
+        given = posterior.energies(group.identity(2, 1, dtype=torch.float64))
+        assert bool((posterior.energies(away) > given).all())
+        assert posterior.energy_evaluations == 4
+
 
 @pytest.mark.parametrize(
     "group", [Affine(2), pytest.param(Projective(2), marks=pytest.mark.slow(reason="affine maps stay"))], ids=str

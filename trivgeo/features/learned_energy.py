@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed, normal, uniform
+from trivgeo._timing import announce, deadline_after, time_evaluations
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive, checked
@@ -22,6 +24,7 @@ from trivgeo.features.feature_scores import FeatureScore
 from trivgeo.features.network_features import NetworkFeatures
 from trivgeo.features.upright_head import HeadValidation, UprightHead, train_head
 from trivgeo.groups import Action
+from trivgeo.inversion.bounds import bytes_of, number_moved_at_once, number_that_fits, with_gradients
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.learned.learned_inverter import Draw, checked_draw, held_out, picker
 from trivgeo.inversion.posterior import check_action
@@ -31,11 +34,16 @@ from trivgeo.networks import HeaderEntry
 
 _NUM_FAR = 4  # wrong restorations by the identity and by drawn elements
 _NUM_NEAR = 3  # wrong restorations near the right one
+_NUM_RESTORATIONS = 1 + _NUM_FAR + _NUM_NEAR
 _MIN_REACH, _MAX_REACH = 0.03, 1.0  # distances of near restorations from the right one, in spreads of transformations
 _UNMOVED_ONE_IN = 8  # one in so many data is not moved, so that the head knows clean data, too
 _AUGMENTATIONS_PER_DATUM, _MIN_MOVED_DATA, _MAX_MOVED_DATA = 32, 128, 4096
 _MOVED_DATA_BATCH_SIZE = 4  # moved data whose restorations are evaluated together
 _TRAINING_PER_VALIDATION = 5  # moved data of the training for each one of the validation
+_FEATURES_SHARE = 0.8  # share of the time of a fit that features take
+_SHARES_LEFT = (0.85, 0.2)  # shares of the time that are left after the features of validation and training
+_TIMED_SHARE = 0.25  # share of the time that it may take to know that of an evaluation
+_BATCH_SHARE = 0.05  # share of the time that features which are computed together may take
 
 
 @checked
@@ -93,6 +101,7 @@ class LearnedEnergy(FeatureEnergy):
         num_samples: int | None = None,
         steps: int = 1000,
         seconds: float | None = 300.0,
+        max_memory: float | None = None,
         seed: int = 0,
     ) -> LearnedEnergy:
         """Train a head on frozen features.
@@ -111,8 +120,10 @@ class LearnedEnergy(FeatureEnergy):
             layer: name of the layer whose output the features are, see `NetworkFeatures`.
             num_samples: number of moved data; default 32 for each clean one, 4,096 at most.
             steps: number of optimiser steps.
-            seconds: ends the moving of data after that time, and the training after another quarter of it; the result
-                then depends on the speed of the machine. ``None`` for no bound.
+            seconds: time of the whole call, of which four fifths are for features: fewer data are moved where it is
+                short, and the result then depends on the speed of the machine. Where not even two fit, a warning says
+                how long they take. ``None`` for no bound.
+            max_memory: memory in GiB that features may take at once, see `trivgeo.inversion.Inverter`.
             seed: seed of all random numbers.
 
         Raises:
@@ -137,20 +148,30 @@ class LearnedEnergy(FeatureEnergy):
         check_count("steps", steps)
         if seconds is not None:
             check_positive("seconds", seconds)
+        end = deadline_after(seconds)
         known, rest, _ = held_out(action, clean, seed)
         number = _number_of(known) if num_samples is None else check_count("num_samples", num_samples)
-        drawing = _Restorations(action, transformations, reader, seed)
-        known = checked_draw(action, known) if callable(known) else picker(known)
-        end = None if seconds is None else time.monotonic() + seconds
-        held = drawing(
-            rest,
-            max(1, -(-number // _TRAINING_PER_VALIDATION)),
-            31,
-            None if end is None else end - 0.8 * (seconds or 0.0),
-        )
-        train = drawing(known, number, 32, end)
+        draw = checked_draw(action, known) if callable(known) else picker(known)
+        drawing = _Restorations(action, transformations, reader, seed, max_memory)
+        each = drawing.seconds_each(rest, _TIMED_SHARE * (math.inf if seconds is None else seconds))
+        num_held = max(1, -(-number // _TRAINING_PER_VALIDATION))
+        work = each * (number + num_held)
+        if seconds is not None:
+            if 2 * each > seconds:
+                warnings.warn(
+                    f"seconds: expected time for two moved data, which take about {2 * each:.2g}, got {seconds:g}",
+                    stacklevel=2,
+                )
+            number_together = max(1, int(_BATCH_SHARE * seconds / each)) if each > 0.0 else _MOVED_DATA_BATCH_SIZE
+            drawing.together = min(drawing.together, number_together)
+            work = min(work, _FEATURES_SHARE * seconds)
+        announce(f"{number + num_held:,} moved data, or as many as there is time for", work)
+        ends = [None if end is None else end - share * (seconds or 0.0) for share in _SHARES_LEFT]
+        held = drawing(rest, num_held, 31, ends[0])
+        train = drawing(draw, number, 32, ends[1])
         head = UprightHead(train.shape[-1], base=base).to(train.device)
-        validation = train_head(head, train, held, steps, None if seconds is None else seconds / 4, seed)
+        left = None if end is None else max(0.0, end - time.perf_counter())
+        validation = train_head(head, train, held, steps, left, seed)
         return cls(reader.network, reader.layer, score=head, validation=validation)
 
     def _entry(self) -> dict[str, Any]:
@@ -170,18 +191,51 @@ class LearnedEnergy(FeatureEnergy):
 
 
 class _Restorations:
-    """Draws features of restorations ``[n, k, d]`` of moved data, the right one first."""
+    """Draws features of restorations ``[n, k, d]`` of moved data, the right one first.
 
-    def __init__(self, action: Action, transformations: Transformations, reader: NetworkFeatures, seed: int) -> None:
+    Attributes:
+        together: number of data whose restorations are evaluated together.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        transformations: Transformations,
+        reader: NetworkFeatures,
+        seed: int,
+        max_memory: float | None = None,
+    ) -> None:
         self.action, self.transformations, self.reader, self.seed = action, transformations, reader, seed
         self.near = action.group.with_scale(spread_of(action.group, transformations, seed))
+        self.max_memory, self.together = max_memory, _MOVED_DATA_BATCH_SIZE
+        self.at_once: int | None = None
+
+    def seconds_each(self, draw: Draw, seconds: float) -> float:
+        """Measure memory and time of the features of a datum; return the time of its restorations.
+
+        Args:
+            draw: draws clean data.
+            seconds: time that this may take; one evaluation of the network is timed however short it is.
+        """
+        x = on_device(draw(_MOVED_DATA_BATCH_SIZE, keyed(self.seed, 33)), module_device(self.reader))
+        size = bytes_of(lambda rows: self.reader(with_gradients(rows)), x)
+        self.at_once = number_that_fits(x, size, self.max_memory)
+        together = number_moved_at_once(x, self.max_memory) // _NUM_RESTORATIONS
+        self.together = max(1, min(self.together, together))
+        with torch.no_grad():
+            timed = time_evaluations(
+                lambda number: self.reader(pytree.tree_map(lambda leaf: leaf[:number], x)),
+                min(_MOVED_DATA_BATCH_SIZE, self.at_once or _MOVED_DATA_BATCH_SIZE),
+                seconds,
+            )
+        return timed.of(_NUM_RESTORATIONS * self.together, self.at_once) / self.together
 
     def __call__(self, draw: Draw, count: int, key: int, end: float | None) -> Float[Tensor, "n k d"]:
         """Return features of ``count`` data, or of as many as are done before the time ``end``."""
         source, rows, done = keyed(self.seed, key), [], 0
         with torch.no_grad():
-            while done < count and (end is None or done == 0 or time.monotonic() < end):
-                number = min(_MOVED_DATA_BATCH_SIZE, count - done)
+            while done < count and (end is None or done == 0 or time.perf_counter() < end):
+                number = min(self.together, count - done)
                 x = on_device(draw(number, source), module_device(self.reader))
                 moved = (done + torch.arange(number)) % _UNMOVED_ONE_IN != 0
                 rows.append(self._features(x, moved, source))
@@ -212,7 +266,13 @@ class _Restorations:
         )
         g = torch.cat([unit, far.to(right.dtype), near], 1).to(first)
         restored = action(group.inverse(g), lift(action(right.to(first), x), 1))
-        return self.reader(flat_rows(restored, 2)).float().unflatten(0, (number, -1))
+        rows = flat_rows(restored, 2)
+        together = number * g.shape[1] if self.at_once is None else self.at_once
+        parts = [
+            self.reader(pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], rows)).float()
+            for i in range(0, number * g.shape[1], together)
+        ]
+        return torch.cat(parts).unflatten(0, (number, -1))
 
 
 def _action_of(transformations: Transformations, clean: Any) -> Action:

@@ -129,7 +129,7 @@ def train_head(
             gaps = base[:, 1:] - base[:, :1]
             head.log_weight.fill_(-float(gaps[torch.isfinite(gaps)].std().clamp(min=1e-6).log()))
     optimiser = torch.optim.AdamW(head.parameters(), lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
-    source, start = keyed(seed, 22), time.monotonic()
+    source, start = keyed(seed, 22), time.perf_counter()
     best, state = _validate(head, held, held_base), copy.deepcopy(head.state_dict())
     with torch.random.fork_rng(devices=[flat.device] if flat.is_cuda else []), torch.enable_grad():
         torch.manual_seed(seed)  # dropout draws from the global generator
@@ -140,7 +140,7 @@ def train_head(
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-            out_of_time = seconds is not None and time.monotonic() - start > seconds
+            out_of_time = seconds is not None and time.perf_counter() - start > seconds
             if step % max(1, steps // _NUM_VALIDATIONS) == 0 or step == steps or out_of_time:
                 found = _validate(head, held, held_base)
                 if found.loss < best.loss:

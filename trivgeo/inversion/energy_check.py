@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed
 from trivgeo._random import seed as seed_of
+from trivgeo._timing import announce, seconds_until
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_type, checked, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
+from trivgeo.inversion.agreement import UNUSABLE
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.energies.wrapped import PriorEnergy
 from trivgeo.inversion.energy_measurement import (
@@ -31,8 +33,8 @@ from trivgeo.inversion.energy_measurement import (
 )
 from trivgeo.inversion.evaluation import evaluation_mode
 from trivgeo.inversion.inverter import Inverter
-from trivgeo.inversion.methods.known_search import KnownSearch
 from trivgeo.inversion.posterior import InverseProblem
+from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.rows import where_rows
 from trivgeo.inversion.stages.adaptive_search import AdaptiveSearch
 from trivgeo.inversion.transformations import Transformations, sample_elements, spread_of
@@ -43,12 +45,22 @@ _MAX_SHARE_FLAT = 0.5  # share of random transformations at which the gradient m
 _DRAWS_OF_A_TRIAL = 100  # random elements of which a trial draws about as many
 _NUM_TRIALS = 32  # data that are inverted
 _TRIAL_EVALUATIONS = 300  # energies of each of them, whatever the machine
+_MEASUREMENT_SHARE = 0.35  # share of the time that the measurement before the trial may take
+_FEWEST_EVALUATIONS = 16  # energies of each of them below which a trial says nothing of the search
+_SHORTEST_TRIAL_IN_SECONDS = 1e-3  # time of a trial when that of all is up
 _MIN_TRIALS = 8  # number below which they say neither yes nor no
 _LARGEST_SEED = 2**32
 _MAX_ERROR_IN_SPREADS = 0.25  # error of a transformation that counts as found, in spreads in each direction
 _MAX_RELATIVE_DISTANCE = 0.1  # distance of a restored from the clean datum, in units of the moved datum's distance
+_MIN_KNOWN = 8  # restored clean data below which their energies say nothing of others
+_DEPTH_SHARE = 0.5  # height above the energies of clean data, in units of the median rise of moved ones
 _MIN_SHARE_FOUND = 0.75  # share of the data whose transformation is found by a search that works
 _MAX_HARM_LEFT = 0.2  # share of the loss added by the transformations that may be left where a network is right
+
+ALIKE = "data are like the clean ones of the search, and moved by such transformations"
+"""Assumption of a search that was tried on clean data."""
+TOO_HIGH = "the energy of the restored datum is nearer to those of moved data than to those of clean ones"
+"""Reason against a result of such a search."""
 
 
 class NetworkTask(NamedTuple):
@@ -167,6 +179,45 @@ class NetworkBenchmark(NamedTuple):
         return f"{_answer(self.right)}: {restored} (clean {clean}, moved {moved})"
 
 
+@dataclass(frozen=True)
+class KnownSearch:
+    """What is known of the results of a search before it runs.
+
+    Attributes:
+        verdict: verdict on the search, from a trial on clean data.
+        highest: energy of a restored datum above which it is unlike clean ones; infinite where that is not known.
+    """
+
+    verdict: Verdict
+    highest: float = math.inf
+
+    @staticmethod
+    def of_trial(verdict: Verdict, energies: Float[Tensor, " n"], depth: float) -> KnownSearch:
+        """Return what a trial tells of other data.
+
+        Args:
+            verdict: verdict of the trial.
+            energies: energies of the restored data whose transformations were found.
+            depth: median rise of the energy of clean data when they are moved.
+        """
+        known = energies[torch.isfinite(energies)]
+        if len(known) < _MIN_KNOWN:
+            return KnownSearch(verdict)
+        usual, highest = float(known.median()), float(known.max())
+        rise = _DEPTH_SHARE * depth if depth > 0.0 else 0.0  # NaN where nothing is known
+        return KnownSearch(verdict, max(2.0 * highest - usual, usual + rise))
+
+    def __call__(self, result: InversionResult) -> tuple[Verdict, ...]:
+        """Return the verdict on each datum of a result."""
+        said = self.verdict & Verdict((), (ALIKE,))
+        usable, high = result.has_usable, result.best_energy() > self.highest
+        rows = torch.stack([usable, high], -1).tolist()
+        return tuple(
+            said & Verdict((UNUSABLE,) if not is_usable else (TOO_HIGH,) if is_high else ())
+            for is_usable, is_high in rows
+        )
+
+
 class SearchBenchmark(NamedTuple):
     r"""Figures of the search of `TIED` on clean data that were moved by the transformations.
 
@@ -241,12 +292,16 @@ def try_search(
     task: NetworkTask | None,
     seed: int,
     max_memory: float | None = None,
-    seconds: float | None = None,
-) -> SearchBenchmark:
+    deadline: float | None = None,
+) -> SearchBenchmark | None:
     """Invert a few moved clean data, and compare with the transformations.
 
-    Without ``seconds`` everything but rounding is a function of the arguments: neither the time that an energy takes
-    nor the machine changes which data are tried, or by how many evaluations. With it fewer data are, down to eight.
+    Without a ``deadline`` everything but rounding is a function of the arguments: neither the time that an energy takes
+    nor the machine changes which data are tried, or by how many evaluations. With it fewer data are, down to eight, and
+    by fewer evaluations.
+
+    Returns:
+        The figures; ``None`` where there is no time for eight data.
 
     Raises:
         DomainError: no transformation drawn is defined on its datum.
@@ -254,17 +309,21 @@ def try_search(
     spread = spread_of(action.group, transformations, seed)
     group = action.with_scale(spread).group
     problem = InverseProblem(action, energy)
+    number = _NUM_TRIALS
+    if deadline is not None:
+        time_left = seconds_until(deadline)
+        if _MIN_TRIALS * (_FEWEST_EVALUATIONS + 1) * profile.seconds > time_left:
+            return None
+        if profile.seconds > 0.0:
+            number = min(number, max(_MIN_TRIALS, int(time_left / (_TRIAL_EVALUATIONS * profile.seconds))))
     with evaluation_mode(problem.energy):
-        x, index, _ = some_data(problem, clean, seed, max_memory)
+        x, index, _ = some_data(problem, clean, seed, max_memory, MAX_MEASURED if deadline is None else number)
     reference: Tensor = pytree.tree_leaves(x)[0]
     given = len(pytree.tree_leaves(with_tensors("clean", clean))[0])
     # few data are moved several times
     turns = torch.arange(max(len(index), _NUM_TRIALS), device=index.device) % len(index)
     g = sample_elements(group, transformations, len(turns), keyed(seed, 8)).to(reference)
     defined = action.is_valid(g, _rows_of(x, turns)).reshape(len(turns), -1).all(-1)
-    number = _NUM_TRIALS
-    if seconds is not None:
-        number = min(number, max(_MIN_TRIALS, int(seconds / (_TRIAL_EVALUATIONS * profile.seconds))))
     chosen = torch.nonzero(defined)[:number, 0]
     if len(chosen) == 0:
         raise DomainError(f"transformations: expected elements that are defined on clean data, got none of {len(g)}")
@@ -273,6 +332,8 @@ def try_search(
     moved = action(g, x)
     expected = PriorEnergy(energy, spread, profile.temperature)
     search = AdaptiveSearch(_TRIAL_EVALUATIONS, transformations)
+    announce(f"trial of the search on {len(g)} clean data", len(g) * _TRIAL_EVALUATIONS * profile.seconds)
+    seconds = None if deadline is None else max(_SHORTEST_TRIAL_IN_SECONDS, seconds_until(deadline))
     inverter = Inverter(action.with_scale(profile.scale), expected, [search], max_memory=max_memory, seconds=seconds)
     result = inverter(moved, generator=keyed(seed, 9, device=reference.device))
     restored, best = result.restore(moved), result.best()
@@ -520,7 +581,27 @@ def check_energy(
     seed = 0
     if generator is not None:
         seed = seed_of(torch.empty(0, device=generator.device), generator) % _LARGEST_SEED
-    profile = measure_energy(
-        action, energy, clean, transformations, num_samples=num_samples, seed=seed, max_memory=max_memory
-    )
-    return EnergyReport(profile, try_search(action, energy, clean, transformations, profile, task, seed, max_memory))
+    profile, trial = measured_search(action, energy, clean, transformations, task, num_samples, seed, max_memory, None)
+    assert profile is not None
+    assert trial is not None  # there is time
+    return EnergyReport(profile, trial)
+
+
+def measured_search(
+    action: Action,
+    energy: DataEnergy | Callable[[Any], Tensor],
+    clean: Any,
+    transformations: Transformations,
+    task: NetworkTask | None,
+    num_samples: int,
+    seed: int,
+    max_memory: float | None,
+    deadline: float | None,
+) -> tuple[EnergyProfile | None, SearchBenchmark | None]:
+    """Measure an energy and try the search; either is ``None`` where there is no time for it."""
+    part = None if deadline is None else deadline - (1.0 - _MEASUREMENT_SHARE) * seconds_until(deadline)
+    bounds: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "max_memory": max_memory, "deadline": part}
+    profile = measure_energy(action, energy, clean, transformations, **bounds)
+    if profile is None:
+        return None, None
+    return profile, try_search(action, energy, clean, transformations, profile, task, seed, max_memory, deadline)

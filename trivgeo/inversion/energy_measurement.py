@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed, normal, permutation
+from trivgeo._timing import announce, seconds_until, time_evaluations
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive, checked, with_tensors
@@ -30,11 +31,10 @@ MAX_MEASURED = 64
 """Number of clean data that are looked at."""
 MIN_ROUNDNESS = 0.1
 """Roundness above which a well is searched in the basis of the spread."""
-_MIN_MEASURED = 2  # data that are looked at however short the time is
 _GRADIENT_COST = 3.0  # time of an energy with its gradient, in units of that of an energy
+_TIMED_SHARE = 0.1  # share of the time of a measurement that it takes to know that of an evaluation
+_MIN_MEASURED = 2  # data that are looked at however short the time is
 _PROFILE_RADII = [0.01 * 10 ** (i / 6) for i in range(15)]  # distances in spreads of the transformations
-_PROFILE_DIRECTIONS = 4  # directions for each datum
-_HESSIAN_DIRECTIONS = 16  # directions for each datum, with gradients to both sides
 _HESSIAN_STEP = 0.02  # distance in spreads of the transformations
 _MIN_RELATIVE_CURVATURE = 1e-7  # curvature, in units of the largest, below which the energy does not see a direction
 
@@ -109,6 +109,42 @@ def calibrated_scale(
     return unit**0.5 * (vectors @ torch.diag(values.rsqrt()) @ vectors.mT) @ group.basis.rows
 
 
+@dataclass(frozen=True)
+class _Extent:
+    """Extent of a measurement.
+
+    Attributes:
+        data: clean data that are looked at.
+        samples: random transformations of each.
+        hessian_directions: directions for each, with gradients to both sides.
+        profile_directions: directions for each, along which energies are evaluated.
+    """
+
+    data: int
+    samples: int
+    hessian_directions: int = 16
+    profile_directions: int = 4
+
+    @property
+    def evaluations(self) -> float:
+        """Number of energies with their gradients that take as long."""
+        profile = self.profile_directions * len(_PROFILE_RADII)
+        return self.data * (self.samples + 2 * self.hessian_directions + (1 + profile) / _GRADIENT_COST)
+
+    def within(self, seconds: float, each: float) -> _Extent | None:
+        """Return the extent that fits into a time; ``None`` where none does.
+
+        Args:
+            each: time of an energy with its gradient.
+        """
+        for smaller in (self, _Extent(self.data, min(self.samples, 8), 4, 1)):
+            one, least = replace(smaller, data=1).evaluations * each, min(_MIN_MEASURED, self.data)
+            if least * one <= seconds:
+                number = self.data if one == 0.0 else int(min(self.data, seconds / one))
+                return replace(smaller, data=max(least, number))
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnergyProfile:
     """Rise of an energy from clean data to moved ones, and settings of a search with it; see `measure_energy`.
@@ -158,12 +194,15 @@ def measure_energy(
     num_samples: int = 32,
     seed: int = 0,
     max_memory: float | None = None,
-    seconds: float | None = None,
-) -> EnergyProfile:
+    deadline: float | None = None,
+) -> EnergyProfile | None:
     """Measure how the energy of clean data rises when ``num_samples`` transformations move each datum.
 
     Args:
-        seconds: time that this may take: fewer data are looked at where it is short, see `TIED`.
+        deadline: value of `time.perf_counter` at which it is to end: fewer data are looked at where the time is short.
+
+    Returns:
+        The profile; ``None`` where there is no time for two data.
 
     Raises:
         ConfigurationError: see `check_energy` for this and further errors.
@@ -171,20 +210,24 @@ def measure_energy(
     check_count("num_samples", num_samples)
     spread = spread_of(check_action(action).group, transformations, seed)
     problem = InverseProblem(action.with_scale(spread), energy)
+    extent = _Extent(MAX_MEASURED, num_samples)
     with evaluation_mode(problem.energy):
-        began = time.perf_counter()
-        x, _, at_rest = some_data(problem, clean, seed, max_memory)
-        if seconds is not None:
-            each = _GRADIENT_COST * (time.perf_counter() - began) / len(at_rest)
-            evaluations = num_samples + 2 * _HESSIAN_DIRECTIONS + _PROFILE_DIRECTIONS * len(_PROFILE_RADII)
-            number = max(_MIN_MEASURED, int(seconds / (each * evaluations)))
-            x, at_rest = pytree.tree_map(lambda leaf: leaf[:number], x), at_rest[:number]
-        probe = _Probe(problem, x, at_rest, max_memory)
+        if deadline is not None:
+            each = time_of_an_energy(problem, clean, max_memory, _TIMED_SHARE * seconds_until(deadline))
+            fitting = extent.within(seconds_until(deadline), each)
+            if fitting is None:
+                return None
+            extent = fitting
+        x, _, at_rest = some_data(problem, clean, seed, max_memory, extent.data)
+        num_samples = extent.samples
+        probe = _Probe(problem, x, at_rest, max_memory, extent)
         began = time.perf_counter()
         moved = sample_elements(probe.group, transformations, len(at_rest) * num_samples, keyed(seed, 4)).to(at_rest)
         moved = moved.unflatten(0, (len(at_rest), num_samples))
         gradient, energies = probe.gradients(probe.group.inverse(moved))
         seconds = (time.perf_counter() - began) / (len(at_rest) * num_samples)
+        if deadline is None:
+            announce("measurement of the energy", seconds * extent.evaluations * len(at_rest) / extent.data)
         curvatures, axes = probe.hessian(keyed(seed, 5))
         radii, rises = probe.rises(keyed(seed, 6))
 
@@ -216,8 +259,10 @@ def measure_energy(
 class _Probe:
     """Energies and gradients of moved data, a few at once; ``at_rest`` are the energies of unmoved data, ``[n, 1]``."""
 
-    def __init__(self, problem: InverseProblem, x: Any, at_rest: Tensor, max_memory: float | None) -> None:
-        self.group, self.at_rest = problem.group, at_rest
+    def __init__(
+        self, problem: InverseProblem, x: Any, at_rest: Tensor, max_memory: float | None, extent: _Extent
+    ) -> None:
+        self.group, self.at_rest, self.extent = problem.group, at_rest, extent
         self._posterior = problem.given(x, max_evaluations="auto", max_memory=max_memory)
 
     def gradients(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -227,14 +272,14 @@ class _Probe:
 
     def hessian(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return eigenvalues and eigenvectors of the Hessian in the well, see `_hessian`."""
-        v = _HESSIAN_STEP * self._normal(_HESSIAN_DIRECTIONS, generator)
+        v = _HESSIAN_STEP * self._normal(self.extent.hessian_directions, generator)
         gradient = self.gradients(self.group.exp(torch.cat([v, -v], 1)))[0].flatten(0, 1)
         return _hessian(gradient[torch.isfinite(gradient).all(-1)], _HESSIAN_STEP)
 
     def rises(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return distances, and the quartiles of the rises of the energy there in random directions."""
         radii = torch.tensor(_PROFILE_RADII, dtype=torch.float64)
-        v = self._normal(_PROFILE_DIRECTIONS, generator)
+        v = self._normal(self.extent.profile_directions, generator)
         v = v / v.norm(dim=-1, keepdim=True) * math.sqrt(self.group.dim)
         steps = radii.to(v).reshape(-1, 1) * v.unsqueeze(-2)  # [n, directions, r, dim]
         with torch.no_grad():
@@ -249,17 +294,41 @@ class _Probe:
         return normal(shape, torch.empty(0), generator).to(self.at_rest)
 
 
+def time_of_an_energy(problem: InverseProblem, clean: Any, max_memory: float | None, seconds: float) -> float:
+    """Return the time of an energy with its gradient among several at once, measured in a time.
+
+    Args:
+        clean: clean data.
+        max_memory: see `trivgeo.inversion.Inverter`.
+        seconds: time that the measurement may take; one evaluation is made however short it is.
+    """
+    clean = on_device(with_tensors("clean", clean), module_device(problem))
+    some = pytree.tree_map(lambda leaf: leaf[:MAX_MEASURED], clean)
+    posterior = problem.given(some, max_evaluations="auto", max_memory=max_memory)
+
+    def evaluate(size: int) -> Tensor:
+        first = posterior.of_first(size)
+        reference: Tensor = first.reference
+        unit = problem.group.identity(first.batch, 1, dtype=reference.dtype, device=reference.device)
+        zero = reference.new_zeros(first.batch, 1, problem.group.dim)
+        return first.gradient(lambda v: problem.group.perturb(unit, v), zero)[1]
+
+    found = time_evaluations(evaluate, posterior.batch, seconds)
+    size = min(posterior.batch, posterior.max_evaluations or posterior.batch)
+    return found.of(size) / size
+
+
 def some_data(
-    problem: InverseProblem, clean: Any, seed: int, max_memory: float | None
+    problem: InverseProblem, clean: Any, seed: int, max_memory: float | None, number: int = MAX_MEASURED
 ) -> tuple[Any, Int[Tensor, " n"], Float[Tensor, "n 1"]]:
-    """Choose a few of the data that have a finite energy; return the data, their indices and energies.
+    """Choose at most a number of the data that have a finite energy; return the data, their indices and energies.
 
     Raises:
         DomainError: no energy is finite.
     """
     clean = on_device(with_tensors("clean", clean), module_device(problem))
     first: Tensor = pytree.tree_leaves(clean)[0]
-    index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:MAX_MEASURED].to(first.device)
+    index = permutation((len(first),), torch.empty(0), keyed(seed, 7))[:number].to(first.device)
     some = pytree.tree_map(lambda leaf: leaf[index], clean)
     posterior = problem.given(some, max_evaluations="auto", max_memory=max_memory)
     x, reference = posterior.x, posterior.reference

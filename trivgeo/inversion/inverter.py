@@ -14,22 +14,26 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from trivgeo._devices import module_device, on_device
+from trivgeo._numerics import is_traced
 from trivgeo._random import streams_for
+from trivgeo._timing import announce
 from trivgeo._torch import pytree
 from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action
+from trivgeo.inversion.bounds import Bound, check_bound
 from trivgeo.inversion.energies.base import DataEnergy, FunctionEnergy
 from trivgeo.inversion.equivariant.varied_sizes import invert_by_size, is_list_of_images
 from trivgeo.inversion.evaluation import evaluation_mode, explained_dtypes, networks_in
-from trivgeo.inversion.posterior import Bound, InverseProblem, Posterior, check_bound
+from trivgeo.inversion.posterior import InverseProblem, Posterior
 from trivgeo.inversion.result import InversionResult
 from trivgeo.inversion.sampling.mixture import StudentMixture
-from trivgeo.inversion.stage import Population, StageLike, check_stage, run_stages, steps_of
+from trivgeo.inversion.stage import Population, StageLike, check_stage, costs_of, run_stages
 from trivgeo.verdict import Verdict
 
 Progress = bool | Callable[[int, int], None] | None
 _SHORTEST_CALL_IN_SECONDS = 1e-3  # time of a part of a list of images when the time of all is up
+_SAID_AFTER_IN_SECONDS = 1.0  # time after which a step says how long all will take
 _BAR_DELAY_IN_SECONDS = 2.0  # time after which a bar appears on a terminal
 
 
@@ -54,7 +58,7 @@ class Inverter(nn.Module):
         log_det: keep the log-determinant of the action in the posterior energy, see `InverseProblem` (published: off).
         max_evaluations: the largest number of energies, or of data seen by a network, at once: bounds memory, and
             changes no result but by rounding. ``"auto"`` chooses it from the size of a datum, the device and the memory
-            of an energy, see `trivgeo.inversion.posterior.automatic_bound`; ``None`` is no bound.
+            of an energy, see `trivgeo.inversion.bounds.automatic_bound`; ``None`` is no bound.
         max_memory: memory in GiB that energies with their gradients may take at once, where ``max_evaluations`` is
             ``"auto"``; by default 1 on a CPU, and half of what is free on a GPU. The memory of an energy is measured on
             the first data of each shape, two of which are evaluated for it.
@@ -222,27 +226,35 @@ class Inverter(nn.Module):
 
     @contextmanager
     def _bar(self) -> Iterator[Callable[[], None] | None]:
-        """Yield the function that each step of a stage calls; ``None`` for no progress."""
-        total = steps_of(self.stages)
+        """Yield the function that each step of a stage calls; ``None`` in a program without time."""
+        costs, name = costs_of(self.stages), type(self).__name__
+        total = len(costs)
         if callable(self.progress):
-            yield _Counter(self.progress, total)
-        elif self.progress is False or total == 0:
+            yield _Counter(self.progress, costs, name)
+        elif is_traced() or total == 0:
             yield None
+        elif self.progress is False:
+            yield _Counter(lambda done, total: None, costs, name)
         else:
             hidden = None if self.progress is None else False  # None: unless on a terminal
             delay = _BAR_DELAY_IN_SECONDS if self.progress is None else 0.0
-            with tqdm(total=total, desc=type(self).__name__, disable=hidden, delay=delay, leave=False) as bar:
-                yield lambda: bar.update() and None
+            with tqdm(total=total, desc=name, disable=hidden, delay=delay, leave=False) as bar:
+                yield _Counter(lambda done, total: bar.update() and None, costs, name)
 
 
 class _Counter:
-    """Calls a function with the numbers of finished and of all steps."""
+    """Calls a function with the numbers of finished and of all steps; the log says early how long all take."""
 
-    def __init__(self, report: Callable[[int, int], None], total: int) -> None:
-        self._report, self._total, self._done = report, total, 0
+    def __init__(self, report: Callable[[int, int], None], costs: Sequence[float], name: str) -> None:
+        self._report, self._costs, self._total, self._done, self._name = report, costs, len(costs), 0, name
+        self._began, self._is_said = time.perf_counter(), False
 
     def __call__(self) -> None:
-        self._done += 1
+        self._done = min(self._done + 1, self._total)  # a stage may begin again where it has arrived early
+        elapsed = time.perf_counter() - self._began
+        if not self._is_said and elapsed > _SAID_AFTER_IN_SECONDS:
+            self._is_said = True
+            announce(f"{self._name}: {self._total} steps", elapsed * sum(self._costs) / sum(self._costs[: self._done]))
         self._report(self._done, self._total)
 
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,10 +19,11 @@ from trivgeo._numerics import is_traced
 from trivgeo._random import normal
 from trivgeo._text import Described, described
 from trivgeo._torch import is_any_autocast_enabled, pytree
-from trivgeo.checks import check_count, checked, with_tensors
+from trivgeo.checks import checked, with_tensors
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import Action, LieGroup
 from trivgeo.groups.action import ContentGuard
+from trivgeo.inversion.bounds import Bound, automatic_bound, bytes_of, check_bound, number_that_fits
 from trivgeo.inversion.energies.base import CurvedEnergy, DataEnergy, as_energy
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum, rows_like
 from trivgeo.sde.scores.gradient import trivialized_grad_and_value
@@ -192,16 +193,10 @@ def _agree(found: Tensor, eager: Tensor) -> bool:
     )
 
 
-Bound = int | Literal["auto"] | None
-"""The largest number of energies at once; ``"auto"`` for one by `automatic_bound`, ``None`` for no bound."""
-
-_CPU_BYTES = 8 * 2**20  # data that are evaluated at once on a CPU: what networks make of more leaves its caches
-_GPU_MEMORY_SHARE = 0.5  # share of the free memory of a GPU that energies may take
-_CPU_MEMORY_IN_GIB = 1.0  # memory that energies may take on a CPU
-_BYTES_PER_SAVED_BYTE = 2.0  # memory of an energy with its gradient, in units of what is saved for the gradient
 _MIN_BYTES_MEASURED = 4096  # size of a datum below which the memory of an energy without networks is not measured
-_GPU_BYTES_PER_DATA_BYTE = 200  # memory that networks with gradients take on a GPU for each byte of a datum
 _LOSS_WEIGHT = 3.0  # energy of one unit of what a guard measures, in units of the energy of an empty datum
+ENERGIES_OF_A_GUARD = 2
+"""Energies of each datum that the weight of a guard takes."""
 
 
 def check_action(action: Action, name: str = "action") -> Action:
@@ -239,42 +234,16 @@ def check_batch(action: Action, x: Any, minimum: int = 1) -> tuple[Any, int]:
     return x, batch[0]
 
 
-def check_bound(max_evaluations: Bound) -> Bound:
-    """Return ``max_evaluations`` if it is ``"auto"``, ``None`` or at least one.
-
-    Raises:
-        ConfigurationError: any other value.
-    """
-    if max_evaluations is None or (isinstance(max_evaluations, str) and max_evaluations == "auto"):
-        return max_evaluations
-    return check_count("max_evaluations", max_evaluations)
-
-
-def automatic_bound(x: Any) -> int | None:
-    """Return the number of energies that are evaluated at once, from the size of a datum and its device's memory.
-
-    On a CPU as many data as fit into 8 MiB, which keeps what networks make of them in its caches. On a CUDA device half
-    of the free memory is for energies, each of which may take 200 times its datum. ``None`` while a program is traced.
-    An `InverseProblem` also measures the memory that its energy takes, see `Posterior`.
-    """
-    if is_traced():
-        return None
-    leaves = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
-    size = sum(leaf.shape[1:].numel() * leaf.element_size() for leaf in leaves)
-    if size == 0:
-        return None
-    if leaves[0].is_cuda:
-        free, _ = torch.cuda.mem_get_info(leaves[0].device)
-        return max(1, int(_GPU_MEMORY_SHARE * free / (_GPU_BYTES_PER_DATA_BYTE * size)))
-    return max(1, _CPU_BYTES // size)
+class MissingGradientError(ConfigurationError):
+    """Error of an energy without a gradient for its data."""
 
 
 def _check_gradient(x: Any, energy: Tensor) -> None:
-    """Raise `ConfigurationError` if data take part in a gradient and their energy does not: a search would stall."""
+    """Raise `MissingGradientError` if data take part in a gradient and their energy does not: a search would stall."""
     wanted = any(leaf.requires_grad for leaf in pytree.tree_leaves(x))
     if wanted and not energy.requires_grad:
         kind = "detached or computed under no_grad" if energy.is_floating_point() else f"of {energy.dtype}"
-        raise ConfigurationError(f"energy: expected one with a gradient for its data, got one without: {kind}")
+        raise MissingGradientError(f"energy: expected one with a gradient for its data, got one without: {kind}")
 
 
 @checked
@@ -288,8 +257,9 @@ class InverseProblem(nn.Module):
     (Kim et al. 2026, eq. 3). E is infinite where :math:`g^{-1} \tilde x` is not defined.
 
     Where the action has a `trivgeo.groups.action.ContentGuard`, what :math:`g^{-1} \tilde x` no longer shows of
-    :math:`\tilde x` costs three times the energy of an empty datum, in absolute value and at least one, for each unit
-    of the guard. It is zero where all is shown.
+    :math:`\tilde x` costs for each unit of the guard three times the energy of an empty datum, in absolute value, or
+    what :math:`E_x(\tilde x)` is above or below it, and at least one: to show nothing is never better than the datum
+    as given, whatever the unit of the energy. The cost is zero where all is shown.
 
     Args:
         action: the action on data.
@@ -352,43 +322,23 @@ class InverseProblem(nn.Module):
         return Posterior(self, x, max_evaluations, on_step, max_memory=max_memory)
 
     def bytes_of_an_energy(self, data: tuple[Any, Any, Any]) -> int:
-        """Return the memory that an energy with its gradient takes: twice what is saved for the gradient.
+        """Return the memory that an energy with its gradient takes, see `trivgeo.inversion.bounds.bytes_of`.
 
-        Measured by the first datum, alone and beside a copy of it: parameters of networks, which all data share, do not
-        count. Known for further data of the same shapes, dtypes and device.
+        Known for further data of the same shapes, dtypes and device; zero for an energy without a gradient.
         """
         leaves = [leaf for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
         key = tuple((leaf.shape[1:], leaf.dtype, leaf.device) for leaf in leaves)
         if key not in self._bytes:
-            one, two = (self._saved_bytes(data, number) for number in (1, 2))
-            self._bytes[key] = int(_BYTES_PER_SAVED_BYTE * max(0, two - one))
+            try:
+                self._bytes[key] = bytes_of(self._with_graph, data)
+            except MissingGradientError:
+                self._bytes[key] = 0
         return self._bytes[key]
 
-    def _saved_bytes(self, data: tuple[Any, Any, Any], number: int) -> int:
-        """Return the size of the storages that are saved for the gradient of energies of the first datum."""
-        rows = pytree.tree_map(lambda leaf: leaf[:1].detach().expand(number, *leaf.shape[1:]).clone(), data)
+    def _with_graph(self, rows: tuple[Any, Any, Any]) -> Tensor:
         reference: Tensor = pytree.tree_leaves(rows)[0]
-        g = self.group.identity(number, dtype=reference.dtype, device=reference.device).clone().requires_grad_()
-        held: dict[int, torch.UntypedStorage] = {}
-        wrapped: list[Tensor] = []
-
-        def hold(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            try:
-                held[storage.data_ptr()] = storage
-            except RuntimeError:  # of an energy that calls torch.func, whose tensors have no storage of their own
-                wrapped.append(tensor)
-            return tensor
-
-        with (
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor),
-        ):
-            energy = self.signed_energies(g, rows)  # keeps the graph until its memory is known
-        size = sum(storage.nbytes() for storage in held.values()) + sum(tensor.nbytes for tensor in wrapped)
-        del energy
-        return size
+        g = self.group.identity(len(reference), dtype=reference.dtype, device=reference.device)
+        return self.signed_energies(g.clone().requires_grad_(), rows)
 
     def forward(self, g: Tensor, data: tuple[Any, Any, Any]) -> Float[Tensor, "b *chains"]:
         """Return energies of elements for some rows of the data, unchecked; infinite where they are not finite.
@@ -455,6 +405,8 @@ class Posterior(Described):
         data: the data, the part of them that the energy reads, and the part that must not be lost with its weight;
             `InverseProblem.forward` takes rows of these.
         max_evaluations: the bound as a number, or ``None``.
+        bound: the bound as given.
+        max_memory: memory as given.
         temperature: T.
         log_prior: elements ``[b, m, *element_shape]`` to :math:`\log p_0`; ``None`` for zero.
         unbounded: whether log-densities have met an energy of minus infinity, which counts as undefined, ``[b]``.
@@ -484,6 +436,7 @@ class Posterior(Described):
         self.reference: Tensor = pytree.tree_leaves(self.x)[0]
         prepared = self.x if problem.energy is None else problem.energy.prepare(self.action, self.x)
         bound = check_bound(max_evaluations)
+        self.bound, self.max_memory = bound, max_memory
         self.max_evaluations = automatic_bound(prepared) if bound == "auto" else bound
         self._on_step = on_step
         self._counts = Counter[str]()  # shared with `tempered` copies
@@ -491,8 +444,8 @@ class Posterior(Described):
         content = () if guard is None else guard.content(self.x)
         self._loss_weight = loss_weight
         if guard is not None and problem.energy is not None and loss_weight is None:
-            self._loss_weight = self._empty_energy(guard, problem.energy)
-            self.count(energies=1)
+            self._loss_weight = self._guard_weight(guard, problem.energy, prepared)
+            self.count(energies=ENERGIES_OF_A_GUARD)
         self.data: tuple[Any, Any, Any] = (
             self.x,
             prepared,
@@ -515,26 +468,24 @@ class Posterior(Described):
         small = not networks and size < _MIN_BYTES_MEASURED
         if is_traced() or problem.energy is None or self.batch == 0 or (small and max_memory is None):
             return number
-        each = problem.bytes_of_an_energy(self.data)
-        memory = _CPU_MEMORY_IN_GIB * 2**30 if max_memory is None else max_memory * 2**30
-        if max_memory is None and self.reference.is_cuda:
-            memory = _GPU_MEMORY_SHARE * torch.cuda.mem_get_info(self.reference.device)[0]
-            number = None  # known better than by the size of a datum
-        fits = max(1, int(memory / each)) if each > 0 else None
-        return min((bound for bound in (number, fits) if bound is not None), default=None)
+        return number_that_fits(self.data[1], problem.bytes_of_an_energy(self.data), max_memory)
 
-    def _empty_energy(self, guard: ContentGuard, energy: DataEnergy) -> Float[Tensor, " b"]:
-        """Return the energy of one unit of what the guard measures, from the energy of an empty datum."""
-        empty = energy.prepare(self.action, guard.empty(self.x))
+    def _guard_weight(self, guard: ContentGuard, energy: DataEnergy, prepared: Any) -> Float[Tensor, " b"]:
+        """Return the energy of one unit of what the guard measures, from those of an empty datum and of the given."""
         together = max(1, self.batch) if self.max_evaluations is None else self.max_evaluations
+        nothing = energy.prepare(self.action, guard.empty(self.x))
+        empty, given = (self._energies_of(energy, data, together) for data in (nothing, prepared))
+        sizes = [torch.where(torch.isfinite(size), size, 1.0) for size in (empty.abs(), (given - empty).abs())]
+        return _LOSS_WEIGHT * torch.maximum(*sizes).clamp(min=1.0)
+
+    def _energies_of(self, energy: DataEnergy, data: Any, together: int) -> Float[Tensor, " b"]:
         rows = [self.reference.new_empty(0)]
         with torch.no_grad():
             for i in range(0, self.batch, together):
-                part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], empty)
+                part = pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], data)
                 number = min(together, self.batch - i)
-                rows.append(one_per_datum("energy", energy(part), torch.Size([number])))
-        size = torch.cat(rows).abs().to(self.reference.dtype)
-        return _LOSS_WEIGHT * torch.where(torch.isfinite(size), size, 1.0).clamp(min=1.0)
+                rows.append(one_per_datum("energy", energy(part), torch.Size([number])).to(self.reference.dtype))
+        return torch.cat(rows)
 
     @property
     def energy_evaluations(self) -> int:
@@ -562,6 +513,15 @@ class Posterior(Described):
 
     def _in_the_same_call(self, other: Posterior) -> Posterior:
         other.deadline, other.notes = self.deadline, self.notes
+        return other
+
+    def of_first(self, number: int) -> Posterior:
+        """Return the posteriors of the first ``number`` data, whose evaluations are counted here, too."""
+        other = copy.copy(self)
+        other.x, other.data = pytree.tree_map(lambda leaf: leaf[:number], (self.x, self.data))
+        other.reference, other.batch = pytree.tree_leaves(other.x)[0], min(number, self.batch)
+        other._loss_weight = None if self._loss_weight is None else self._loss_weight[:number]
+        other.unbounded, other.without_prior = self.unbounded[:number], self.without_prior[:number]
         return other
 
     def in_double(self) -> Posterior:

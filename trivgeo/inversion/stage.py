@@ -189,6 +189,8 @@ class Stage(Described, ABC):
 
     steps: int = 0
     """Number of calls of `Posterior.step` by the stage, for progress bars."""
+    costs: Sequence[float] | None = None
+    """Times of these steps in any unit; ``None`` where all take as long."""
 
     @abstractmethod
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
@@ -225,6 +227,7 @@ def run_stages(
     return population
 
 
-def steps_of(stages: Sequence[StageLike]) -> int:
-    """Return the number of steps of all stages together."""
-    return sum(stage.steps for stage in stages if isinstance(stage, Stage))
+def costs_of(stages: Sequence[StageLike]) -> list[float]:
+    """Return the times of the steps of all stages together, in any unit."""
+    known = [(stage.steps, stage.costs) for stage in stages if isinstance(stage, Stage)]
+    return [cost for steps, costs in known for cost in (costs or [1.0] * steps)]

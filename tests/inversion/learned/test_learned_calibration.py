@@ -14,8 +14,7 @@ from torch import Tensor
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.groups import SE, SO
-from trivgeo.inversion import LearnedInverter, Population, PosteriorSample, PosteriorSampler
-from trivgeo.inversion import posterior as posterior_energy
+from trivgeo.inversion import LearnedInverter, Population, PosteriorSample, PosteriorSampler, bounds
 from trivgeo.inversion.learned import Calibration, LandmarksBackbone, PointsBackbone, backbone_for, calibration
 from trivgeo.inversion.learned import posterior_density as density_fit
 from trivgeo.inversion.learned.calibration import (
@@ -66,21 +65,54 @@ def spread_of(mixture: StudentMixture) -> Tensor:
     return (variance * mixture.degrees / (mixture.degrees - 2)).sqrt()
 
 
-def test_network_sees_no_more_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws and features of a calibration too: without an energy as with one."""
+@pytest.mark.parametrize("by", ["size of a datum", "memory"])
+def test_network_sees_no_more_than_memory_allows(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws and features of a calibration too, and steps of the training: without an energy as with one."""
     sizes: list[int] = []
 
     class Watching(torch.nn.Linear):
         def forward(self, y: Tensor, level: Tensor) -> Tensor:
             sizes.append(len(y))
-            return super().forward(y.flatten(1))
+            return super().forward(y.flatten(1)).tanh().unflatten(1, (3, 100)).mean(-1)
 
-    monkeypatch.setattr(posterior_energy, "_CPU_BYTES", 16 * SHAPE.numel() * SHAPE.element_size())
-    inverter = LearnedInverter(GROUP.action(), backbone=Watching(12, 3), steps=2, seed=0)
-    inverter.fit(clean, transformations, steps=2, batch_size=8)
+    memory = None
+    if by == "memory":  # of the outputs of `tanh`, twice, and a little
+        memory = 16.9 * 2 * 300 * 4 / 2**30
+    else:
+        monkeypatch.setattr(bounds, "_CPU_BYTES", 16 * SHAPE.numel() * SHAPE.element_size())
+    inverter = LearnedInverter(GROUP.action(), backbone=Watching(12, 300), steps=2, seed=0, max_memory=memory)
+    inverter.fit(clean, transformations, steps=2, batch_size=20 if by == "memory" else 8, progress=False)
     assert max(sizes) == 16
     inverter.log_prob(transformations(40, seeded(1)), clean(40, seeded(0)))
+    inverter(clean(40, seeded(0)))
     assert max(sizes) == 16
+
+
+def test_a_loss_in_blocks(trained: LearnedInverter) -> None:
+    """Loss and gradient are those of all data at once."""
+    score = copy.deepcopy(trained.score)
+    assert score is not None
+    score.requires_grad_(True)
+    found = []
+    for number in (None, 7):
+        score.zero_grad()
+        loss = score.loss(clean(20, seeded(0)), seeded(1), number)
+        loss.backward()
+        found.append([loss, *(parameter.grad for parameter in score.backbone.parameters())])
+    torch.testing.assert_close(*found)
+
+
+def test_a_calibration_of_blocks(trained: LearnedInverter) -> None:
+    """Data that are moved a few at a time are others, as many, and as well covered."""
+    score = trained.score
+    assert score is not None
+    small = LearnedInverter.from_score(score, max_memory=1e-4).calibrate(clean, transformations)
+    whole = LearnedInverter.from_score(score).calibrate(clean, transformations)
+    assert small.calibration is not None
+    assert whole.calibration is not None
+    assert small.calibration.num_data == whole.calibration.num_data
+    assert abs(small.calibration.coverage[0.5] - whole.calibration.coverage[0.5]) < 0.12
+    assert not torch.equal(small.calibration.get_buffer("clean_mean"), whole.calibration.get_buffer("clean_mean"))
 
 
 def test_most_elements_without_logarithms(trained: LearnedInverter) -> None:

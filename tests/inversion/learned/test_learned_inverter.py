@@ -33,6 +33,7 @@ from trivgeo.inversion.learned import (
 )
 from trivgeo.inversion.learned import posterior_density as density_fit
 from trivgeo.inversion.learned import score_training as training
+from trivgeo.inversion.learned.learned_inverter import _Clock
 from trivgeo.inversion.learned.score_files import describe, score_of
 from trivgeo.inversion.stages import LearnedReverseDiffusion
 from trivgeo.inversion.transformations import Transformations, noise_between, num_noise_factors, spread_of
@@ -212,7 +213,7 @@ class TestTraining:
     def test_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A training ends at its time, with the steps that it made by then and the step size at zero."""
         # the time that is left for the training is then the same in each run
-        monkeypatch.setattr(LearnedInverter, "_calibration_seconds", lambda *args: 0.0)
+        monkeypatch.setattr(LearnedInverter, "_clock", lambda *given: _Clock(given[3], given[4], 0.0))
 
         def slow_law(number: int, generator: torch.Generator) -> Tensor:
             time.sleep(0.02)

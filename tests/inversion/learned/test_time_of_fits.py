@@ -45,7 +45,7 @@ def test_a_calibration_fits_in_the_time(left: float | None, sizes: list[int], mo
 def test_a_fit_without_time_for_a_calibration_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     group = SE(2)
     clean = torch.randn(5, 2, generator=torch.Generator().manual_seed(0)).expand(400, 5, 2).contiguous()
-    monkeypatch.setattr(LearnedInverter, "_calibration_seconds", lambda *_: 1e6)
+    monkeypatch.setattr(LearnedInverter, "_clock", lambda *given: _Clock(given[3], given[4], 1e6))
     inverter = LearnedInverter(group.action(), seed=0)
     with pytest.warns(UserWarning, match="60 leave no time for a calibration"):
         inverter.fit(

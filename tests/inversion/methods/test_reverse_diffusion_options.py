@@ -11,8 +11,8 @@ from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SO, Action, PointAction, Translation
 from trivgeo.inversion import InverseProblem, Inverter, ReverseDiffusionSearch
+from trivgeo.inversion.bounds import automatic_bound
 from trivgeo.inversion.energies import DataEnergy
-from trivgeo.inversion.posterior import automatic_bound
 from trivgeo.inversion.stages import Descend, GaussianSearch, HeavyBall
 from trivgeo.sde import GeometricSchedule
 

@@ -19,7 +19,6 @@ from trivgeo.checks import checked
 from trivgeo.inversion.learned.backbone import NoiseNetwork
 from trivgeo.inversion.learned.posterior_density import DensityFit, fit_density, mixture_of_draws
 from trivgeo.inversion.learned.score import LearnedScore, apply_inverse
-from trivgeo.inversion.posterior import automatic_bound
 from trivgeo.inversion.sampling.mixture import StudentMixture
 from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.verdict import Verdict
@@ -59,6 +58,8 @@ class CalibrationSource(NamedTuple):
         transformations: their distribution.
         estimate: data to the elements found, ``[b, *element_shape]``.
         draw: data to draws of the learned posterior, ``[b, K, *element_shape]``.
+        at_once: number of data that are moved at once; ``None`` for all.
+        together: number of data that the network sees at once; ``None`` for all.
     """
 
     known: Callable[[int, torch.Generator], Any]
@@ -66,6 +67,8 @@ class CalibrationSource(NamedTuple):
     transformations: Transformations
     estimate: Callable[[Any], Tensor]
     draw: Callable[[Any], Tensor]
+    at_once: int | None = None
+    together: int | None = None
 
 
 @checked
@@ -149,7 +152,9 @@ class Calibration(nn.Module):
         """
         return self.fit(mixture_of_draws(score.group, draws))
 
-    def scores(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 3"]:
+    def scores(
+        self, score: LearnedScore, x: Any, g: Tensor, max_evaluations: int | None = None
+    ) -> Float[Tensor, "b 3"]:
         """Return scores that are high for unusual data or elements; two evaluations of the network for each datum.
 
         Two scores are Mahalanobis distances of features: of the datum with g undone, and of the datum itself (Lee et
@@ -160,43 +165,51 @@ class Calibration(nn.Module):
             score: score of the inverter.
             x: the part of the data that the score reads.
             g: the elements found, ``[b, *element_shape]``.
+            max_evaluations: the largest number of data that the network sees at once; ``None`` for all.
         """
         rows = []
-        for part, some in _parts(x, g):
+        for part, some in _parts(x, g, max_evaluations):
             restored = apply_inverse(score.action, some, part)[0]
             looks = zip(("restored", "given"), (restored, part), score.levels, strict=True)
             each = [self._unusual(name, features(score, data, level)) for name, data, level in looks]
             rows.append(torch.stack([*each, self._distance_from_drawn(score, some)], -1))
         return torch.cat(rows)
 
-    def verdicts(self, score: LearnedScore, x: Any, g: Tensor) -> tuple[Verdict, ...]:
+    def verdicts(
+        self, score: LearnedScore, x: Any, g: Tensor, max_evaluations: int | None = None
+    ) -> tuple[Verdict, ...]:
         """Return for each datum whether its element is to be trusted, and why not.
 
         Args:
             score: the trained score.
             x: data, one batch dimension.
             g: elements found, ``[b, *element_shape]``.
+            max_evaluations: see `scores`.
         """
-        above = ~(self.scores(score, x, g) <= g.new_tensor(self.thresholds))  # NaN is unlike everything
+        scores = self.scores(score, x, g, max_evaluations)
+        above = ~(scores <= g.new_tensor(self.thresholds))  # NaN is unlike everything
         assumed = () if self.coverage else (_FEW_ASSUMED,)
         return tuple(
             Verdict(tuple(text for text, is_so in zip(REASONS, row, strict=True) if is_so), assumed)
             for row in above.tolist()
         )
 
-    def looks_clean(self, score: LearnedScore, x: Any, g: Tensor) -> Bool[Tensor, " b"]:
+    def looks_clean(
+        self, score: LearnedScore, x: Any, g: Tensor, max_evaluations: int | None = None
+    ) -> Bool[Tensor, " b"]:
         """Return True for data that look like clean ones and whose elements look like those of clean ones, ``[b]``.
 
         Args:
             score: the trained score.
             x: data, one batch dimension.
             g: elements found, ``[b, *element_shape]``.
+            max_evaluations: see `scores`.
         """
-        return (self._cleanness(score, x, g) <= g.new_tensor(self.gate_threshold)).all(-1)
+        return (self._cleanness(score, x, g, max_evaluations) <= g.new_tensor(self.gate_threshold)).all(-1)
 
-    def _cleanness(self, score: LearnedScore, x: Any, g: Tensor) -> Float[Tensor, "b 2"]:
+    def _cleanness(self, score: LearnedScore, x: Any, g: Tensor, max_evaluations: int | None) -> Float[Tensor, "b 2"]:
         rows = []
-        for part, some in _parts(x, g):
+        for part, some in _parts(x, g, max_evaluations):
             look = self._unusual("clean", features(score, part, score.levels[0]))
             v = score.group.log(some).nan_to_num(nan=1e6)
             rows.append(torch.stack([look, matmul(v, self.get_buffer("error_white").to(v)).square().sum(-1)], -1))
@@ -239,6 +252,16 @@ def calibration_size(seen: int | None, steps: int, chains: int, draws: int, dist
     return max(min(number, most), MIN_DATA)
 
 
+def calibration_seconds(drawing: float, draws: int) -> float:
+    """Return about how long the smallest calibration takes.
+
+    Args:
+        drawing: time of the draws of its posteriors.
+        draws: see `calibration_size`.
+    """
+    return drawing * (1.0 + _INVERSIONS_PER_DATUM / draws)
+
+
 def calibrate_until(
     deadline: float | None,
     score: LearnedScore,
@@ -271,27 +294,34 @@ def calibrate(
     Args:
         distinct: see `calibration_size`.
     """
-    x, g, moved = _problems(score, source._replace(clean=source.known), 4 * number, seed, 20)
-    found = source.estimate(moved)
-    tensors = _distribution_tensors(score, source.transformations, score.group.log(found) - score.group.log(g), seed)
-    restored = apply_inverse(score.action, found, score.prepared(moved))[0]
     low, high = score.levels
-    tensors |= _moments("restored", _in_parts(score, restored, low))
-    tensors |= _moments("given", _in_parts(score, score.prepared(moved), high))
-    tensors |= _moments("clean", _in_parts(score, score.prepared(x), low))
-    left = score.group.log(source.estimate(x))
-    tensors["error_white"] = _moments("error", left)["error_white"]
+    seen: dict[str, list[Tensor]] = {name: [] for name in ("errors", "restored", "given", "clean", "left")}
+    for x, g, moved in _problems(score, source._replace(clean=source.known), 4 * number, seed, 20):
+        found = source.estimate(moved)
+        seen["errors"].append(score.group.log(found) - score.group.log(g))
+        for part, some in _parts(score.prepared(moved), found, source.together):
+            seen["restored"].append(features(score, apply_inverse(score.action, some, part)[0], low))
+            seen["given"].append(features(score, part, high))
+        seen["clean"] += [features(score, part, low) for part, _ in _parts(score.prepared(x), g, source.together)]
+        seen["left"].append(score.group.log(source.estimate(x)))
+    values = {name: torch.cat(rows) for name, rows in seen.items()}
+    tensors = _distribution_tensors(score, source.transformations, values["errors"], seed)
+    for name in ("restored", "given", "clean"):
+        tensors |= _moments(name, values[name])
+    tensors["error_white"] = _moments("error", values["left"])["error_white"]
     measuring = Calibration(0, (0.0, 0.0), DensityFit(), 0.0, (0.0,) * 3, (0.0,) * 2, tensors)
-    x, g, moved = _problems(score, source, 4 * number, seed, 30)
-    unmoved = source.estimate(x)
-    populations = [
-        measuring.scores(score, score.prepared(moved), source.estimate(moved)),
-        measuring.scores(score, score.prepared(x), unmoved),
-    ]
-    thresholds, alarms = _joint_thresholds(populations, _FALSE_ALARM_RATE)
-    gate, _ = _joint_thresholds([measuring._cleanness(score, score.prepared(x), unmoved)], 1.0 - _SHARE_LEFT_ALONE)
-    _, g, moved = _problems(score, source, number, seed, 40)
-    mixture = mixture_of_draws(score.group, source.draw(moved))
+    populations: tuple[list[Tensor], ...] = ([], [], [])
+    for x, _, moved in _problems(score, source, 4 * number, seed, 30):
+        found, unmoved, clean = source.estimate(moved), source.estimate(x), score.prepared(x)
+        populations[0].append(measuring.scores(score, score.prepared(moved), found, source.together))
+        populations[1].append(measuring.scores(score, clean, unmoved, source.together))
+        populations[2].append(measuring._cleanness(score, clean, unmoved, source.together))
+    of_moved, of_clean, cleanness = map(torch.cat, populations)
+    thresholds, alarms = _joint_thresholds([of_moved, of_clean], _FALSE_ALARM_RATE)
+    gate, _ = _joint_thresholds([cleanness], 1.0 - _SHARE_LEFT_ALONE)
+    rows = [(source.draw(moved), g) for _, g, moved in _problems(score, source, number, seed, 40)]
+    draws, g = (torch.cat(parts) for parts in zip(*rows, strict=True))
+    mixture = mixture_of_draws(score.group, draws)
     known = distinct is None or distinct >= MIN_DISTINCT
     coverage = _coverage(mixture, g, seed) if known else []
     fit = fit_density(mixture, g)
@@ -300,26 +330,25 @@ def calibrate(
 
 def _problems(
     score: LearnedScore, source: CalibrationSource, number: int, seed: int, key: int
-) -> tuple[Any, Tensor, Any]:
-    """Return clean data, elements that are defined on them, and the moved data."""
-    x = on_device(source.clean(number, keyed(seed, key)), module_device(score))
-    reference: Tensor = pytree.tree_leaves(x)[0]
-    g = sample_elements(score.group, source.transformations, number, keyed(seed, key + 1)).to(reference)
-    moved, defined = apply_inverse(score.action, score.group.inverse(g), x)
-    x, moved = (pytree.tree_map(lambda leaf: leaf[defined], data) for data in (x, moved))
-    return x, g[defined], moved
+) -> Iterator[tuple[Any, Tensor, Any]]:
+    """Yield clean data, elements that are defined on them, and the moved data, so many at a time as fit into memory."""
+    at_once = number if source.at_once is None else source.at_once
+    for block, start in enumerate(range(0, number, at_once)):
+        own = (block,) if block else ()  # the first block has the numbers of one that holds all
+        count = min(at_once, number - start)
+        x = on_device(source.clean(count, keyed(seed, key, *own)), module_device(score))
+        reference: Tensor = pytree.tree_leaves(x)[0]
+        g = sample_elements(score.group, source.transformations, count, keyed(seed, key + 1, *own)).to(reference)
+        moved, defined = apply_inverse(score.action, score.group.inverse(g), x)
+        x, moved = (pytree.tree_map(lambda leaf, rows=defined: leaf[rows], data) for data in (x, moved))
+        yield x, g[defined], moved
 
 
-def _in_parts(score: LearnedScore, y: Any, level: float) -> Float[Tensor, "b f"]:
-    reference: Tensor = pytree.tree_leaves(y)[0]
-    return torch.cat([features(score, part, level) for part, _ in _parts(y, reference)])
-
-
-def _parts(x: Any, g: Tensor) -> Iterator[tuple[Any, Tensor]]:
-    """Yield minibatches of (data, elements) that fit the evaluation bound."""
-    number = automatic_bound(x) or max(1, len(g))
-    for i in range(0, max(1, len(g)), number):  # no data are one empty part
-        yield pytree.tree_map(lambda leaf, i=i: leaf[i : i + number], x), g[i : i + number]
+def _parts(x: Any, g: Tensor, number: int | None) -> Iterator[tuple[Any, Tensor]]:
+    """Yield minibatches of (data, elements), of so many at most."""
+    together = max(1, len(g)) if number is None else number
+    for i in range(0, max(1, len(g)), together):  # no data are one empty part
+        yield pytree.tree_map(lambda leaf, i=i: leaf[i : i + together], x), g[i : i + together]
 
 
 def _distribution_tensors(

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from trivgeo._devices import module_device, on_device, tree_device
 from trivgeo._random import NoiseStreams, integers, keyed, permutation, same_streams
 from trivgeo._random import seed as seed_of
+from trivgeo._timing import announce, time_evaluations
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type, checked, with_tensors
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.generative.distributions import sum_over_compact
 from trivgeo.groups import Action
 from trivgeo.groups.harmonic import log_haar_volume
+from trivgeo.inversion.bounds import memory_of, number_moved_at_once
 from trivgeo.inversion.energies.base import DataEnergy
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.learned.backbone import NoiseNetwork, backbone_for, leaves_length
@@ -32,6 +34,7 @@ from trivgeo.inversion.learned.calibration import (
     Calibration,
     CalibrationSource,
     calibrate_until,
+    calibration_seconds,
     calibration_size,
 )
 from trivgeo.inversion.learned.learned_stages import CalibratedDraws, CleanGate, LearnedReverseDiffusion, OutlierCheck
@@ -53,7 +56,13 @@ _NOISE_WIDTH = 1.25  # width of the largest noise, in units of the spread of the
 _HELD_OUT_ONE_IN, _MAX_HELD_OUT = 6, 4096  # clean data that are kept for the calibration: one in so many, and at most
 _MIN_TRAINING_SHARE, _MAX_TRAINING_SHARE = 0.3, 0.6  # of the time of a fit; the rest is for the calibration
 _NUM_TIMED_DATA = 2  # data whose posteriors are drawn to know how long a calibration takes
+_TIMED_SHARE = 0.1  # share of the time that this may take
+_STEP_COST = 3.0  # time of a training step for each datum, in units of an evaluation of the network
+_FEWEST_STEPS = 10  # steps of a training that are to fit into its time, if need be of fewer data
+_FEWEST_TRAINED = 2  # data of such a step
+_TOLERANCE = 0.15  # share of the time by which a calibration may end late
 _NUM_DENSITY_DRAWS = 64  # draws of the reverse diffusion that make a density
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _STEPPERS: tuple[type[DenoisingStep], ...] = (AncestralStep, FlowStep, RefiningStep, RenoisingStep)
 
 
@@ -83,6 +92,9 @@ class LearnedInverter(Inverter):
         stepper: the scheme; default `RefiningStep` for one hypothesis, else `AncestralStep`.
         seed: seed of all random numbers of the training.
         gate: leave data alone that look clean, see `CleanGate`.
+        max_memory: memory in GiB that evaluations of the network may take at once, in calls, trainings and
+            calibrations; by default 1 on a CPU, and half of what is free on a GPU. Steps of a training that take more
+            are evaluated in blocks, twice, unless the network normalises over the batch.
 
     Attributes:
         score: the trained `LearnedScore`; stages and posterior follow from it. ``None`` before `fit`.
@@ -104,8 +116,9 @@ class LearnedInverter(Inverter):
         stepper: DenoisingStep | None = None,
         seed: int = 0,
         gate: bool = False,
+        max_memory: float | None = None,
     ) -> None:
-        super().__init__(action, energy, [])  # its stages are those of the score
+        super().__init__(action, energy, [], max_memory=max_memory)  # its stages are those of the score
         self.score: LearnedScore | None = None
         self.calibration: Calibration | None = None
         self.gate = bool(gate)
@@ -125,7 +138,8 @@ class LearnedInverter(Inverter):
         Args:
             score: the score.
             energy: an energy that ranks the hypotheses, see `LearnedInverter`.
-            **settings: ``backbone``, ``steps``, ``num_hypotheses``, ``stepper``, ``seed``, ``gate``; see there.
+            **settings: ``backbone``, ``steps``, ``num_hypotheses``, ``stepper``, ``seed``, ``gate``, ``max_memory``, as
+                there.
 
         Raises:
             ConfigurationError: see `LearnedInverter`.
@@ -219,12 +233,12 @@ class LearnedInverter(Inverter):
             return mixture_of_draws(score.group, result.elements), result.network_evaluations
         return self.calibration.density(score, result.elements), result.network_evaluations
 
-    def _drawing_inverter(self) -> Inverter:
-        """Return an inverter that makes as many draws of the reverse diffusion as a density takes."""
+    def _drawing_inverter(self, chains: int = _NUM_DENSITY_DRAWS) -> Inverter:
+        """Return an inverter that makes draws of the reverse diffusion, by default as many as a density takes."""
         stepper = AncestralStep() if isinstance(self.stepper, RefiningStep) else self.stepper
-        stages = self._reverse(_NUM_DENSITY_DRAWS, stepper, noise=True)
-        bound = self.max_evaluations
-        return Inverter(self._trained_score().action, None, stages, max_evaluations=bound, progress=False)
+        stages = self._reverse(chains, stepper, noise=True)
+        bounds: dict[str, Any] = {"max_evaluations": self.max_evaluations, "max_memory": self.max_memory}
+        return Inverter(self._trained_score().action, None, stages, **bounds, progress=False)
 
     def fit(
         self,
@@ -275,11 +289,13 @@ class LearnedInverter(Inverter):
         start = time.perf_counter()
         known, rest, distinct = held_out(self.action, clean, self.seed)
         score, draw = self._score_to_train(known, transformations, batch_size)
-        clock = None if seconds is None else _Clock(start, seconds, self._calibration_seconds(score, rest))
-        module = training.ScoreTraining(score, seed=self.seed)
-        training.train(
-            module, draw, steps, batch_size, None if clock is None else clock.training_seconds(), folder, progress
+        clock = None if seconds is None else self._clock(score, rest, start, seconds)
+        batch_size = batch_size if clock is None else clock.batch_size(batch_size)
+        module = training.ScoreTraining(
+            score, seed=self.seed, max_evaluations=self._number_trained_at_once(score, rest)
         )
+        limit = None if clock is None else clock.training_seconds()
+        training.train(module, draw, steps, batch_size, limit, folder, progress)
         fitted = self._of_score(score)
         seen = module.trainer.global_step * batch_size
         try:
@@ -290,17 +306,33 @@ class LearnedInverter(Inverter):
         self.score, self.calibration = fitted.score, calibration
         return self
 
-    def _calibration_seconds(self, score: LearnedScore, rest: Draw) -> float:
-        """About how long the smallest calibration takes, by the time of drawing posteriors of few data."""
-        untrained = self._of_score(copy.deepcopy(score))
+    def _clock(self, score: LearnedScore, rest: Draw, start: float, seconds: float) -> _Clock:
+        """Return the clock of a fit, which knows how long the network takes."""
         x = on_device(rest(_NUM_TIMED_DATA, keyed(self.seed, 70)), module_device(score))
-        drawing = untrained._drawing_inverter()
-        drawing(x, generator=keyed(self.seed, 71, device=tree_device(x)))  # what a first call loads is not counted
-        start = time.perf_counter()
-        drawing(x, generator=keyed(self.seed, 71, device=tree_device(x)))
-        return (time.perf_counter() - start) * MIN_DATA / _NUM_TIMED_DATA
+        untrained = self._of_score(copy.deepcopy(score))
 
-    def calibrate(self, clean: Any, transformations: Transformations) -> LearnedInverter:
+        def draw(size: int) -> Tensor:
+            generator = keyed(self.seed, 71, device=tree_device(x))
+            some = pytree.tree_map(lambda leaf: leaf[: min(size, _NUM_TIMED_DATA)], x)
+            chains = -(-size // _NUM_TIMED_DATA)
+            return untrained._drawing_inverter(chains)(some, generator=generator).elements
+
+        most = _NUM_TIMED_DATA * _NUM_DENSITY_DRAWS
+        time = time_evaluations(draw, most, _TIMED_SHARE * seconds)
+        drawn = time.of(MIN_DATA * _NUM_DENSITY_DRAWS)
+        return _Clock(start, seconds, calibration_seconds(drawn, _NUM_DENSITY_DRAWS), time.each / self.steps)
+
+    def _number_trained_at_once(self, score: LearnedScore, rest: Draw) -> int | None:
+        """Return the number of data of a training step whose evaluation fits into memory; ``None`` for any."""
+        if any(isinstance(part, _BATCH_NORMS) for part in score.backbone.modules()):
+            return None
+        x = score.prepared(on_device(rest(1, keyed(self.seed, 73)), module_device(score)))
+        size = score.bytes_of_an_evaluation(x)
+        return max(1, int(memory_of(x, self.max_memory) / size)) if size > 0 else None
+
+    def calibrate(
+        self, clean: Any, transformations: Transformations, *, seconds: float | None = None
+    ) -> LearnedInverter:
         """Set the `calibration` by clean data, as `fit` does at its end, and return the inverter itself.
 
         For checkpoints without a calibration, and where data or transformations are others than in training.
@@ -309,6 +341,8 @@ class LearnedInverter(Inverter):
             clean: clean data that the training did not see, one batch dimension, at least 48; or a function
                 (count, generator) that draws some.
             transformations: (count, generator) to elements ``[count, *element_shape]``, to be undone.
+            seconds: time of the call: the calibration is on fewer data where it is short, at least 64. Where there is
+                no time for so many, a warning says so, and there is no calibration.
 
         Raises:
             ConfigurationError: the inverter was neither trained nor loaded.
@@ -321,17 +355,20 @@ class LearnedInverter(Inverter):
             print(inverter.calibration.coverage)
             ```
         """
-        score = self._trained_score()
+        score, start = self._trained_score(), time.perf_counter()
         known, rest, distinct = held_out(self.action, clean, self.seed)
         if distinct is not None and distinct < MIN_DISTINCT:
             number = leaves_length(clean)
             raise ShapeError(f"clean: expected at least {MIN_DISTINCT * _HELD_OUT_ONE_IN} data, got {number}")
-        self.calibration = self._of_score(score)._calibrated(known, rest, transformations, None, distinct)
+        clock = None if seconds is None else self._clock(score, rest, start, check_positive("seconds", seconds))
+        self.calibration = self._of_score(score)._calibrated(known, rest, transformations, None, distinct, clock)
         return self
 
     def _of_score(self, score: LearnedScore) -> LearnedInverter:
         """Return an inverter of the same settings with another score."""
-        settings = {name: getattr(self, name) for name in ("steps", "num_hypotheses", "stepper", "seed", "gate")}
+        settings = {
+            name: getattr(self, name) for name in ("steps", "num_hypotheses", "stepper", "seed", "gate", "max_memory")
+        }
         return LearnedInverter.from_score(score, self.energy, **settings)
 
     def _calibrated(
@@ -359,20 +396,27 @@ class LearnedInverter(Inverter):
                 stacklevel=4,
             )
             return None
-        score, bound = self._trained_score(), self.max_evaluations
+        score = self._trained_score()
+        bounds: dict[str, Any] = {"max_evaluations": self.max_evaluations, "max_memory": self.max_memory}
         # without an energy the first hypothesis is the best
         chains = 1 if self.energy is None else self.num_hypotheses
         reverse = self._reverse(chains, self.stepper, noise=self.num_hypotheses > 1)
-        stages = Inverter(score.action, self.energy, reverse, max_evaluations=bound, progress=False)
+        stages = Inverter(score.action, self.energy, reverse, **bounds, progress=False)
         source = lambda key, x: keyed(self.seed, key, device=tree_device(x))  # noqa: E731
+        some = on_device(rest(1, keyed(self.seed, 72)), module_device(score))
         data = CalibrationSource(
             rest if callable(known) else picker(known),
             rest,
             transformations,
             lambda x: stages(x, generator=source(12, x)).best(),
             lambda x: self._drawing_inverter()(x, generator=source(13, x)).elements,
+            number_moved_at_once(some, self.max_memory),
+            score.number_at_once(score.prepared(some), self.max_evaluations, self.max_memory),
         )
         number = calibration_size(seen, self.steps, chains, _NUM_DENSITY_DRAWS, distinct)
+        if clock is not None:
+            left = clock.end - time.perf_counter()
+            announce("calibration", min(left, clock.calibration_seconds * number / MIN_DATA))
         return calibrate_until(None if clock is None else clock.end, score, data, number, self.seed, distinct)
 
     def distil(
@@ -405,7 +449,8 @@ class LearnedInverter(Inverter):
         known, rest, distinct = held_out(self.action, clean, self.seed)
         draw = checked_draw(self.action, known) if callable(known) else picker(known)
         module = training.DistillationTraining(teacher, seed=self.seed)
-        clock = None if seconds is None else _Clock(start, seconds, self._calibration_seconds(teacher, rest))
+        clock = None if seconds is None else self._clock(teacher, rest, start, seconds)
+        batch_size = batch_size if clock is None else clock.batch_size(batch_size)
         limit = None if clock is None else clock.training_seconds()
         training.train(module, draw, steps, batch_size, limit, folder, progress)
         student = LearnedInverter.from_score(
@@ -592,11 +637,13 @@ class _Clock:
         start: value of `time.perf_counter` at its start.
         seconds: length.
         calibration_seconds: about how long the smallest calibration takes.
+        evaluation_seconds: time of an evaluation of the network for a datum among others.
     """
 
     start: float
     seconds: float
     calibration_seconds: float
+    evaluation_seconds: float = 0.0
 
     @property
     def end(self) -> float:
@@ -613,7 +660,21 @@ class _Clock:
 
     def suffices(self) -> bool:
         """Whether there is time for the smallest calibration."""
-        return self.end - time.perf_counter() > 0.5 * self.calibration_seconds
+        return self.end - time.perf_counter() + _TOLERANCE * self.seconds > self.calibration_seconds
+
+    def batch_size(self, wanted: int) -> int:
+        """Return a number of data of a training step such that there is time for a few steps, at most the one wanted.
+
+        It warns of fewer.
+        """
+        each = _FEWEST_STEPS * _STEP_COST * self.evaluation_seconds
+        fits = max(_FEWEST_TRAINED, int(self.training_seconds() / each)) if each > 0.0 else wanted
+        if fits < wanted:
+            warnings.warn(
+                f"seconds: {self.seconds:g} leave time for a few steps of {fits} data, not of {wanted}: give more",
+                stacklevel=4,
+            )
+        return min(wanted, fits)
 
 
 def _check_length(steps: int, batch_size: int, seconds: float | None) -> None:

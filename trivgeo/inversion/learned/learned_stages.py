@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +71,9 @@ class CleanGate(_CalibratedStage):
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         posterior.count(networks=1)
-        clean = self.calibration.looks_clean(self.score, self.score.prepared(posterior.x), population.elements[:, 0])
+        x = self.score.prepared(posterior.x)
+        number = _number_at_once(self.score, x, posterior)
+        clean = self.calibration.looks_clean(self.score, x, population.elements[:, 0], number)
         g = population.elements
         unit = posterior.group.identity(dtype=g.dtype, device=g.device)
         return replace(population, elements=where_rows(clean, unit.expand_as(g), g), energies=None)
@@ -95,8 +98,13 @@ class OutlierCheck(_CalibratedStage):
         posterior.count(networks=_CHECK_EVALUATIONS)
         known = population.evaluated(posterior)
         best = _best(known.elements, known.energies)
-        verdicts = self.calibration.verdicts(self.score, self.score.prepared(posterior.x), best)
+        x = self.score.prepared(posterior.x)
+        verdicts = self.calibration.verdicts(self.score, x, best, _number_at_once(self.score, x, posterior))
         return CheckedPopulation(known.elements, known.num_masked_steps, known.energies, known.time, verdicts=verdicts)
+
+
+def _number_at_once(score: LearnedScore, x: Any, posterior: Posterior) -> int | None:
+    return score.number_at_once(x, posterior.bound, posterior.max_memory)
 
 
 def _best(elements: Tensor, energies: Tensor) -> Tensor:
@@ -155,7 +163,7 @@ class LearnedReverseDiffusion(Stage):
         group = self.score.group
         if not group.is_same_group(posterior.group):
             raise ConfigurationError(f"score: expected one on {posterior.group!r}, got one on {group!r}")
-        score = self.score.given(posterior.x, posterior.max_evaluations)
+        score = self.score.given(posterior.x, _number_at_once(self.score, self.score.prepared(posterior.x), posterior))
         solution = solve(
             reverse_process(group, self.score.schedule, score),
             population.elements,

@@ -10,12 +10,17 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from trivgeo._numerics import is_traced
 from trivgeo._random import keyed, normal, seed, uniform
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.groups import Action, LieGroup
+from trivgeo.inversion.bounds import Bound, automatic_bound, bytes_of, number_that_fits, with_gradients
+from trivgeo.inversion.evaluation import evaluation_mode
+from trivgeo.inversion.learned.backbone import leaves_length
 from trivgeo.inversion.posterior import check_action, check_batch
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift, where_rows
 from trivgeo.inversion.transformations import sample_elements
@@ -89,6 +94,7 @@ class LearnedScore(nn.Module):
         self.lowest_time = lowest_time
         self.augmentation = augmentation
         self.prepare = prepare
+        self._bytes: dict[Any, int] = {}
         self.levels = (self.level(lowest_time), self.level(1.0))
 
     @property
@@ -118,6 +124,38 @@ class LearnedScore(nn.Module):
     def prepared(self, x: Any) -> Any:
         """Return the part of data x that the backbone reads."""
         return x if self.prepare is None else self.prepare(x)
+
+    def bytes_of_an_evaluation(self, x: Any) -> int:
+        """Return the memory that an evaluation of the backbone with its gradient takes, see `bytes_of`.
+
+        Known for further data of the same shapes, dtypes and device.
+
+        Args:
+            x: data that the backbone reads, see `prepared`.
+        """
+        key = tuple((leaf.shape[1:], leaf.dtype, leaf.device) for leaf in pytree.tree_leaves(x))
+        if key not in self._bytes:
+            with evaluation_mode(self.backbone):
+                self._bytes[key] = bytes_of(self._with_graph, x)
+        return self._bytes[key]
+
+    def _with_graph(self, rows: Any) -> Tensor:
+        reference: Tensor = pytree.tree_leaves(rows)[0]
+        return self(with_gradients(rows), reference.new_full((len(reference),), self.levels[0]))
+
+    def number_at_once(self, x: Any, bound: Bound = "auto", max_memory: float | None = None) -> int | None:
+        """Return the number of data that the backbone sees at once: the bound, or by the measured memory of one.
+
+        Args:
+            x: data that the backbone reads, see `prepared`.
+            bound: a number, or ``None`` for any number.
+            max_memory: memory in GiB, see `trivgeo.inversion.bounds.memory_of`.
+        """
+        if bound != "auto":
+            return bound
+        if is_traced() or leaves_length(x) == 0:
+            return automatic_bound(x)
+        return number_that_fits(x, self.bytes_of_an_evaluation(x), max_memory)
 
     def given(self, x_tilde: Any, max_evaluations: int | None = None) -> ConditionedScore:
         """Return the score of the posterior of given data.
@@ -169,7 +207,7 @@ class LearnedScore(nn.Module):
         factors = self.group.exp(each * normal((self.noise_steps, len(level), self.group.dim), level, generator))
         return functools.reduce(self.group.compose, factors)
 
-    def loss(self, x: Any, generator: torch.Generator | None = None) -> Tensor:
+    def loss(self, x: Any, generator: torch.Generator | None = None, max_evaluations: int | None = None) -> Tensor:
         r""":math:`E |\epsilon_\theta(w^{-1} x, \sigma) + \sigma (T - a)|^2`, smallest at the score; see `noisy`.
 
         :math:`\sigma^2` times the squared error of the score: the same weight for every level. Noise that the (local)
@@ -178,6 +216,8 @@ class LearnedScore(nn.Module):
         Args:
             x: clean data, one batch dimension.
             generator: random numbers; ``None`` is torch's.
+            max_evaluations: the largest number of data that the backbone sees at once. Blocks are evaluated again for
+                the gradient, which bounds its memory. ``None`` for all.
 
         Raises:
             ShapeError: the data do not fit the action, or have no batch dimension.
@@ -185,7 +225,15 @@ class LearnedScore(nn.Module):
         """
         x, _ = check_batch(self.action, x)
         batch = self.noisy(x, generator)
-        error = (self(batch.y, batch.level) - batch.noise).square().sum(-1)
+        if max_evaluations is None or max_evaluations >= len(batch.level):
+            noise = self(batch.y, batch.level)
+        else:
+            starts = range(0, len(batch.level), max_evaluations)
+            parts = [
+                pytree.tree_map(lambda leaf, i=i: leaf[i : i + max_evaluations], (batch.y, batch.level)) for i in starts
+            ]
+            noise = torch.cat([checkpoint(self, *part, use_reentrant=False) for part in parts])
+        error = (noise - batch.noise).square().sum(-1)
         return (batch.weight * error).sum() / batch.weight.sum()
 
 

@@ -66,6 +66,7 @@ class ScoreTraining(_Training):
     Args:
         score: the score; its backbone is trained.
         learning_rate: see `trivgeo.training.NetworkTraining`, as ``weight_decay``, ``warmup``, ``seed``, ``export``.
+        max_evaluations: the largest number of data that the backbone sees at once, see `LearnedScore.loss`.
     """
 
     measured = "noise"
@@ -78,9 +79,11 @@ class ScoreTraining(_Training):
         warmup: float = 0.05,
         seed: int = 0,
         export: str | Path | None = None,
+        max_evaluations: int | None = None,
     ) -> None:
         super().__init__(score.backbone, learning_rate, weight_decay, warmup, seed, export)
         self.score = score
+        self.max_evaluations = max_evaluations
 
     @property
     def trained(self) -> LearnedScore:
@@ -91,7 +94,7 @@ class ScoreTraining(_Training):
         return objective_of(self.score)
 
     def batch_loss(self, clean: Any, generator: torch.Generator) -> Tensor:
-        return self.score.loss(clean, generator)
+        return self.score.loss(clean, generator, self.max_evaluations)
 
 
 class DistillationTraining(_Training):

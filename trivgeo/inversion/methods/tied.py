@@ -7,19 +7,21 @@ from typing import Any
 
 from torch import Tensor
 
-from trivgeo.checks import checked
+from trivgeo._timing import deadline_after
+from trivgeo.checks import check_positive, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.energies.wrapped import PriorEnergy
-from trivgeo.inversion.energy_check import try_search
-from trivgeo.inversion.energy_measurement import measure_energy
+from trivgeo.inversion.energy_check import KnownSearch, measured_search
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.posterior import check_action
 from trivgeo.inversion.stages.adaptive_search import AdaptiveSearch
 from trivgeo.inversion.transformations import Transformations, spread_of
+from trivgeo.verdict import Verdict
 
 _SEED = 0  # of the trial on clean data
+_NUM_SAMPLES = 32  # transformations of each datum by which its energy is measured
 
 
 @checked
@@ -51,7 +53,7 @@ class TIED(Inverter):
         clean: clean data, one batch dimension.
         evaluations: number of energies, with or without gradient, of each datum.
         seconds: time of a call; where it is short fewer energies are evaluated. The measurement of clean data and the
-            trial on them take no longer either.
+            trial on them, both together, take no longer either: on fewer data, or none, and then no result is trusted.
         max_memory: memory in GiB that energies may take at once, see `Inverter`.
         scales: standard deviations of the draws without ``transformations``, in units of the group's basis; by default
             0.1, 0.3 and 1.
@@ -79,7 +81,10 @@ class TIED(Inverter):
         temperature: float | None = None,
     ) -> None:
         stage = AdaptiveSearch(evaluations, transformations, scales, num_hypotheses)
-        given, expected, known = check_action(action), as_energy(energy), None
+        given, expected = check_action(action), as_energy(energy)
+        known: KnownSearch | None = None
+        if seconds is not None:
+            check_positive("seconds", seconds)
         if transformations is None:
             for name, value in (("clean", clean), ("temperature", temperature or None)):
                 if value is not None:
@@ -88,13 +93,24 @@ class TIED(Inverter):
             spread = spread_of(action.group, transformations, _SEED)
             given = action.with_scale(spread)
             if clean is not None:
-                profile = measure_energy(
-                    action, energy, clean, transformations, seed=_SEED, max_memory=max_memory, seconds=seconds
+                profile, trial = measured_search(
+                    action,
+                    energy,
+                    clean,
+                    transformations,
+                    None,
+                    _NUM_SAMPLES,
+                    _SEED,
+                    max_memory,
+                    deadline_after(seconds),
                 )
-                trial = try_search(action, energy, clean, transformations, profile, None, _SEED, max_memory, seconds)
-                known = trial.known(profile.depth)
-                given = action.with_scale(profile.scale)
-                temperature = profile.temperature if temperature is None else temperature
+                if profile is not None:
+                    given = action.with_scale(profile.scale)
+                    temperature = profile.temperature if temperature is None else temperature
+                if profile is None or trial is None:
+                    known = KnownSearch(Verdict((f"{seconds:g} s were too short to try the search on clean data",)))
+                else:
+                    known = trial.known(profile.depth)
             if temperature:
                 expected = PriorEnergy(expected, spread, temperature)
         super().__init__(given, expected, [stage], max_memory=max_memory, seconds=seconds)

@@ -13,7 +13,7 @@ from trivgeo.checks import checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.inversion.energies.base import DataEnergy, as_energy
 from trivgeo.inversion.posterior import Posterior
-from trivgeo.inversion.stage import Population, Stage, StageLike, check_stage, run_stages, steps_of
+from trivgeo.inversion.stage import Population, Stage, StageLike, check_stage, costs_of, run_stages
 
 
 @checked
@@ -26,7 +26,8 @@ class NestedStages(Stage):
 
     def __init__(self, *stages: StageLike) -> None:
         self.stages = tuple(check_stage(stage) for stage in stages)
-        self.steps = steps_of(self.stages)
+        self.costs = costs_of(self.stages)
+        self.steps = len(self.costs)
 
     def run_under(
         self,
