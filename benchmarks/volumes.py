@@ -88,7 +88,7 @@ def ours(
     """The motion that `register` finds, and what it says of it."""
     group = SETTINGS[kind]
     begin = time.process_time()
-    similarity = "intensity" if modality == "t1" else "correlation-ratio"
+    similarity = "intensity" if modality == "t1" else "mutual_information"
     r = register(moving, fixed, group, similarity=similarity)
     seconds = time.process_time() - begin
     v = group.log(group.compose(group.inverse(r.element.double()), group.from_homogeneous(torch.from_numpy(truth))))

@@ -317,7 +317,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         reasons = list(doubts(covariance, 0.0, (1.0 - share) * close.agreement, estimate.free @ adjoint.mT))
         if not ended:
             reasons.append("the last steps have not ended")
-        shared = _shared_contrast(*comparison.sample(h, _NUM_SAMPLES, solution.exposure), solution.width)
+        shared = self._shared(comparison, solution, found)
         if not shared >= _MIN_SHARED_CONTRAST:
             reasons.append(f"{shared:.0%} of the contrast is shared: less than {_MIN_SHARED_CONTRAST:.0%}")
         modes = modes_at(element[None], element.new_ones(1))
@@ -425,6 +425,11 @@ class ImageRegistration(RegistrationMethod["Found"]):
         """Return the standard deviation of residuals that agree."""
         # what is left by interpolation is as large as the slopes, by which alone elements are told apart
         return max(robust_std(off, part) for part in (seen, seen * steep) if bool(part.any()))
+
+    def _shared(self, comparison: Comparison, solution: Solution, found: Found) -> float:
+        """Return the share of the contrast that both images have in common."""
+        sample = comparison.sample(solution.element, _NUM_SAMPLES, solution.exposure)
+        return _shared_contrast(*sample, solution.width)
 
     def _step(self, comparison: Comparison, solution: Solution) -> Tensor:
         """Return the step from a solution to that of another comparison."""

@@ -30,7 +30,7 @@ _MAX_CELLS, _MIN_PIXELS_IN_CELL = 4096, 8  # cells of a grid, at whose centres t
 _MAX_NUMBERS_IN_STRIP = 2**17  # numbers of the fixed image that are worked on at once
 _MAX_NUMBERS_AT_ONCE = 2**20  # numbers of restored images that are worked on at once
 _MAX_NUMBERS_KEPT = 2**24  # numbers of strips that are kept between steps; else they are made anew
-_HALO = 2  # pixels on each side that a slope reads
+HALO = 2  # pixels on each side that a slope reads
 _EDGE_IN_PIXELS = 1e-3  # distance beyond the outermost centres of pixels at which an image still shows something
 _MIN_BICUBIC_SIDE = 16  # sides of images whose outermost pixels bicubic interpolation leaves out
 _LEAST_COVER = 0.999  # value of an interpolated mask from which on all pixels around are in the mask
@@ -41,8 +41,8 @@ _RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in un
 _MIN_STD = 1e-3  # standard deviation of an image for its tone, in units of the contrast
 _NUM_FIELDS = 6  # quadratic functions of the place, for the gain and the offset
 _TONE_KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # shares of darker pixels at which a tone curve bends
-_BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = 16, 8  # blocks along the longer side, and pixels along a block, for checks
-_CORRELATION_REACH = 4  # pixels on each side in which scores of blurred noise are correlated
+_BLOCKS_PER_SIDE, MIN_BLOCK_SIDE = 16, 8  # blocks along the longer side, and pixels along a block, for checks
+CORRELATION_REACH = 4  # pixels on each side in which scores of blurred noise are correlated
 
 
 Interpolation = Literal["linear", "cubic"]
@@ -96,7 +96,7 @@ class Picture(NamedTuple):
         if self.mask is not None:
             mask = functional.interpolate(self.mask[None, None], size, mode="area")[0, 0]
             mask = (mask > _LEAST_COVER).to(image.dtype)
-        margin = max(min(self.margin, _HALO), math.ceil(factor * self.margin))
+        margin = max(min(self.margin, HALO), math.ceil(factor * self.margin))
         return Picture(image, self.grid.resized(size), mask, margin)
 
     def to(self, dtype: torch.dtype) -> Picture:
@@ -115,7 +115,7 @@ class Picture(NamedTuple):
     def counted(self, axes: Sequence[Tensor]) -> Float[Tensor, " *part"]:
         """Return ones at pixels that count, at indices along each dimension."""
         ones = self.image.new_ones([len(axis) for axis in axes])
-        counted = ones if self.mask is None else _at(self.mask[None], axes)[0]
+        counted = ones if self.mask is None else pixels_at(self.mask[None], axes)[0]
         if margin := self.kept_margin:
             for dim, (axis, length) in enumerate(zip(axes, self.grid.size, strict=True)):
                 inside = (axis >= margin) & (axis < length - margin)
@@ -221,7 +221,7 @@ def _quadratics(place: Float[Tensor, "2 p"]) -> Float[Tensor, "6 p"]:
     return torch.stack([torch.ones_like(x), x, y, x * x, x * y, y * y])
 
 
-class _Strip(NamedTuple):
+class Strip(NamedTuple):
     """Some rows of cells of the fixed picture: m cells of q pixels.
 
     Attributes:
@@ -299,7 +299,7 @@ class Comparison:
         sides = (s for s in range(1, max(size) + 1) if s == 1 or s**self.n >= _MIN_PIXELS_IN_CELL)
         self.side = next((s for s in sides if math.prod(-(-n // s) for n in size) <= _MAX_CELLS), max(size))
         self.cells = tuple(-(-n // self.side) for n in size)
-        self._kept: list[_Strip] = []
+        self._kept: list[Strip] = []
 
     def interpolated(self, interpolation: Interpolation) -> Comparison:
         """Return the comparison with another interpolation of the moving picture."""
@@ -342,7 +342,7 @@ class Comparison:
         """Return the fields of an exposure at the centres of cells."""
         return exposure.fields(self._place(self._centres[:, cells].to(self.fixed.image.dtype)))
 
-    def _strips(self) -> Iterator[_Strip]:
+    def _strips(self) -> Iterator[Strip]:
         """Yield the strips of the fixed picture."""
         if self._kept:
             yield from self._kept
@@ -360,15 +360,15 @@ class Comparison:
         rows = max(1, _MAX_NUMBERS_IN_STRIP // max(in_row, 1))
         return [(first, min(first + rows, self.cells[0])) for first in range(0, self.cells[0], rows)]
 
-    def _strip(self, first: int, last: int) -> _Strip:
+    def _strip(self, first: int, last: int) -> Strip:
         image = self.fixed.image
         axes = self._axes(first, last, 0)
-        slopes = _slopes(_at(image, self._axes(first, last, _HALO)))
+        slopes = slopes_of(pixels_at(image, self._axes(first, last, HALO)))
         counted = self.fixed.counted(axes)
-        slopes, values = self._in_cells(slopes.transpose(0, 1)), self._in_cells(_at(image, axes))
+        slopes, values = self._in_cells(slopes.transpose(0, 1)), self._in_cells(pixels_at(image, axes))
         products = torch.stack([(slopes[:, a] * slopes[:, b]).sum(0) for a, b in _pairs(self.n)])
-        indices = self._in_cells(_indices(axes).to(image.dtype)).flatten(1)
-        return _Strip(self._numbers(first, last), values, slopes, products, self._in_cells(counted), indices)
+        indices = self._in_cells(indices_of(axes).to(image.dtype)).flatten(1)
+        return Strip(self._numbers(first, last), values, slopes, products, self._in_cells(counted), indices)
 
     def _axes(self, first: int, last: int, halo: int) -> list[Tensor]:
         """Return the indices along each dimension of rows of cells and pixels around; those outside are the nearest."""
@@ -481,7 +481,7 @@ class Comparison:
     def image(self, h: Tensor, exposure: Exposure) -> tuple[Float[Tensor, "c *size"], Float[Tensor, " *size"]]:
         """Return the exposed restored picture of one element, and ones where it shows something that counts."""
         axes = [torch.arange(n, device=self.fixed.image.device) for n in self.fixed.grid.size]
-        index = _indices(axes).flatten(1).to(self.fixed.image.dtype)
+        index = indices_of(axes).flatten(1).to(self.fixed.image.dtype)
         values, seen = (part[..., 0, :] for part in self.restored(h[None], index))
         values = exposure.exposed(values, self._place(index))
         size = self.fixed.grid.size
@@ -580,7 +580,7 @@ class Comparison:
         first = zip(index[:2], self.fixed.grid.size[::-1], strict=False)
         return torch.stack([part * (2.0 / max(length - 1, 1)) - 1.0 for part, length in first])
 
-    def _strip_sums(self, strip: _Strip, h: Tensor, exposure: Exposure, width: float | None) -> tuple[Tensor, ...]:
+    def _strip_sums(self, strip: Strip, h: Tensor, exposure: Exposure, width: float | None) -> tuple[Tensor, ...]:
         k, (m, q), n = len(h), strip.counted.shape, self.n
         values, seen = self.restored(h, strip.indices)  # [c, k, m * q]
         seen = seen.mul_(strip.counted.flatten())
@@ -608,13 +608,13 @@ class Comparison:
             inner = weighted.transpose(1, 2) @ tones.permute(0, 2, 3, 1)  # [c, k, b + 1, b + 1]
             return self._parted(loss, seen, along, curvature, inner, moments)
         fields = self.fields[strip.cells]  # [m, n, d]
-        pairs = _products(weight.view(k, m, q), strip.products)  # [m, k, pairs]
+        pairs = products_in_cells(weight.view(k, m, q), strip.products)  # [m, k, pairs]
         symmetric = pairs[..., self._pair_of].unflatten(-1, (n, n)).transpose(0, 1)  # [k, m, n, n]
         curvature = fields.flatten(0, 1).mT @ (symmetric @ fields).flatten(1, 2)
         found: list[tuple[Tensor, Tensor]] = []
         for some, own, slopes in zip(weighted, tones, strip.slopes, strict=True):
-            beside = _products(some.view((b + 1) * k, m, q), slopes)  # [m, (b + 1) * k, n]
-            gram = _products(*(part.view(b + 1, k * m, q) for part in (some, own)))
+            beside = products_in_cells(some.view((b + 1) * k, m, q), slopes)  # [m, (b + 1) * k, n]
+            gram = products_in_cells(*(part.view(b + 1, k * m, q) for part in (some, own)))
             found.append((beside, gram.view(k, m, b + 1, b + 1)))
         along, grams = (torch.stack(part) for part in zip(*found, strict=True))
         along = along.unflatten(2, (b + 1, k))  # [c, m, b + 1, k, n]
@@ -720,15 +720,15 @@ class Comparison:
             )
             weighed = weight * theirs_along
             scores[strip.cells] = (along @ weighed.sum(-1).mT.unsqueeze(-1)).squeeze(-1)
-            alone += _contracted(_products(weighed, weighed), along, along)
-            bends += _contracted(_products(2.0 * bend * ours_along, theirs_along), along, along)
-            noise[strip.cells] = sum(_products(one, one) for one in rough)
+            alone += contracted(products_in_cells(weighed, weighed), along, along)
+            bends += contracted(products_in_cells(2.0 * bend * ours_along, theirs_along), along, along)
+            noise[strip.cells] = sum(products_in_cells(one, one) for one in rough)
             for c, (own_slopes, slopes, tone) in enumerate(zip(ours, strip.slopes, tones, strict=True)):
                 features = torch.cat([own_slopes, slopes, tone])
-                products = _products(weight * features, features)  # [m, 2 * n + b, 2 * n + b]
+                products = products_in_cells(weight * features, features)  # [m, 2 * n + b, 2 * n + b]
                 of_own, of_tones = products[:, :n], products[:, 2 * n :]
-                own += _contracted(of_own[..., :n], fields.mT, fields.mT)
-                descent += _contracted(of_own[..., n : 2 * n], fields.mT, fields.mT)
+                own += contracted(of_own[..., :n], fields.mT, fields.mT)
+                descent += contracted(of_own[..., n : 2 * n], fields.mT, fields.mT)
                 parts_of_cells[strip.cells] += fields.mT @ products[:, n : 2 * n, n : 2 * n] @ fields
                 if spread is not None:
                     of_tones = spread @ of_tones
@@ -746,9 +746,9 @@ class Comparison:
         own = own - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., :dim])
         descent = descent - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., dim:])
         descent = 0.5 * (descent + descent.mT)
-        reach = -(-_CORRELATION_REACH // self.side)
+        reach = -(-CORRELATION_REACH // self.side)
         windows = box_sums(parts_of_cells.flatten(1).mT.unflatten(1, self.cells), reach).flatten(1).mT
-        freed = _without_own_pull(scores, windows.unflatten(1, (dim, dim)), parts_of_cells.double().sum(0))
+        freed = without_own_pull(scores, windows.unflatten(1, (dim, dim)), parts_of_cells.double().sum(0))
         around = freed.mT @ box_sums(freed.mT.unflatten(1, self.cells), reach).flatten(1).mT
         sums = BlockSums(
             -scores.double(),
@@ -772,19 +772,19 @@ class Comparison:
         """Return what `closely` sums, of rows of cells and by cells: residuals, tones of the exposure, weights, what
         the loss bends, what counts, and the slopes of the restored picture and of weighted residuals.
         """
-        axes, n = self._axes(first, last, _HALO), self.n
-        index = _indices(axes).to(self.fixed.image.dtype)
+        axes, n = self._axes(first, last, HALO), self.n
+        index = indices_of(axes).to(self.fixed.image.dtype)
         size = list(index.shape[1:])
         values, seen = (part[..., 0, :].unflatten(-1, size) for part in self.restored(h[None], index.flatten(1)))
         seen = seen * self.fixed.counted(axes)
         place = self._place(index) if exposure.uneven is not None else index
-        r = exposure.exposed(values, place) - _at(self.fixed.image, axes)
+        r = exposure.exposed(values, place) - pixels_at(self.fixed.image, axes)
         shrink = (r.square().sum(0).mul_(width**-2)).add_(1.0).reciprocal_()
         weight = seen * shrink.square()
         # outliers, which weigh nothing, have no slopes beside them
-        inner, gain = _inner(values, n), exposure.gain(_inner(values, n), _inner(place, n))
-        slopes = (_slopes(values) * gain).transpose(0, 1), _slopes(weight * r).transpose(0, 1)
-        within = (_inner(part, n) for part in (r, weight, -2.0 / width**2 * weight * shrink, seen))
+        inner, gain = without_halo(values, n), exposure.gain(without_halo(values, n), without_halo(place, n))
+        slopes = (slopes_of(values) * gain).transpose(0, 1), slopes_of(weight * r).transpose(0, 1)
+        within = (without_halo(part, n) for part in (r, weight, -2.0 / width**2 * weight * shrink, seen))
         r, weight, bend, seen, ours, rough = (self._in_cells(part) for part in (*within, *slopes))
         return r, exposure.tones(self._in_cells(inner)), weight, bend, seen, ours, rough
 
@@ -799,7 +799,7 @@ class Comparison:
 
     def _by_blocks(self, values: Float[Tensor, "m *r"]) -> Float[Tensor, "b *r"]:
         """Return sums over blocks of cells."""
-        side = max(_MIN_BLOCK_SIDE, -(-max(self.fixed.grid.size) // _BLOCKS_PER_SIDE))
+        side = max(MIN_BLOCK_SIDE, -(-max(self.fixed.grid.size) // _BLOCKS_PER_SIDE))
         label = torch.zeros(1, dtype=torch.long, device=values.device)
         for cells, pixels in zip(self.cells, self.fixed.grid.size, strict=True):
             blocks = -(-pixels // side)
@@ -829,7 +829,7 @@ class CloseComparison(NamedTuple):
     agrees: Bool[Tensor, " *size"]
 
 
-def _indices(axes: Sequence[Tensor]) -> Tensor:
+def indices_of(axes: Sequence[Tensor]) -> Tensor:
     """Return the indices x, y, ... at the places of a grid, ``[n, *size]``."""
     return torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1])
 
@@ -893,7 +893,7 @@ def _solved(curvature: Tensor, slope: Tensor, damping: Float[Tensor, " k"]) -> T
     return torch.where((info == 0)[:, None], scale * step, 0.0).nan_to_num(0.0)
 
 
-def _without_own_pull(
+def without_own_pull(
     scores: Float[Tensor, "m d"], windows: Float[Tensor, "m d d"], curvature: Float[Tensor, "d d"]
 ) -> Float[Tensor, "m d"]:
     """Return scores as they would be at an estimate that knows nothing of the pixels around.
@@ -919,12 +919,12 @@ def _ridged(gram: Float[Tensor, "*b q q"]) -> Float[Tensor, "*b q q"]:
     return gram + _RIDGE * torch.diag_embed(diagonal + least)
 
 
-def _products(one: Float[Tensor, "a m q"], other: Float[Tensor, "b m q"]) -> Float[Tensor, "m a b"]:
+def products_in_cells(one: Float[Tensor, "a m q"], other: Float[Tensor, "b m q"]) -> Float[Tensor, "m a b"]:
     """Return sums over the pixels of a cell of products of what varies in it."""
     return torch.bmm(one.transpose(0, 1), other.permute(1, 2, 0))
 
 
-def _contracted(
+def contracted(
     products: Float[Tensor, "m a b"], one: Float[Tensor, "m d a"], other: Float[Tensor, "m d b"]
 ) -> Float[Tensor, "d d"]:
     """Return sums over cells of products along directions."""
@@ -935,21 +935,21 @@ def _pairs(n: int) -> list[tuple[int, int]]:
     return [(a, b) for a in range(n) for b in range(a, n)]
 
 
-def _at(image: Float[Tensor, "c *size"], axes: Sequence[Tensor]) -> Float[Tensor, "c *part"]:
+def pixels_at(image: Float[Tensor, "c *size"], axes: Sequence[Tensor]) -> Float[Tensor, "c *part"]:
     """Return an image at indices along each dimension."""
     for dim, axis in enumerate(axes):
         image = image.index_select(dim + 1, axis)
     return image
 
 
-def _inner(image: Float[Tensor, "*b *size"], n: int) -> Tensor:
+def without_halo(image: Float[Tensor, "*b *size"], n: int) -> Tensor:
     """Return an image without its halo."""
     for dim in range(image.ndim - n, image.ndim):
-        image = image.narrow(dim, _HALO, image.shape[dim] - 2 * _HALO)
+        image = image.narrow(dim, HALO, image.shape[dim] - 2 * HALO)
     return image
 
 
-def _slopes(image: Float[Tensor, "c *size"]) -> Float[Tensor, "n c *inner"]:
+def slopes_of(image: Float[Tensor, "c *size"]) -> Float[Tensor, "n c *inner"]:
     """Return central differences of fourth order by the indices x, y, ..., of an image with a halo, without it."""
     n = image.ndim - 1
     found = []
@@ -957,8 +957,8 @@ def _slopes(image: Float[Tensor, "c *size"]) -> Float[Tensor, "n c *inner"]:
         other = image
         for across in range(1, n + 1):
             if across != dim:
-                other = other.narrow(across, _HALO, image.shape[across] - 2 * _HALO)
-        length = image.shape[dim] - 2 * _HALO
+                other = other.narrow(across, HALO, image.shape[across] - 2 * HALO)
+        length = image.shape[dim] - 2 * HALO
         at = [other.narrow(dim, start, length) for start in range(5)]
         found.append((8.0 * (at[3] - at[1]) - (at[4] - at[0])) / 12.0)
     return torch.stack(found)

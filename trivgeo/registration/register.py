@@ -82,9 +82,10 @@ def register(
     millimetres, so that ``SE(3)`` is rigid whatever the spacings; without it voxels are cubes of one size, in the frame
     of the fixed volume (see `ImageWarp`). The search compares rotations by any angle, with centres on each other, on a
     coarse grid, and descends from the best ones on finer grids beside a gain and an offset. Other modalities need
-    ``similarity="correlation-ratio"`` (Roche et al. 1998): brightness of the fixed volume is any function of that of
-    the moving one. Since either volume as a function of the other draws the element a little, the result is between
-    both, and the covariance admits their distance. Places that fit about as well are modes.
+    ``similarity="mutual_information"`` (Viola and Wells 1997): nothing is said of how values of both belong to each
+    other, so that inverted volumes, labels and maps of one tissue will do. With either volume held fixed the equations
+    draw the element a little, so the result is between both, and the covariance admits their distance. Places that fit
+    about as well are modes.
 
     Args:
         moving: the photograph, volume or cloud that is moved.
@@ -92,7 +93,7 @@ def register(
         group: an action on points of the plane for photographs, of space for volumes, of n coordinates for clouds.
         matched: whether point i of one cloud belongs to point i of the other; default: whether that fits.
         similarity: what both show alike: ``"intensity"``, up to the exposure; of photographs also ``"gradient"``, the
-            places of edges, for a negative or another modality; of volumes ``"correlation-ratio"``.
+            places of edges, for a negative or another modality; of volumes ``"mutual_information"``.
         moving_mask: pixels or voxels of the moving image that count, ``[h, w]`` or ``[d, h, w]``; default: all.
         fixed_mask: likewise of the fixed one.
         transformations: distribution of elements to begin with, such as those of `trivgeo.inversion.transformations`.

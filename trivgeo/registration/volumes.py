@@ -24,9 +24,10 @@ from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.registration.blocks import MIN_SHARED_CURVATURE, BlockEstimate, block_estimate
 from trivgeo.registration.images import Found, ImageRegistration, Solution
 from trivgeo.registration.inverse_compositional import CloseComparison, Comparison, Exposure, Grid, Picture, Sums
-from trivgeo.registration.record import Registration, robust_std, rounding_std
+from trivgeo.registration.mutual_information import MutualComparison
+from trivgeo.registration.record import Registration, rounding_std
 
-Similarity = Literal["intensity", "correlation-ratio"]
+Similarity = Literal["intensity", "mutual_information"]
 
 _COARSEST_SIDE = 24  # longest side of the coarsest volumes on which descents run, in voxels
 _SEARCHED_SIDE = 12  # longest side of the volumes on which first elements are compared, in voxels
@@ -37,9 +38,6 @@ _NUM_STEPS = (12, 8, 5)  # steps at each level
 _LEAST_STEP_IN_VOXELS = 0.02  # length of steps at which descents end at a level
 _FINER = math.sqrt(2.0)  # ratio of spacings from which on the finer volume is shrunk
 _LEAST_COVER = 0.999  # mean of a mask from which on a larger voxel counts
-_NUM_KNOTS = 8  # knots of a tone curve
-_OUTER_SHARE = 0.005  # share of the values below the first knot, and above the last one
-_NUM_VALUES = 2**16  # values by which knots are chosen
 _MATRIX_TOLERANCE = 1e-6  # distance of a matrix from the group
 _FIRST_DAMPING, _MAX_DAMPING, _ENDING_DAMPING = 1e-3, 1e3, 1.0  # of Levenberg and Marquardt, in units of the diagonal
 _MAX_VARIANCE = 0.5  # variance of a kernel of three voxels
@@ -47,56 +45,10 @@ _SIDE_OF_SAMPLE = 24  # voxels along the longest side at which places between vo
 _MARGIN = 2  # voxels along each edge that slopes and blurs read
 _WIDTH_IN_STDS = 5.0  # width of the first robust loss, in standard deviations of the residuals
 _MIN_LEFT = 1e-6  # share of the variance that is left, for the width of a loss
+_MAX_LAST_STEPS, _MAX_LAST_STEP_IN_STDS = 15, 0.2  # last steps of mutual information, and the length of one
+_MIN_SHARE_OF_STEP = 0.25  # share of the way to the solution that a step takes at least
 _MAX_RIVAL_LEFT = 1.15  # share of the variance that a rival leaves, in units of that of the best one
 _MIN_DIFFERENCE = 1e-3  # difference of shares that does not tell two elements from each other
-
-
-class ToneCurve(Exposure):
-    r"""Any function of the values of a channel, linear between knots: :math:`\sum_q \theta_{cq} f_q(m_c)`.
-
-    The share of the variance that the best one explains is the correlation ratio (Roche et al. 1998).
-
-    Attributes:
-        theta: values at the knots, ``[c, q]``.
-        uneven: first knot and distance of knots of each channel, ``[c, 2]``.
-    """
-
-    @classmethod
-    def over(cls, image: Float[Tensor, "c *size"]) -> ToneCurve:
-        """Return the curve zero with knots that span the values of an image."""
-        values = image.flatten(1)
-        values = values[:, :: max(1, values.shape[1] // _NUM_VALUES)]
-        low, high = torch.quantile(values, values.new_tensor([_OUTER_SHARE, 1.0 - _OUTER_SHARE]), dim=1)
-        spacing = ((high - low) / (_NUM_KNOTS - 1)).clamp(min=torch.finfo(values.dtype).eps)
-        return cls(values.new_zeros(len(values), _NUM_KNOTS), torch.stack([low, spacing], 1))
-
-    def to(self, dtype: torch.dtype) -> ToneCurve:
-        assert self.uneven is not None
-        return ToneCurve(self.theta.to(dtype), self.uneven.to(dtype))
-
-    def tones(self, m: Float[Tensor, "c *p"]) -> Float[Tensor, "c b *p"]:
-        ones = [1] * (m.ndim - 1)
-        number = torch.arange(_NUM_KNOTS, dtype=m.dtype, device=m.device).reshape(-1, *ones)
-        return (1.0 - (self._along(m).unsqueeze(1) - number).abs_()).clamp_(min=0.0)
-
-    def fields(self, place: Float[Tensor, "2 p"]) -> None:
-        return None
-
-    def exposed(self, m: Float[Tensor, "c *p"], place: Tensor) -> Float[Tensor, "c *p"]:
-        return torch.einsum("cq,cq...->c...", self.theta.to(m.dtype), self.tones(m))
-
-    def gain(self, m: Float[Tensor, "c *p"], place: Tensor) -> Float[Tensor, "c *p"]:
-        assert self.uneven is not None
-        along = self._along(m)
-        rises = functional.pad(self.theta.diff(dim=1), (0, 1)).to(m.dtype) / self.uneven[:, 1:].to(m.dtype)
-        inside = (along > 0.0) & (along < _NUM_KNOTS - 1.0)
-        return rises.gather(1, along.long().flatten(1)).reshape(m.shape) * inside
-
-    def _along(self, m: Float[Tensor, "c *p"]) -> Float[Tensor, "c *p"]:
-        """Return values in distances of knots from the first one."""
-        assert self.uneven is not None
-        low, spacing = (part.to(m.dtype).reshape(-1, *[1] * (m.ndim - 1)) for part in self.uneven.unbind(1))
-        return ((m - low) / spacing).clamp_(0.0, _NUM_KNOTS - 1.0)
 
 
 @dataclass(eq=False)
@@ -142,11 +94,17 @@ class VolumeRegistration(ImageRegistration):
     def frames(self) -> tuple[Tensor, Tensor]:
         return self.matrices[0], self.matrices[1]
 
+    def _compared(self, moving: Picture, fixed: Picture) -> Comparison:
+        kind = MutualComparison if self.similarity == "mutual_information" else Comparison
+        return kind(self.group, self.action.point_action, moving, fixed)
+
     def _comparison(self, factor: float) -> Comparison:
         """Return the comparison at voxels of so many times the spacing, in single precision."""
         if factor not in self._comparisons:
             pictures = [_with_spacing(picture.to(torch.float32), self.spacing / factor) for picture in self.pictures]
-            self._comparisons[factor] = Comparison(self.group, self.action.point_action, pictures[0], pictures[1])
+            if self.similarity != "intensity":  # labels have slopes beside their edges, too
+                pictures = [_soft(picture, (1.0, 1.0, 1.0)) for picture in pictures]
+            self._comparisons[factor] = self._compared(pictures[0], pictures[1])
         return self._comparisons[factor]
 
     def _first(self) -> Float[Tensor, "k *e"]:
@@ -170,7 +128,7 @@ class VolumeRegistration(ImageRegistration):
     def searched(self) -> Found:
         comparison = self._comparison(min(1.0, _SEARCHED_SIDE / self.longer))
         exposure, h = self._exposure(), self._first()
-        h = h[_left(comparison.sums(h, exposure, None)).argsort()[:_NUM_KEPT_FIRST]]
+        h = h[self._left(comparison.sums(h, exposure, None)).argsort()[:_NUM_KEPT_FIRST]]
         for level, factor in enumerate(self.factors[: max(1, len(self.factors) - 1)]):  # the last steps are at the last
             comparison = self._comparison(factor)
             h, left = self._descended_beside(comparison, h, exposure, _NUM_STEPS[min(level, len(_NUM_STEPS) - 1)])
@@ -181,7 +139,7 @@ class VolumeRegistration(ImageRegistration):
     def _beside(self, comparison: Comparison, h: Tensor, exposure: Exposure) -> Found:
         """Return the first element with its exposure, and others that leave about as little of the variance."""
         sums = comparison.sums(h, exposure, None)
-        left = _left(sums)
+        left = self._left(sums)
         if not math.isfinite(float(left[0])):
             return Found(h[:1], exposure, found=False)
         parts = sums.reduced()[2][0, ..., -1]
@@ -190,10 +148,12 @@ class VolumeRegistration(ImageRegistration):
         alike = left < _MAX_RIVAL_LEFT * left[0] + _MIN_DIFFERENCE
         return Found(h[alike], exposure, width, 1.0 - float(left[0]))
 
+    def _left(self, sums: Sums) -> Float[Tensor, " k"]:
+        """Return the share of the variance of the fixed volume that the moving one does not explain."""
+        return sums.energy if self.similarity == "mutual_information" else _left(sums)
+
     def _exposure(self) -> Exposure:
-        """Return the first exposure, beside which all others are found."""
-        if self.similarity == "correlation-ratio":
-            return ToneCurve.over(self.pictures[0].image.float())
+        """Return the exposure that changes nothing."""
         return Exposure.none(len(self.fixed), self.pictures[1].image.float())
 
     def _descended_beside(
@@ -203,14 +163,14 @@ class VolumeRegistration(ImageRegistration):
         group = self.group
         least = _LEAST_STEP_IN_VOXELS * 2.0 / max(comparison.fixed.grid.size)
         sums = comparison.sums(h, exposure, None)
-        left = _left(sums)
+        left = self._left(sums)
         damping = torch.full_like(left, _FIRST_DAMPING)
         for _ in range(steps):
             slope, curvature, _ = sums.reduced()
             step = -_damped(curvature, slope, damping)
             trial = group.project(group.perturb(h, step))
             new = comparison.sums(trial, exposure, None)
-            new_left = _left(new)
+            new_left = self._left(new)
             better = new_left < left
             h = torch.where(better.reshape(-1, *[1] * len(group.element_shape)), trial, h)
             left = torch.where(better, new_left, left)
@@ -238,23 +198,45 @@ class VolumeRegistration(ImageRegistration):
         moving, fixed = pictures
         margin = min(_MARGIN, (min(fixed.grid.size) - 1) // 8)
         fixed = fixed._replace(margin=margin, mask=_eroded(fixed.mask, margin))
-        comparison = Comparison(self.group, self.action.point_action, moving, fixed)
-        fixed = _soft(fixed, _interpolated(comparison, h))
-        return Comparison(self.group, self.action.point_action, moving, fixed)
+        fixed = _soft(fixed, _interpolated(self._compared(moving, fixed), h))
+        return self._compared(moving, fixed)
 
     def _blurred(self, comparison: Comparison) -> Comparison:
+        if self.similarity != "intensity":
+            return comparison  # noise is of the histogram, and does not draw volumes to where it is interpolated away
         # one kernel in space for both, whatever their voxels
         pictures = [
             _soft(picture, (self.spacing / picture.grid.matrix[:3, :3].norm(dim=0)).square().tolist())
             for picture in (comparison.moving, comparison.fixed)
         ]
-        return Comparison(comparison.group, comparison.action, pictures[0], pictures[1])
+        return self._compared(pictures[0], pictures[1])
 
-    def _residual_std(self, off: Float[Tensor, "p c"], seen: Tensor, steep: Tensor) -> float:
+    def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
         if self.similarity == "intensity":
-            return super()._residual_std(off, seen, steep)
-        # at edges a voxel holds two tissues, which no function of brightness describes: they are outliers
-        return robust_std(off, seen)
+            return super()._solved(comparison, found, uneven)
+        group, h, exposure = self.group, found.elements[0], found.exposure
+        none, voxel = exposure.theta.new_zeros(0), 2.0 / max(comparison.fixed.grid.size)
+        longer, before = 1.0, None
+        for _ in range(_MAX_LAST_STEPS):
+            close = comparison.closely(h, exposure, math.inf, none, math.inf)
+            estimate = self._estimated(close)
+            step, precision = estimate.step, torch.linalg.inv(estimate.covariance)
+            square = float(step @ precision @ step)
+            ended = square < _MAX_LAST_STEP_IN_STDS**2
+            if ended or not math.isfinite(square):
+                break
+            if before is not None:  # probabilities that follow the element make steps too short
+                left = float(before @ precision @ step) / float(before @ precision @ before)
+                longer = min(max(longer / max(1.0 - left, _MIN_SHARE_OF_STEP), 1.0), 1.0 / _MIN_SHARE_OF_STEP)
+            before = step
+            h = group.project(group.perturb(h, step * min(longer, voxel / float(step.norm()))))
+        return Solution(h, exposure, math.inf, close, ended)
+
+    def _shared(self, comparison: Comparison, solution: Solution, found: Found) -> float:
+        return super()._shared(comparison, solution, found) if self.similarity == "intensity" else found.shared
+
+    def _step(self, comparison: Comparison, solution: Solution) -> Tensor:
+        return torch.zeros(self.group.dim).to(solution.element)  # volumes are interpolated in one way
 
     def _is_uneven(self, found: Found) -> bool:
         return False
