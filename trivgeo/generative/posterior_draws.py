@@ -14,13 +14,16 @@ from trivgeo._random import choice
 from trivgeo.checks import check_arguments, check_count, check_tensor, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
-from trivgeo.sde.resampling import LARGEST_SHAPE, effective_sample_size, pareto_shape
+from trivgeo.sde.resampling import (
+    LARGEST_SHAPE,
+    LARGEST_WEIGHT_ERROR,
+    SMALLEST_EFFECTIVE_SIZE,
+    effective_sample_size,
+    pareto_shape,
+)
 from trivgeo.verdict import Verdict
 
 __all__ = ["PosteriorDraws", "draw_posterior"]
-
-_MAX_ROUNDING = 0.05  # rounding of the largest log-weight above which draws are not trusted
-_MIN_EFFECTIVE_SIZE = 10.0  # effective sample size below which draws are not trusted
 
 
 @checked
@@ -126,9 +129,9 @@ def _verdict(logs: Float[Tensor, " m"], rounding: float) -> Verdict:
     size, shape = float(effective_sample_size(logs.softmax(0))), float(pareto_shape(logs.unsqueeze(0)))
     error = float(logs.max().abs()) * rounding
     reasons = []
-    if error > _MAX_ROUNDING:
+    if error > LARGEST_WEIGHT_ERROR:
         reasons.append(f"energies are rounded by {error:.2g}: take a constant off, or double precision")
-    if size < _MIN_EFFECTIVE_SIZE:
+    if size < SMALLEST_EFFECTIVE_SIZE:
         reasons.append(f"effective sample size {size:.3g} of {len(logs)} draws: take more, or a PosteriorSampler")
     elif shape > LARGEST_SHAPE:
         reasons.append(

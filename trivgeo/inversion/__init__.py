@@ -14,9 +14,15 @@ from trivgeo.inversion.equivariant.equivariant_operator import EquivariantOperat
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.learned.amortized import AmortizedInverter
 from trivgeo.inversion.learned.learned_inverter import LearnedInverter
-from trivgeo.inversion.methods.baselines import ITS, GradientDescent, KineticLangevin, LieLAC, RandomSearch
+from trivgeo.inversion.methods.baselines import (
+    ITS,
+    GradientDescent,
+    KineticLangevin,
+    LieLAC,
+    RandomSearch,
+    ReverseDiffusionSearch,
+)
 from trivgeo.inversion.methods.posterior_sampler import PosteriorSampler
-from trivgeo.inversion.methods.reverse_diffusion_search import ReverseDiffusionSearch
 from trivgeo.inversion.methods.tied import TIED
 from trivgeo.inversion.posterior import InverseProblem, Posterior
 from trivgeo.inversion.result import InversionResult, PosteriorModes, PosteriorSample

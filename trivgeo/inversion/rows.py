@@ -97,3 +97,23 @@ def farthest_first(
         index = nearest.argmax(1, keepdim=True)
         chosen.append(index)
     return torch.cat(chosen, 1).sort(dim=1).values
+
+
+def highest_apart(
+    heights: Float[Tensor, "b m"], number: int, near: Callable[[Int[Tensor, " b"]], Bool[Tensor, "b m"]]
+) -> tuple[Int[Tensor, "b k"], Bool[Tensor, "b k"]]:
+    """Return indices of a ``number`` of places, each the highest that is near none before, and whether there is one.
+
+    Args:
+        heights: minus infinity at places that are not chosen.
+        near: index of a place of each datum to a mask of those near it.
+    """
+    rows = torch.arange(len(heights), device=heights.device)
+    free, chosen, used = heights > -torch.inf, [], []
+    for _ in range(number):
+        best = torch.where(free, heights, -torch.inf).argmax(-1)
+        used.append(free.any(-1))
+        chosen.append(best)
+        free = free & ~near(best)
+        free[rows, best] = False
+    return torch.stack(chosen, 1), torch.stack(used, 1)

@@ -16,6 +16,8 @@ from trivgeo.checks import check_count, checked
 
 __all__ = [
     "LARGEST_SHAPE",
+    "LARGEST_WEIGHT_ERROR",
+    "SMALLEST_EFFECTIVE_SIZE",
     "effective_sample_size",
     "next_inverse_temperature",
     "normalized_log_weights",
@@ -29,6 +31,10 @@ __all__ = [
 
 LARGEST_SHAPE = 0.7
 """Pareto shape above which averages with weights are not reliable (Vehtari et al. 2024, section 3.2)."""
+LARGEST_WEIGHT_ERROR = 0.05
+"""Error of the largest log-weight, by rounding, above which averages with weights are not trusted."""
+SMALLEST_EFFECTIVE_SIZE = 10.0
+"""Effective number of draws below which averages with weights are not trusted."""
 _MIN_TAIL_SIZE = 5  # weights in a tail below which nothing is said of it
 _PRIOR_WEIGHT, _PRIOR_SHAPE = 10.0, 0.5  # number of weights as which the prior of the shape counts, and its mean
 _MAX_RATE_IN_QUARTILES = 3.0  # candidates of the rate, in quartiles of the tail (Zhang and Stephens 2009, section 3)

@@ -16,7 +16,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.groups import SE, SO, Affine, Translation
 from trivgeo.inversion import TIED, Inverter, Stage
 from trivgeo.inversion.energies import PriorEnergy
-from trivgeo.inversion.rows import farthest_first
+from trivgeo.inversion.rows import farthest_first, highest_apart
 from trivgeo.inversion.stages import (
     AdaptiveSearch,
     Descend,
@@ -248,6 +248,23 @@ def test_farthest_first() -> None:
             ]
             chosen.append(max(range(12), key=gaps.__getitem__))
         assert found[row].tolist() == sorted(chosen)
+
+
+def test_highest_apart() -> None:
+    """Against the definition, by loops; a row that has too few says so."""
+    places, heights = randn(2, 12, 2, seed=5), randn(2, 12, seed=6)
+    heights[1, 2:] = -torch.inf
+    rows = torch.arange(2)
+    near = lambda index: (places - places[rows, index].unsqueeze(1)).norm(dim=-1) < 0.7  # noqa: E731
+    found, used = highest_apart(heights, 4, near)
+    for row in range(2):
+        free = [i for i in range(12) if heights[row, i] > -torch.inf]
+        for k in range(4):
+            assert bool(used[row, k]) == bool(free)
+            if free:
+                best = max(free, key=lambda i: float(heights[row, i]))
+                assert int(found[row, k]) == best
+                free = [i for i in free if math.dist(places[row, i], places[row, best]) >= 0.7]
 
 
 def test_draws_of_a_distribution_do_not_depend_on_the_batch() -> None:

@@ -15,7 +15,7 @@ from trivgeo._text import Described
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.curvature import absolute_eigh, safe_cholesky
 from trivgeo.inversion.posterior import Posterior, where_defined
-from trivgeo.inversion.rows import where_rows
+from trivgeo.inversion.rows import highest_apart, where_rows
 from trivgeo.inversion.sampling.mixture import Charts, StudentMixture, reach_of_normal
 from trivgeo.sde.mcmc.metropolis import DensityAt, metropolis_move, slope_precision
 from trivgeo.sde.resampling import next_inverse_temperature, normalized_weights, resample, take_rows
@@ -263,22 +263,23 @@ def _clusters(group: LieGroup, particles: Particles, root: Tensor) -> tuple[Tens
     """Return centres of components, ``[b, j, *element_shape]``, and the component of each particle, one-hot or zero."""
     g, height = particles.elements, particles.log_densities
     rows = torch.arange(len(g), device=g.device)
-    free = torch.isfinite(height)
-    centres, distances = [], []
-    for _ in range(_NUM_COMPONENTS):
-        index = torch.where(free, height, -torch.inf).argmax(-1)
-        centre = g[rows, index]
-        v = group.log(group.compose(group.inverse(centre).unsqueeze(1), g))
+    distances = []
+
+    def near(index: Tensor) -> Tensor:
+        v = group.log(group.compose(group.inverse(g[rows, index]).unsqueeze(1), g))
         distance = matmul(v, root).square().sum(-1)
-        distance = torch.where(torch.isfinite(distance) & free.any(-1, keepdim=True), distance, torch.inf)
-        distance[rows, index] = torch.where(free.any(-1), 0.0, torch.inf).to(distance)
-        centres.append(centre)
+        distance = torch.where(torch.isfinite(distance), distance, torch.inf)
+        distance[rows, index] = 0.0
         distances.append(distance)
-        free = free & (distance > reach_of_normal(group.dim))
-    away = torch.stack(distances, -1)
+        return distance <= reach_of_normal(group.dim)
+
+    heights = torch.where(torch.isfinite(height), height, -torch.inf)
+    index, used = highest_apart(heights, _NUM_COMPONENTS, near)
+    centres = take_rows(g, index)
+    away = torch.where(used.unsqueeze(1), torch.stack(distances, -1), torch.inf)
     member = torch.nn.functional.one_hot(away.argmin(-1), _NUM_COMPONENTS).to(g.dtype)
     known = torch.isfinite(height) & torch.isfinite(away).any(-1)
-    return torch.stack(centres, 1), torch.where(known.unsqueeze(-1), member, 0.0)
+    return centres, torch.where(known.unsqueeze(-1), member, 0.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -388,20 +389,17 @@ def with_products(
     factors, positive = safe_cholesky(matmul(factors, factors.mT))
     free = free & positive
     rows = torch.arange(len(used), device=used.device)
-    chosen, kept = [], []
-    for _ in range(num_further):
-        if not bool(free.any()):  # components that no datum uses would only take time
-            break
-        best = torch.where(free, values, -torch.inf).argmax(-1)
-        kept.append(free.any(-1))
-        chosen.append(best)
-        v = group.log(group.compose(group.inverse(products[rows, best]).unsqueeze(1), products))
-        away = torch.linalg.solve_triangular(factors[rows, best], v.mT, upper=False).square().sum(-2)
-        free = free & ~(away < reach_of_normal(group.dim))
-        free[rows, best] = False
-    if not chosen:
+
+    def near(index: Tensor) -> Tensor:
+        v = group.log(group.compose(group.inverse(products[rows, index]).unsqueeze(1), products))
+        away = torch.linalg.solve_triangular(factors[rows, index], v.mT, upper=False).square().sum(-2)
+        return away < reach_of_normal(group.dim)
+
+    at, kept = highest_apart(torch.where(free, values, -torch.inf), num_further, near)
+    needed = kept.any(0)  # components that no datum uses would only take time
+    if not bool(needed.any()):
         return proposal, products, values
-    at, share = torch.stack(chosen, 1), torch.stack(kept, 1).to(factors.dtype)
+    at, share = at[:, needed], kept[:, needed].to(factors.dtype)
     share = share * (_SHARE_OF_MAXIMA / share.sum(-1, keepdim=True).clamp(min=1.0)).clamp(max=_MAX_SHARE_OF_A_PRODUCT)
     mixture = proposal.with_components(take_rows(products, at), take_rows(factors, at), share, first=True)
     return mixture, products, values
@@ -423,15 +421,12 @@ def _uncovered(
     covers = covers & shaped.unsqueeze(1)
     free = torch.isfinite(ends.log_densities) & ~covers[..., :-1].any(-1)
     log_mass = ends.log_densities + n * ends.widths.log()
-    chosen, used = [], []
-    for _ in range(number):
-        best = torch.where(free, log_mass, -torch.inf).argmax(-1)
-        used.append(free.any(-1))
-        chosen.append(best)
-        away = group.log(group.compose(group.inverse(g[rows, best]).unsqueeze(1), g)).square().sum(-1)
-        free = free & ~(away < reach * ends.widths[rows, best].square().unsqueeze(-1))
-        free[rows, best] = False
-    return torch.stack(chosen, 1), torch.stack(used, 1)
+
+    def near(index: Tensor) -> Tensor:
+        distance = group.log(group.compose(group.inverse(g[rows, index]).unsqueeze(1), g)).square().sum(-1)
+        return distance < reach * ends.widths[rows, index].square().unsqueeze(-1)
+
+    return highest_apart(torch.where(free, log_mass, -torch.inf), number, near)
 
 
 def _curvature(target: Posterior, centre: Tensor, slope: Tensor, width: Tensor) -> Float[Tensor, "b k n n"]:

@@ -37,6 +37,8 @@ from trivgeo.inversion.stage import EvaluatedPopulation, Population, Stage, Weig
 from trivgeo.inversion.stages.chains import WarmStart
 from trivgeo.sde.resampling import (
     LARGEST_SHAPE,
+    LARGEST_WEIGHT_ERROR,
+    SMALLEST_EFFECTIVE_SIZE,
     effective_sample_size,
     normalized_weights,
     pareto_shape,
@@ -71,8 +73,6 @@ _ASCENT_STEPS = 6  # gradients of each ascent
 _NUM_MOVES = 6  # Langevin moves of each particle
 _ADAPTING_SHARES = (0.2, 0.2)  # shares of the draws in rounds that adapt the proposal; the rest are the sample
 _MIN_EFFICIENCY = 0.05  # effective share of the draws below which a sample is not trusted
-_MIN_DRAWS = 10.0  # effective number of draws below which a sample is not trusted
-_MAX_LOG_WEIGHT_ERROR = 0.05  # error of a log-weight by rounding of the energy, above which a sample is not trusted
 _LEAST_DRAWS = 64  # draws below which their weights do not show whether some are missing, unless nearly even
 _MIN_DRAWS_OF_TAIL = 100  # draws below which the tail of their weights is not looked at
 _FAR_SHARE = 0.05  # share of the draws that look far around the proposal
@@ -429,13 +429,17 @@ def _reason(
         )
     if size == 0.0:
         return f"none of {number} draws has a finite energy"
-    if error > _MAX_LOG_WEIGHT_ERROR:
+    if error > LARGEST_WEIGHT_ERROR:
         return (
             f"energies that are rounded by {error * temperature:.2g}, at temperature {temperature:.3g}: a smaller "
             "constant in the energy, or double precision, may help"
         )
-    if size < max(least, _MIN_DRAWS) or effective < _MIN_EFFICIENCY * num_kept:
-        below = f"{_MIN_EFFICIENCY:.0%}" if size < least or size >= _MIN_DRAWS else f"{_MIN_DRAWS:.0f} draws"
+    if size < max(least, SMALLEST_EFFECTIVE_SIZE) or effective < _MIN_EFFICIENCY * num_kept:
+        below = (
+            f"{_MIN_EFFICIENCY:.0%}"
+            if size < least or size >= SMALLEST_EFFECTIVE_SIZE
+            else f"{SMALLEST_EFFECTIVE_SIZE:.0f} draws"
+        )
         return (
             f"effective sample size {size:.3g} of {number} draws: less than {below}; a larger "
             "budget, proposals or a prior may help"
