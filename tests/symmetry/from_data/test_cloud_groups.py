@@ -118,3 +118,42 @@ def test_sets_that_are_refused() -> None:
         symmetries_of_clouds(clouds("C_4") / 0.0)
     with pytest.raises(ConfigurationError, match="span the plane"):
         symmetries_of_clouds(clouds("C_4") * torch.tensor([1.0, 0.0]))
+
+
+def test_mirror_images_in_space() -> None:
+    """Rotations of a tetrahedron with and without the inversion, and all orthogonal maps."""
+    x = clouds("T")
+    sides = torch.where(torch.arange(400) % 3 == 0, -1.0, 1.0)[:, None, None]
+    found = symmetries_of_clouds(x * sides)
+    assert (found.name, len(found.elements), found.verdict.trusted) == ("T with reflections", 24, True)
+    assert float((torch.linalg.det(found.elements) + 1).abs().min()) < 1e-9
+    everything = symmetries_of_clouds(clouds("SO(3)") * sides)
+    assert (everything.name, everything.group().dim) == ("O(3)", 3)
+
+
+@pytest.mark.parametrize("name", ["T", "C_3 in space", "C_4"])
+def test_two_objects(name: str) -> None:
+    found = symmetries_of_clouds(torch.cat([clouds(name, 500, seed=0), clouds(name, 500, seed=1)]))
+    assert (found.name, found.verdict.trusted) == (name.removesuffix(" in space"), True)
+
+
+def test_noise_is_no_rotation() -> None:
+    """Poses that noise spreads are not those of all rotations: not certain, or right."""
+    found = symmetries_of_clouds(clouds("O", 1000, noise=0.2))
+    assert found.name == "O" or not found.verdict.trusted
+
+
+def test_one_pose_in_space() -> None:
+    shape = torch.randn(NUM_POINTS, 3, generator=torch.Generator().manual_seed(1000), dtype=torch.float64)
+    draw = torch.Generator().manual_seed(4)
+    found = symmetries_of_clouds(shape + 0.05 * torch.randn(400, NUM_POINTS, 3, generator=draw, dtype=torch.float64))
+    assert (found.name, found.verdict.trusted) == ("trivial", True)
+
+
+def test_clouds_of_different_sizes() -> None:
+    draw = torch.Generator().manual_seed(2)
+    sizes = torch.randint(15, NUM_POINTS + 1, (400,), generator=draw).tolist()
+    found = symmetries_of_clouds([cloud[:size] for cloud, size in zip(clouds("C_4"), sizes, strict=True)])
+    assert (found.name, found.verdict.trusted) == ("C_4", True)
+    with pytest.raises(ShapeError, match="one number n of coordinates"):
+        symmetries_of_clouds([torch.zeros(4, 2), torch.zeros(4, 3)])

@@ -447,6 +447,13 @@ def ansatz_functions(
     return tuple(result)
 
 
+def left_sides(pde: Any, field: Sequence[Any], time: Any) -> tuple[list[sp.Expr], EvolutionSystem]:
+    """Return the symmetry conditions of a field, not simplified, and the equations solved for leading derivatives."""
+    system, conditions = _conditions(tuple(residuals_of(pde)), None if time is None else str(time))
+    components = [system.plain(entry, "field") for entry in field]
+    return [left_side(system, condition, components) for condition in conditions], system
+
+
 def residual(pde: Any, field: Any, time: Any) -> Any:
     """Return the left side of the symmetry condition of a vector field, see `trivgeo.symmetry.verify`.
 

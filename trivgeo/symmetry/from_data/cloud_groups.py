@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +38,10 @@ _MIN_CLUSTER_SHARE = 0.25  # poses of an element, relative to those of the most 
 _MIN_CLUSTER_SIZE = 3  # mean number of poses of an element
 _MAX_SCATTER = 0.33  # median angle to the middle of a cluster, relative to its radius, of separate elements
 _MAX_MISSED = 1.3  # elements of a group, relative to those that poses show
+_MIN_MIRRORED_SHARE = 0.05  # clouds that are mirror images of the reference, of a group with reflections
+_CLEAR_FIT = 0.7  # misfit of one of two mirror images, relative to that of the other, that tells them apart
+_MAX_TESTED_POSES = 130  # candidates that are tested one by one; a finite group of the list has 60 at most
+_MAX_AXIS_SPREAD = 0.15  # spread of axes across the largest direction that is one axis
 _FINITE_NAMES = {(12, 3): "T", (24, 4): "O", (60, 5): "I"}  # by number of rotations and their largest order
 
 
@@ -45,8 +50,9 @@ class CloudSymmetries:
     """The linear maps that leave the distribution of a set of point clouds as it is.
 
     Attributes:
-        name: C_n, D_n, T, O, I, SO(2), O(2), SO(3) or trivial; with translations SE(2) and SE(3), or the name and
-            ``"with translations"``.
+        name: C_n, D_n, T, O, I, SO(2), O(2), SO(3), O(3) or trivial; in space the name of the rotations and ``"with
+            reflections"`` where there are mirror images; with translations SE(2) and SE(3), or the name and ``"with
+            translations"``.
         elements: the maps, ``[k, n, n]``; of a continuous group some of its elements, evenly spaced where it is SO(2).
         is_finite: whether these are all.
         has_translations: whether the clouds lie anywhere, whatever their shape.
@@ -99,12 +105,13 @@ class CloudSymmetries:
                 turn = inverse @ torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64) @ root
                 turns = [turn]
             else:
-                axes = [(0, 1), (1, 2), (0, 2)] if self.name in ("SO(3)", "SE(3)") else []
+                whole = self.name.startswith(("SO(3)", "SE(3)", "O(3)", "E(3)"))
+                axes = [(0, 1), (1, 2), (0, 2)] if whole else []
                 turns = [torch.zeros(3, 3, dtype=torch.float64) for _ in axes]
                 for turn, (i, j) in zip(turns, axes, strict=True):
                     turn[i, j], turn[j, i] = -1.0, 1.0
                 if not axes:
-                    v = _common_axis(self.elements)
+                    v = _common_axis(self.elements[torch.linalg.det(self.elements) > 0])
                     turns = [torch.linalg.cross(v.expand(3, 3), torch.eye(3, dtype=torch.float64), dim=1).mT]
             for k, turn in enumerate(turns):
                 rows = [" + ".join(f"({c:.12g})*{x}" for c, x in zip(row, names, strict=True)) for row in turn.tolist()]
@@ -117,18 +124,21 @@ class CloudSymmetries:
 
 
 @checked
-def symmetries_of_clouds(clouds: Float[Tensor, "m p n"], generator: torch.Generator | None = None) -> CloudSymmetries:
+def symmetries_of_clouds(
+    clouds: Float[Tensor, "m p n"] | Sequence[Tensor], generator: torch.Generator | None = None
+) -> CloudSymmetries:
     r"""Find which linear maps leave the distribution of a set of point clouds as it is.
 
     A map g is a symmetry of the set if the clouds and the moved clouds :math:`g x` have one distribution. Clouds are
     described by moments that do not depend on the order of the points, and samples compared by their energy distance
     with a test of permutations (Szekely and Rizzo 2004). In the plane all rotations by parts of a turn are tested, and
     reflections about all axes. In space candidates are the poses of clouds relative to one cloud, which are found from
-    many starts and joined into elements; the set is then one object, or a few. Second moments of a set with a compact
-    group are invariant, so their square root makes the maps orthogonal.
+    many starts, joined into elements and tested; the set is then one object, or a few. Second moments of a set with a
+    compact group are invariant, so their square root makes the maps orthogonal.
 
     Args:
-        clouds: at least 60 clouds of the same number of points in the plane or in space.
+        clouds: at least 60 clouds in the plane or in space: one tensor, or a list of clouds ``[p_i, n]`` of different
+            sizes, of which as many points are drawn as the smallest has.
         generator: draws samples, permutations and starts.
 
     Returns:
@@ -141,13 +151,14 @@ def symmetries_of_clouds(clouds: Float[Tensor, "m p n"], generator: torch.Genera
     Example:
         ``symmetries_of_clouds(clouds).name`` is ``"C_4"`` for photographs' landmarks that were turned by quarters.
     """
+    draw = keyed(0) if generator is None else generator
+    clouds = clouds if isinstance(clouds, Tensor) else _of_one_size(clouds, draw)
     n = clouds.shape[-1]
     if n not in (2, 3) or len(clouds) < _MIN_CLOUDS:
         raise ShapeError(f"clouds: expected at least {_MIN_CLOUDS} clouds [m, p, 2 or 3], got {list(clouds.shape)}")
     points = clouds.double().cpu()
     if not bool(points.isfinite().all()):
         raise ConfigurationError("clouds: expected finite points, got NaN or infinity")
-    draw = keyed(0) if generator is None else generator
     centres = points.mean(1, keepdim=True)
     radius = (points - centres).square().sum(-1).mean().sqrt()
     has_translations = bool(centres.std(0).amin() > _MIN_SPREAD * radius)
@@ -167,7 +178,7 @@ def symmetries_of_clouds(clouds: Float[Tensor, "m p n"], generator: torch.Genera
     name, elements, is_finite, reasons = _in_plane(white, draw) if n == 2 else _in_space(white, draw)
     elements = root @ elements @ inverse
     if has_translations:
-        whole = {"SO(2)": "SE(2)", "O(2)": "E(2)", "SO(3)": "SE(3)"}
+        whole = {"SO(2)": "SE(2)", "O(2)": "E(2)", "SO(3)": "SE(3)", "O(3)": "E(3)"}
         name = whole.get(name, f"{name} with translations")
     assumptions = ["rotations by less than a twelfth of a turn come with all rotations"] if n == 2 else []
     if n == 3:
@@ -175,6 +186,18 @@ def symmetries_of_clouds(clouds: Float[Tensor, "m p n"], generator: torch.Genera
     if has_translations:
         assumptions.append("translations go on beyond the range of the clouds")
     return CloudSymmetries(name, elements, is_finite, has_translations, Verdict(tuple(reasons), tuple(assumptions)))
+
+
+def _of_one_size(clouds: Sequence[Tensor], draw: torch.Generator) -> Tensor:
+    """Clouds ``[p_i, n]`` as one tensor: of each as many points are drawn as the smallest cloud has."""
+    for cloud in clouds:
+        if not isinstance(cloud, Tensor) or cloud.ndim != 2 or cloud.shape[1] != clouds[0].shape[1]:
+            got = list(cloud.shape) if isinstance(cloud, Tensor) else type(cloud).__name__
+            raise ShapeError(f"clouds: expected clouds [p_i, n] of one number n of coordinates, got {got}")
+    count = min((len(cloud) for cloud in clouds), default=0)
+    if not count:
+        raise ShapeError(f"clouds: expected at least {_MIN_CLOUDS} clouds with points, got {len(clouds)}")
+    return torch.stack([cloud[permutation((len(cloud),), cloud, draw)[:count]] for cloud in clouds])
 
 
 def _square_roots(metric: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,7 +256,7 @@ def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     order = permutation((len(moments),), moments, draw)
     first, second = moments[order[:half]], moments[order[half : 2 * half]]
     orders = torch.arange(1, _MAX_ORDER + 1, dtype=torch.float64)
-    noise = _NOISE_RATIO * _energy_distance(_real(first), _real(second))
+    noise = _NOISE_RATIO * _distance_of_noise(_real(first), _real(second), draw)
 
     def moved(angle: float, is_reflection: bool = False) -> Tensor:
         turned = second.conj() if is_reflection else second
@@ -304,55 +327,110 @@ def _energy_distance(first: Tensor, second: Tensor) -> float:
 
 def _p_value(first: Tensor, second: Tensor, draw: torch.Generator) -> float:
     """How often samples of one distribution are as far apart, by permutations."""
-    m = len(first)
+    own, shuffled = _permuted_distances(first, second, draw)
+    return (1 + int((shuffled >= own).sum())) / (1 + _NUM_PERMUTATIONS)
+
+
+def _distance_of_noise(first: Tensor, second: Tensor, draw: torch.Generator) -> float:
+    """The mean energy distance of two samples of one distribution."""
+    return float(_permuted_distances(first, second, draw)[1].mean())
+
+
+def _permuted_distances(first: Tensor, second: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The energy distance of two samples of one size, and those of random parts of both, ``[permutations]``."""
     distances = torch.cdist(torch.cat([first, second]), torch.cat([first, second]))
-    signs = torch.cat([torch.ones(m), -torch.ones(len(second))]).double()
+    signs = torch.cat([torch.ones(len(first)), -torch.ones(len(second))]).double()
     shuffled = torch.stack([signs[permutation((len(signs),), signs, draw)] for _ in range(_NUM_PERMUTATIONS)])
-    # the energy distance is minus the quadratic form of the signs, up to a factor
-    values = -torch.einsum("ki,ij,kj->k", shuffled, distances, shuffled)
-    return (1 + int((values >= -signs @ distances @ signs).sum())) / (1 + _NUM_PERMUTATIONS)
+    # the energy distance is minus the quadratic form of the signs
+    values = -((shuffled @ distances) * shuffled).sum(-1) / len(first) ** 2
+    return -(signs @ distances @ signs) / len(first) ** 2, values
 
 
 # -- space -------------------------------------------------------------------------------------------------------------
 
 
 def _in_space(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool, list[str]]:
-    """The group of poses of one object in space whose second moments are those of a ball."""
+    """The group of poses of one object in space whose second moments are those of a ball.
+
+    Poses are candidates; maps are kept that leave the distribution of the clouds as it is.
+    """
     points = points / points.square().sum(-1).mean().sqrt()
-    moved = points[permutation((len(points),), points, draw)[: _NUM_POSES + 1]]
-    poses = _poses(moved[0], moved[1:], draw)
+    points = points[permutation((len(points),), points, draw)]
+    half = min(_NUM_TESTED, len(points) // 2)
+    first = _moments(points[:half])
+
+    def same(g: Tensor) -> bool:
+        return _p_value(first, _moments(points[half : 2 * half] @ g.mT), draw) >= _MIN_P_VALUE
+
+    moved = points[: _NUM_POSES + 1]
+    poses, misfits = _poses(moved[0], moved[1:], draw)
+    mirrored, other_misfits = _poses(-moved[0], moved[1:], draw)
+    is_plain, is_mirrored = misfits < _CLEAR_FIT * other_misfits, other_misfits < _CLEAR_FIT * misfits
+    has_images = float(is_mirrored.double().mean()) >= _MIN_MIRRORED_SHARE and bool(is_plain.any())
+    name, elements, is_finite, reasons = _of_poses(poses[is_plain] if has_images else poses, same, draw)
+    if not has_images:
+        return name, elements, is_finite, reasons
+    # a mirror image of the reference that is turned by R is moved by -R
+    images = -torch.stack([mirrored[is_mirrored][c].mean(0) for c in _clustered(mirrored[is_mirrored])])
+    images = torch.stack([-SO(3).project(-g) for g in images])
+    image = next((g for g in images if same(g)), None)
+    if image is None:
+        reasons.append("some clouds are mirror images of others, but no reflection leaves the distribution as it is")
+        return name, elements, is_finite, reasons
+    name = "O(3)" if name == "SO(3)" else f"{name} with reflections"
+    return name, torch.cat([elements, image @ elements]), is_finite, reasons
+
+
+def _of_poses(
+    poses: Tensor, same: Callable[[Tensor], bool], draw: torch.Generator
+) -> tuple[str, Tensor, bool, list[str]]:
+    """The group of rotations from poses of clouds relative to one cloud, and a test of maps."""
     clusters = _clustered(poses)
     most = max(map(len, clusters))
     kept = [c for c in clusters if len(c) >= _MIN_CLUSTER_SHARE * most]
-    elements = torch.stack([SO(3).project(poses[c].mean(0)) for c in kept])
-    reasons: list[str] = []
-    scatter = torch.cat([_nearest(poses[c], elements[i : i + 1]) for i, c in enumerate(kept)]).median()
+    centres = torch.stack([SO(3).project(poses[c].mean(0)) for c in kept])
+    scatter = torch.cat([_nearest(poses[c], centres[i : i + 1]) for i, c in enumerate(kept)]).median()
     is_spread = float(scatter) > _MAX_SCATTER * _CLUSTER_ANGLE or len(poses) < _MIN_CLUSTER_SIZE * len(kept)
-    if len(kept) > 1 and is_spread:
+    elements, closes = torch.eye(3, dtype=torch.float64).unsqueeze(0), False
+    if len(centres) <= _MAX_TESTED_POSES:
+        elements = _completed(
+            torch.cat([elements, *(g.unsqueeze(0) for g in centres if _angle(g) > _CLUSTER_ANGLE and same(g))])
+        )
+        closes = bool((_nearest(elements[:, None] @ elements, elements) < _CLUSTER_ANGLE).all())
+    name = _finite_name(elements)
+    if len(kept) > 1 and (is_spread or not closes or name is None):
         spread = torch.linalg.svdvals(torch.stack([_axis_of(r) for r in poses]))
-        return ("SO(2)" if float(spread[1]) < 0.15 * float(spread[0]) else "SO(3)"), poses, False, reasons
-    elements = _completed(elements)
-    if not bool((_nearest(elements[:, None] @ elements, elements) < _CLUSTER_ANGLE).all()):
-        reasons.append(f"the {len(elements)} poses that were found make no group")
+        has_axis = float(spread[1]) < _MAX_AXIS_SPREAD * float(spread[0])
+        turns = SO(3).random_haar(len(_GENERIC_ANGLES), generator=draw, dtype=torch.float64)
+        if has_axis:
+            axis = _common_axis(poses)
+            turns = SO(3).exp(torch.tensor(_GENERIC_ANGLES, dtype=torch.float64)[:, None] * axis)
+        if all(same(g) for g in turns):
+            return ("SO(2)" if has_axis else "SO(3)"), poses, False, []
+    reasons = [] if closes else [f"the {len(elements)} rotations that were found make no group"]
+    if is_spread and len(kept) > 1:
+        reasons.append("the poses of clouds are spread, but generic rotations change their distribution")
+    if name is None:
+        reasons.append(f"no finite group of the list has {len(elements)} such rotations")
+    return name or f"{len(elements)} rotations", elements, True, reasons
+
+
+def _finite_name(elements: Tensor) -> str | None:
+    """The name of a group of rotations by their number and largest order; ``None`` if none of the list has these."""
     angles = torch.stack([_angle(r) for r in elements])
     largest = max((round(2 * math.pi / float(a)) for a in angles if a > _CLUSTER_ANGLE), default=1)
     size = len(elements)
     if size == 1:
-        name = "trivial"
-    elif size == largest:
-        name = f"C_{size}"
-    elif size == 2 * largest or (size == 4 and largest == 2):
-        name = f"D_{size // 2}"
-    elif (size, largest) in _FINITE_NAMES:
-        name = _FINITE_NAMES[size, largest]
-    else:
-        name = f"{size} rotations"
-        reasons.append(f"no finite group has {size} rotations of largest order {largest}")
-    return name, elements, True, reasons
+        return "trivial"
+    if size == largest:
+        return f"C_{size}" if size <= _MAX_ORDER else None
+    if size == 2 * largest or (size == 4 and largest == 2):
+        return f"D_{size // 2}"
+    return _FINITE_NAMES.get((size, largest))
 
 
-def _poses(reference: Tensor, clouds: Tensor, draw: torch.Generator) -> Tensor:
-    """Rotations that bring the moments of a reference nearest to those of each cloud, ``[m, 3, 3]``."""
+def _poses(reference: Tensor, clouds: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rotations ``[m, 3, 3]`` that bring the moments of a reference nearest to those of each cloud, and misfits."""
     targets = _moments(clouds)
 
     def turned(rotations: Tensor) -> Tensor:
@@ -369,7 +447,7 @@ def _poses(reference: Tensor, clouds: Tensor, draw: torch.Generator) -> Tensor:
         best = tried.gather(2, heights.argmin(2)[..., None, None, None].expand(-1, -1, 1, 3, 3)).squeeze(2)
         reach /= 1.6
     heights = (turned(best).reshape(*best.shape[:2], -1) - targets[:, None]).norm(dim=-1)
-    return best[torch.arange(len(best)), heights.argmin(1)]
+    return best[torch.arange(len(best)), heights.argmin(1)], heights.amin(1)
 
 
 def _angle(rotation: Tensor) -> Tensor:

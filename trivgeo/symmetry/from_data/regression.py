@@ -19,6 +19,8 @@ from trivgeo.symmetry.from_data.terms import Monomial, Reading, Term, Windows, l
 _MAX_NUM_TERMS = 10  # terms of an equation
 _MAX_UNEXPLAINED = 0.1  # an equation is refused above this share of its left side, beside noise
 _MAX_OPEN = 0.02  # an equation is uncertain above this share, beside noise and discretization
+_MAX_DISCRETIZATION = 0.03  # a larger share is never put down to discretization: terms that cancel differ by more
+_MIN_SAID = 1e-3  # share left unexplained that the verdict assumes to break no symmetry
 _MAX_NOISE = 0.6  # share of noise in the left side
 _NUM_FUNCTIONS = 7  # slow functions of place or time that coefficients are made of
 _MIN_NUM_VARIED = 3  # solutions that tell a function of place from the state there
@@ -73,9 +75,37 @@ class FittedEquation:
     reasons: tuple[str, ...] = ()
 
     @property
+    def unexplained(self) -> float:
+        """The share of the left side that neither noise nor discretization accounts for."""
+        return _unexplained(self.residual, self.noise, self.discretization)
+
+    @property
+    def says_unexplained(self) -> bool:
+        """True if a share is left unexplained that is small and no rounding."""
+        return self.unexplained > _MIN_SAID
+
+    @property
     def text(self) -> str:
         """The equation as `trivgeo.symmetry.find_symmetries` reads it."""
         return self.without(())
+
+    def with_parameters(self, prefix: str) -> tuple[str, dict[str, tuple[float, float, float]]]:
+        """The text with names for its numbers, and of each name the number, the fitted coefficient and its error.
+
+        Args:
+            prefix: what the names begin with.
+        """
+        parts, values = [], {}
+        for i, (term, factor) in enumerate(self.factors.items()):
+            if term in self.varied:
+                parts.append(f"{factor}*{term}")
+                continue
+            name = f"{prefix}{i}"
+            number = float(Fraction(factor.strip("()")))
+            error = max(self.standard_errors[term], _MIN_RELATIVE_ERROR * abs(number))
+            values[name] = (number, self.coefficients[term], error)
+            parts.append(f"{name}*{term}")
+        return f"{self.left} = {' + '.join(parts) or '0'}", values
 
     def without(self, small: Collection[str]) -> str:
         """The text without some terms; of those with a coefficient that depends on place or time its mean stays."""
@@ -331,7 +361,7 @@ class _Fits:
             for i, (m, number) in enumerate(zip(members, numbers, strict=True))
         }
         reasons = []
-        gap = math.sqrt(max(fit.misfit**2 - (1.5 * noise) ** 2 - fit.discretization**2, 0.0))
+        gap = _unexplained(fit.misfit, noise, min(fit.discretization, _MAX_DISCRETIZATION))
         if gap > _MAX_OPEN:
             reasons.append(
                 f"{fit.misfit:.1%} of {left} are left unexplained, more than noise ({noise:.1%}) and discretization "
@@ -379,6 +409,11 @@ class _Fits:
                 if off > 0.05 * scale:
                     return other
         return None
+
+
+def _unexplained(misfit: float, noise: float, discretization: float) -> float:
+    """The part of a misfit that neither noise nor discretization accounts for."""
+    return math.sqrt(max(misfit**2 - (1.5 * noise) ** 2 - discretization**2, 0.0))
 
 
 def _grid_monomials(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trivgeo.errors import AlgebraError
@@ -57,6 +58,22 @@ class SymmetriesFromData(FoundSequence[Symmetry], Judged):
         self.equations, self.found = tuple(equations), found
         self.singular_values, self.approximate = tuple(singular_values), tuple(approximate)
 
+    @cached_property
+    def deviations(self) -> tuple[float, ...]:
+        r"""How far the data are from each symmetry of solutions, in stated errors of the fitted coefficients.
+
+        With coefficients :math:`c_k` of errors :math:`\sigma_k` it is the smallest root mean square of
+        :math:`(c_k - c'_k) / \sigma_k`, for all :math:`c'` near those of the equation of which the field is a
+        symmetry; the mean is over the conditions. A field that is a symmetry whatever the coefficients are has 0. A
+        symmetry of the equation that made the data has about 1, one made up by rounding more. Empty for functions and
+        operators.
+        """
+        if not self.equations:
+            return ()
+        from trivgeo.symmetry.from_data.deviations import deviation
+
+        return tuple(deviation(self.equations, field) for field in self.fields)
+
     @property
     def dimension(self) -> int:
         """The number of fields, without superposition."""
@@ -81,4 +98,9 @@ class SymmetriesFromData(FoundSequence[Symmetry], Judged):
     def __repr__(self) -> str:
         lines = [f"{e.text}, residual {e.residual:.1e}" for e in self.equations]
         broken = [f"approximately: {b.field.text}, broken by {b.breaking:.1e}" for b in self.approximate]
-        return "\n".join([*lines, *map(str, self.fields), *broken, self.statement])
+        far = self.deviations or (0.0,) * len(self.fields)
+        fields = [
+            f"{field}, {size:.2g} stated errors from the data" if size else str(field)
+            for field, size in zip(self.fields, far, strict=True)
+        ]
+        return "\n".join([*lines, *fields, *broken, self.statement])

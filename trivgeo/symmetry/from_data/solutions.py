@@ -44,6 +44,9 @@ def of_solutions(
         assumptions.append(
             f"terms of higher order, at most {most:.1%} of the change in time, are errors of the scheme of the data"
         )
+    if any(e.says_unexplained for e in equations):
+        most = max(e.unexplained for e in equations)
+        assumptions.append(f"the {most:.1%} of the change in time that is left unexplained breaks no symmetry")
     terms = sum(len(e.coefficients) for e in equations)
     words = f"{len(values)} solutions; {terms} terms of significance in {len(equations)} fitted equation(s); "
     words += "if these are right: " if uncertain else "of these: "
