@@ -17,7 +17,7 @@ from benchmarks.symmetries_from_data import slope as slope_of
 from benchmarks.symmetries_from_data import solved as stepped
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry import symmetries_from_data
-from trivgeo.symmetry.from_data.regression import fit_equations, rounded, simplest
+from trivgeo.symmetry.from_data.regression import FittedEquation, fit_equations, rounded, simplest
 from trivgeo.symmetry.from_data.terms import library_of, stencil
 
 BOX, COUNT = 12.0, 64
@@ -141,11 +141,13 @@ def test_solutions_of_different_equations() -> None:
     assert any(equation.reasons for equation in fitted)
 
 
-def test_what_is_left_unexplained_is_said() -> None:
-    """A ripple of the diffusivity that averages out in the time of a test function leaves half a percent."""
-    u, times = solved(lambda t, u: 0.3 * (1 + 0.03 * math.sin(25 * t)) * slope(u, 2), waves(12), 1.5)
-    found = symmetries_from_data(u, (X, times))
-    assert any("left unexplained breaks no symmetry" in said for said in found.verdict.assumptions)
+@pytest.mark.parametrize(("residual", "said"), [(0.01, True), (0.0021, False), (5e-4, False)])
+def test_what_is_left_unexplained(residual: float, said: bool) -> None:
+    """The misfit less one and a half times the noise and the difference of readings, in squares."""
+    fitted = FittedEquation("u_t", {"u": "(1)"}, {"u": 1.0}, {"u": 0.1}, residual, noise=0.001, discretization=0.002)
+    left = max(residual**2 - 0.0015**2 - 0.002**2, 0.0) ** 0.5
+    assert fitted.unexplained == pytest.approx(left)
+    assert fitted.says_unexplained is said
 
 
 def draws(*shape: int) -> Tensor:
