@@ -434,7 +434,8 @@ def wrong_verdicts() -> str:
 def searches(budget: int) -> str:
     """Shares of the data that searches solve, in percent; bold within two standard errors or 3 points of the best."""
     rows = [row for row in json.loads(SEARCHES.read_text())["rows"] if row["budget"] == budget]
-    methods = [name for name, found in rows[0].items() if isinstance(found, dict)]
+    names = dict.fromkeys(name for row in rows for name, found in row.items() if isinstance(found, dict))
+    methods = sorted(names, key=lambda name: (name != "TIED", "known" in name))
     lines = []
     for row in rows:
         shares = {name: row[name]["solved"] for name in methods if name in row}
@@ -822,6 +823,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "wrong-verdicts": wrong_verdicts,
     "searches-300": lambda: searches(300),
     "searches-1000": lambda: searches(1000),
+    "searches-3000": lambda: searches(3000),
     "devices": devices,
     "report": report,
     "speed-forward": lambda: speed("forward", 100_000, 1e-3),
