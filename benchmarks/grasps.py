@@ -27,7 +27,7 @@ from trivgeo.groups import SE, SO
 
 POSES, NUM_POSES = SE(3), 4
 TRAJECTORIES = POSES**NUM_POSES
-_NUM_DEMONSTRATIONS, _NUM_TEST, _NOISE, _STEPS = 50, 300, 0.03, 800
+_NUM_DEMONSTRATIONS, _NUM_TEST, _NOISE, _STEPS = 50, 1000, 0.03, 1500
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class Row:
     model: str
     demonstrations: int
     seen: float
+    seen_error: float  # standard error, by the number of test scenes
     unseen: float
+    unseen_error: float
     nll_seen: float
     nll_unseen: float
     seconds: float  # of CPU time, of the training
@@ -111,7 +113,8 @@ def row(name: str, demonstrations: int, seed: int = 0) -> Row:
         width, truth = scenes(test, generator)
         given = (test, width) if name == "equivariant" else torch.cat([test.flatten(1), width], -1)
         drawn = model.sample(_NUM_TEST, condition=given, generator=generator, tolerance=1e-3)
-        shares.append(success(drawn, test, width))
+        share = success(drawn, test, width)
+        shares += [share, math.sqrt(share * (1.0 - share) / _NUM_TEST)]
         few = (test[:50], width[:50]) if name == "equivariant" else given[:50]
         nlls.append(-float(model.log_prob(truth[:50], condition=few, tolerance=1e-2).mean()))
     return Row(name, demonstrations, *shares, *nlls, seconds)

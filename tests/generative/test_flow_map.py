@@ -11,10 +11,12 @@ from torch import Tensor
 
 from tests.helpers import seeded
 from trivgeo.errors import ConfigurationError
-from trivgeo.generative import GroupDiffusion
+from trivgeo.generative import GroupDiffusion, fit_base_distribution
 from trivgeo.generative.flow_map import FlowTrajectories
+from trivgeo.generative.paths import FlowMatchingPath
+from trivgeo.generative.spaces import SpaceDiffusion, Sphere
 from trivgeo.groups import SE, SO, SU, LieGroup, Torus
-from trivgeo.sde import ConstantSchedule, TrivializedSDE
+from trivgeo.sde import TrivializedSDE
 
 STD = 0.3
 SMALL = {"width": 32, "depth": 1}
@@ -98,24 +100,48 @@ def test_steps_along_the_flow_without_distillation() -> None:
         assert errors[2] < 0.4 * errors[1] < errors[0]
 
 
+@pytest.mark.parametrize("resolution", [math.inf, 0.05])
 @pytest.mark.parametrize("group", [SU(2), SE(2)], ids=repr)
-def test_trajectories(group: LieGroup) -> None:
-    """Of a constant velocity: every displacement is that velocity times the span of the levels."""
-    velocity = torch.linspace(0.2, 0.4, group.dim)
+def test_trajectories(group: LieGroup, resolution: float) -> None:
+    """Of a constant vector along the path: every average velocity is this vector, whatever the scheduler."""
+    vector = torch.linspace(0.2, 0.4, group.dim)
+    base = fit_base_distribution(group, group.random(50, std=0.1, generator=seeded(1)))
+    path = FlowMatchingPath(group, base, 1.5, resolution=resolution)
 
     def flow(features: Tensor | None) -> TrivializedSDE:
-        return TrivializedSDE(
-            group, ConstantSchedule(0.0), lambda g, t: velocity.expand(len(g), group.dim), noisy=False
-        )
+        return path.flow(lambda g, level, momentum: vector.expand(len(g), group.dim))
 
     source = FlowTrajectories(
-        flow, lambda count, generator: group.random(count, std=0.1, generator=generator), lambda *_: None, (0.0, 1.0)
+        flow, lambda count, generator: group.random(count, std=0.1, generator=generator), lambda *_: None, path
     )
-    batch = source.draw(400, seeded(0))
+    batch = source.draw(1000, seeded(0))
     span = batch.end_level - batch.level
     assert bool((span < 0.0).all())
-    assert float((span == -1.0).float().mean()) > 0.4
-    assert torch.allclose(batch.displacement, span.unsqueeze(-1) * velocity, atol=1e-5)
+    assert 0.3 < float((span == -1.0).float().mean()) < 0.5
+    assert float((span > -0.3).float().mean()) > 0.2
+    assert torch.allclose(batch.velocity, vector / math.sqrt(group.dim), atol=5e-3)
+
+
+def test_networks_of_the_map_are_like_that_of_the_velocity(tmp_path: Path) -> None:
+    """On a space it is a function of points, too: both elements of a fibre jump to the same point."""
+    shift = torch.tensor([2.0, 0.0, 0.0])
+    data = torch.nn.functional.normalize(torch.randn(200, 3, generator=seeded(0)) + shift, dim=-1)
+    model = SpaceDiffusion(Sphere(2), **SMALL).fit(data, steps=30, **FIT).distil(steps=30, **FIT)
+    assert model.model.fitted is not None
+    flow_map = model.model.fitted.flow_map
+    assert flow_map is not None
+    g = model.space.lift(data[:5])
+    turn = SO(2).random_haar(generator=seeded(1))
+    h = torch.cat([g[..., :1], g[..., 1:] @ turn], -1)
+    first, second = (
+        model.space.project(flow_map.sample(x, 2, lambda *inputs: flow_map(*inputs, None))) for x in (g, h)
+    )
+    assert float((first - data[:5]).norm(dim=-1).min()) > 0.05
+    assert torch.allclose(first, second, atol=1e-4)
+    model.save(tmp_path / "model.safetensors")
+    again = SpaceDiffusion.load(tmp_path / "model.safetensors", Sphere(2))
+    a, b = (m.sample(4, steps=3, generator=seeded(2)) for m in (model, again))
+    assert torch.equal(a, b)
 
 
 def test_bad_input(model: GroupDiffusion) -> None:

@@ -16,8 +16,9 @@ from trivgeo._torch import pytree
 from trivgeo.checks import check_arguments, check_count, check_fraction, check_tensor
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.distributions import GroupDistribution
-from trivgeo.generative.group_network import GroupNetwork
+from trivgeo.generative.group_network import GroupNetwork, ResidualNetwork
 from trivgeo.generative.particles import MaskedCondition, Particles
+from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 
 
@@ -258,10 +259,17 @@ class ConditionalNetwork(nn.Module):
         """Version of the input features of a `GroupNetwork`; 1 for other networks."""
         return self.network.version if isinstance(self.network, GroupNetwork) else 1
 
-    def prepare(self, elements: Tensor, condition: Any, seed: int) -> tuple[int, ...]:
+    def shape_of(self, width: int, depth: int) -> ResidualNetwork:
+        """Return a network like which others can be made: its own, or in place of a user's a `GroupNetwork`."""
+        own = self.network
+        return own if isinstance(own, ResidualNetwork) else GroupNetwork(self.group, width=width, depth=depth)
+
+    def prepare(self, elements: Tensor, path: ProbabilityPath, condition: Any, seed: int) -> tuple[int, ...]:
         """Fit statistics and initialise layers of network and encoder from data, in evaluation mode.
 
         Args:
+            elements: elements on the path, ``[m, *element_shape]``.
+            path: the path.
             condition: conditions of the elements, or ``None``; with masks a `MaskedCondition`.
             seed: seed of layers that the first call initialises.
 
@@ -273,8 +281,8 @@ class ConditionalNetwork(nn.Module):
             NonFiniteError: the network returns NaN or infinity.
             ConfigurationError: see `ConditionEncoder.prepare`.
         """
-        if isinstance(self.network, GroupNetwork):
-            self.network.standardise(elements)
+        if isinstance(self.network, ResidualNetwork):
+            self.network.prepare(elements, path)
         else:
             self._check_arguments()
         modes = {module: module.training for module in self.modules()}

@@ -564,7 +564,7 @@ class FlowMapTraining(_AveragedTraining[FlowMap]):
         follow the flow. Large errors count linearly: where trajectories part, a map that goes to one side is better
         than one that goes between them. Rows whose displacement is not finite are skipped.
         """
-        found = torch.isfinite(batch.displacement).all(-1)
+        found = torch.isfinite(batch.velocity).all(-1)
         target = torch.where(found.unsqueeze(-1), batch.velocity, 0.0) / self.network.speed
         velocity = self.network(batch.elements, batch.level, batch.end_level, batch.features)
         square = (velocity - target).square().mean(-1)
@@ -641,15 +641,17 @@ def train_flow_map(
         lambda x: fitted.path.flow(networks.given(x)),
         fitted.base.sample,
         draw_features,
-        (fitted.path.start_time, fitted.path.end_time),
+        fitted.path,
     )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(seed)
-        flow_map = FlowMap(networks.group, *shape, None if features is None else features.shape[1]).to(reference)
+        like = networks.shape_of(*shape)
+        flow_map = FlowMap(networks.group, like, None if features is None else features.shape[1], fitted.path)
+        flow_map.to(reference)
         first = trajectories.draw(_NUM_SCALE_ROWS, keyed(seed, 2, device=reference.device))
-        flow_map.network.standardise(first.elements)
+        flow_map.network.prepare(first.elements, fitted.path)
         flow_map.adopt(networks.network)
-        is_found = torch.isfinite(first.displacement).all(-1)
+        is_found = torch.isfinite(first.velocity).all(-1)
         flow_map.speed.copy_(first.velocity[is_found].square().mean().sqrt())
     training = FlowMapTraining(flow_map, settings.learning_rate, seed)
     train_average(training, trajectories.draw, settings)

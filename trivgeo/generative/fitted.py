@@ -195,7 +195,8 @@ class SavedModel:
         with self.file.bounded():
             networks.initialise(self._feature_shape)
             if self._has_flow_map:
-                fitted.flow_map = FlowMap(group, self._width, self._depth, next(iter(self._feature_shape), None))
+                like = networks.shape_of(*self.shape)
+                fitted.flow_map = FlowMap(group, like, next(iter(self._feature_shape), None), built)
         self.file.fill(_modules(networks, base, fitted.flow_map))
         return fitted
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from trivgeo._random import integers, uniform
 from trivgeo.errors import NonFiniteError
-from trivgeo.generative.group_network import GroupNetwork
+from trivgeo.generative.group_network import ResidualNetwork
+from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.sde.processes.trivialized import TrivializedSDE
 from trivgeo.sde.solvers.runge_kutta import GeometricHeun
@@ -22,10 +23,10 @@ __all__ = ["FlowMap", "FlowMapBatch", "FlowTrajectories"]
 
 _NUM_TIME_WAVES = 16
 _NUM_TRAJECTORIES = 8192  # trajectories that are followed at once
-_NUM_TRAJECTORY_STEPS = 16
+_NUM_TRAJECTORY_STEPS = 24
 _MAX_TRAJECTORY_ENTRIES = 2**26  # entries of all elements on the trajectories
 _NUM_ROWS_PER_TRAJECTORY = 16
-_WHOLE_FLOW_PROBABILITY = 0.5  # probability that a training row spans the flow from base distribution to data
+_WHOLE_FLOW_PROBABILITY = 0.35  # probability that a training row spans the flow from base distribution to data
 
 
 class FlowMapBatch(NamedTuple):
@@ -35,20 +36,15 @@ class FlowMapBatch(NamedTuple):
         elements: g_t, ``[b, *element_shape]``.
         level: position of t on the path, 0 at the data and 1 at the base distribution, ``[b]``.
         end_level: position of r on the path, ``[b]``.
-        displacement: the logarithm of g_t^-1 g_r, ``[b, dim]``; not finite where it does not exist.
+        velocity: the average velocity, ``[b, dim]``; not finite where the logarithm of g_t^-1 g_r does not exist.
         features: features of the conditions, ``[b, d]``, or ``None``.
     """
 
     elements: Tensor
     level: Float[Tensor, " b"]
     end_level: Float[Tensor, " b"]
-    displacement: Float[Tensor, "b n"]
+    velocity: Float[Tensor, "b n"]
     features: Float[Tensor, "b d"] | None
-
-    @property
-    def velocity(self) -> Float[Tensor, "b n"]:
-        """The average velocities between the levels, ``[b, dim]``."""
-        return self.displacement / (self.end_level - self.level).unsqueeze(-1)
 
 
 class FlowMap(nn.Module):
@@ -58,7 +54,9 @@ class FlowMap(nn.Module):
         u(g_t, t, r) = \frac{\log(g_t^{-1} g_r)}{r - t},
 
     which on vector spaces is the average velocity of Geng et al. (2025). Trivialized velocities at all times are
-    vectors of one space, so they can be averaged. Times are levels: 0 at the data, 1 at the base distribution.
+    vectors of one space, so they can be averaged. Times are distances from the data (`ProbabilityPath.spread`), so that
+    velocities are of one size all along the path. The network receives levels, 0 at the data and 1 at the base
+    distribution.
 
     The map is trained between all pairs of times of trajectories of the flow, by the error of the velocity, so that it
     agrees with itself: many short jumps follow the flow, as :math:`u(g, t, t)` is its velocity, and one long jump goes
@@ -66,14 +64,17 @@ class FlowMap(nn.Module):
 
     Args:
         group: the group of the elements.
-        width: see `GroupNetwork`, also for ``depth``.
+        network: a network of the shape that the map's is to have, such as that of the velocity.
         feature_dim: dimension of the features of a condition; ``None`` for none.
+        path: path of the flow, whose `ProbabilityPath.spread` is the time t.
     """
 
-    def __init__(self, group: LieGroup, width: int, depth: int, feature_dim: int | None) -> None:
+    def __init__(
+        self, group: LieGroup, network: ResidualNetwork, feature_dim: int | None, path: ProbabilityPath
+    ) -> None:
         super().__init__()
-        self.group = group
-        self.network = GroupNetwork(group, False, width, depth, 2 * _NUM_TIME_WAVES + 1 + (feature_dim or 0))
+        self.group, self.path = group, path
+        self.network = network.like(2 * _NUM_TIME_WAVES + 1 + (feature_dim or 0))
         self.register_buffer("speed", torch.ones(()))
         self.speed: Tensor
 
@@ -82,8 +83,9 @@ class FlowMap(nn.Module):
         inner, outer = _condition_layers(self.network)
         nn.init.zeros_(outer.weight)
         nn.init.zeros_(outer.bias)
-        if not isinstance(network, GroupNetwork) or network.last.in_features != self.network.last.in_features:
+        if type(network) is not type(self.network):
             return
+        assert isinstance(network, ResidualNetwork)
         self.network.load_state_dict(
             {name: x for name, x in network.state_dict().items() if not name.startswith("condition.")}, strict=False
         )
@@ -111,7 +113,7 @@ class FlowMap(nn.Module):
         inputs = [wave.sin(), wave.cos(), end_level.unsqueeze(-1)]
         if features is not None:
             inputs.append(features)
-        return self.network(g, level, None, torch.cat(inputs, -1))
+        return self.network.evaluate(g, level, torch.cat(inputs, -1))
 
     def sample(self, start: Tensor, steps: int, velocity: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
         """Carry elements of the base distribution ``[b, *element_shape]`` to data, in steps of equal length.
@@ -124,7 +126,8 @@ class FlowMap(nn.Module):
         g = start
         for k in range(steps, 0, -1):
             level, end = g.new_full((len(g),), k / steps), g.new_full((len(g),), (k - 1) / steps)
-            g = self.group.retract(g, -self.speed / steps * velocity(g, level, end))
+            time = self.speed * (self.path.spread(end) - self.path.spread(level))
+            g = self.group.retract(g, time.unsqueeze(-1) * velocity(g, level, end))
         return g
 
 
@@ -135,7 +138,7 @@ class FlowTrajectories:
         flow: function from features of conditions to the equation of the flow, on the group of the elements.
         base: function (num_rows, generator) to elements of the base distribution.
         features: function (num_rows, generator) to features of random conditions ``[num_rows, d]``, or ``None``.
-        times: times of the flow at the data and at the base distribution.
+        path: path of the flow.
     """
 
     def __init__(
@@ -143,15 +146,15 @@ class FlowTrajectories:
         flow: Callable[[Tensor | None], TrivializedSDE],
         base: Callable[[int, torch.Generator], Tensor],
         features: Callable[[int, torch.Generator], Tensor | None],
-        times: tuple[float, float],
+        path: ProbabilityPath,
     ) -> None:
-        self._flow, self._base, self._features, self._times = flow, base, features, times
+        self._flow, self._base, self._features, self._path = flow, base, features, path
         self._states = torch.empty(0)  # [steps + 1, n, *element_shape], from the base distribution to the data
         self._condition: Tensor | None = None
         self._num_left = 0
 
     def draw(self, num_rows: int, generator: torch.Generator) -> FlowMapBatch:
-        """Draw ``num_rows`` pairs of points of trajectories by ``generator``; half of the pairs are both ends.
+        """Draw ``num_rows`` pairs of points of trajectories by ``generator``; a third of the pairs are both ends.
 
         Raises:
             NonFiniteError: the flow of the model cannot be followed.
@@ -161,15 +164,17 @@ class FlowTrajectories:
         self._num_left -= num_rows
         last = _NUM_TRAJECTORY_STEPS
         rows = integers(self._states.shape[1], (num_rows,), self._states, generator)
-        first = integers(last, (num_rows,), self._states, generator)
-        span = (uniform((num_rows,), self._states, generator) * (last - first)).floor().long()
-        second = first + 1 + span.clamp(max=last - 1)
+        # spans of all sizes, so that few steps and many are learned alike
+        span = last ** uniform((num_rows,), self._states, generator)
         full = uniform((num_rows,), self._states, generator) < _WHOLE_FLOW_PROBABILITY
-        first, second = torch.where(full, 0, first), torch.where(full, last, second.clamp(max=last))
+        span = torch.where(full, last, span.round().clamp(1, last)).long()
+        first = (uniform((num_rows,), self._states, generator) * (last - span + 1)).long().clamp(max=last - 1)
+        second = (first + span).clamp(max=last)
         g, h = self._states[first, rows], self._states[second, rows]
         features = None if self._condition is None else self._condition[rows]
         level, end = (1.0 - k.to(g.dtype) / last for k in (first, second))
-        return FlowMapBatch(g, level, end, self._displacement(g, h), features)
+        time = self._path.spread(end) - self._path.spread(level)
+        return FlowMapBatch(g, level, end, self._displacement(g, h) / time.unsqueeze(-1), features)
 
     def _follow(self, generator: torch.Generator) -> None:
         few = self._base(2, generator)
@@ -178,7 +183,7 @@ class FlowTrajectories:
         with torch.no_grad():
             start, self._condition = self._base(count, generator), self._features(count, generator)
             equation = self._flow(self._condition)
-            data, base = self._times
+            data, base = self._path.start_time, self._path.end_time
             grid = [base + (data - base) * k / _NUM_TRAJECTORY_STEPS for k in range(_NUM_TRAJECTORY_STEPS)]
             save = range(_NUM_TRAJECTORY_STEPS + 1)
             solution = solve(equation, start, [*grid, data], stepper=GeometricHeun(), save_at=save)
@@ -194,7 +199,7 @@ class FlowTrajectories:
         return self._group.log(self._group.compose(self._group.inverse(g), h))
 
 
-def _condition_layers(network: GroupNetwork) -> list[nn.Linear]:
+def _condition_layers(network: ResidualNetwork) -> list[nn.Linear]:
     """The two layers of a network for the features of a condition."""
     assert network.condition is not None
     return [layer for layer in network.condition if isinstance(layer, nn.Linear)]

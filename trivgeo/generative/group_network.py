@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo.checks import check_count, checked
 from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
 from trivgeo.sde.scores.gradient import trivialized_grad
 
@@ -19,8 +21,106 @@ _ANGLE_HARMONICS = (1.0, 2.0, 3.0, 4.0, 6.0)
 _ENTRY_FREQUENCIES = (1.0, 2.0, 4.0)
 
 
+class ResidualNetwork(nn.Module, ABC):
+    """Residual layers on features of elements, to which embeddings of the level and of a condition are added.
+
+    Args:
+        num_features: number of features of an element.
+        width: width of the layers.
+        depth: number of residual blocks.
+    """
+
+    def __init__(self, num_features: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.width, self.depth = check_count("width", width), check_count("depth", depth)
+        self.first = nn.Linear(num_features, width)
+        self.level = nn.Sequential(nn.Linear(2 * _NUM_LEVEL_WAVES + 1, width), nn.SiLU())
+        self.condition: nn.Sequential | None = None
+        self.blocks = nn.ModuleList(ResidualBlock(width) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+
+    @abstractmethod
+    def prepare(self, elements: Tensor, path: ProbabilityPath) -> None:
+        """Set the scales of input features, which no gradient changes.
+
+        Args:
+            elements: elements on the path, ``[m, *element_shape]``.
+            path: the path.
+        """
+
+    @abstractmethod
+    def evaluate(self, g: Tensor, level: Float[Tensor, "*batch"], features: Tensor | None) -> Tensor:
+        """Return vectors ``[*batch, dim]``, without momenta.
+
+        Args:
+            g: elements ``[*batch, *element_shape]``.
+            level: position on the path, in [0, 1].
+            features: features of conditions ``[*batch, condition_dim]``, or ``None``.
+        """
+
+    @abstractmethod
+    def like(self, condition_dim: int | None) -> ResidualNetwork:
+        """Return a new network of the same shape.
+
+        Args:
+            condition_dim: dimension of the features of a condition, ``None`` for none.
+        """
+
+    def add_condition(self, dim: int) -> None:
+        """Add layers for the features of a condition, in the dtype and on the device of the network.
+
+        Args:
+            dim: number of features.
+        """
+        width = self.width
+        layers = nn.Sequential(
+            nn.Linear(check_count("condition_dim", dim), width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
+        )
+        self.condition = layers.to(self.first.weight).train(self.training)
+
+    @property
+    def condition_dim(self) -> int:
+        """Number of features of a condition; zero for none."""
+        first = None if self.condition is None else self.condition[0]
+        return first.in_features if isinstance(first, nn.Linear) else 0
+
+    def _hidden(
+        self, features: Tensor, level: Float[Tensor, "*batch"], condition: Tensor | None
+    ) -> Float[Tensor, "*batch width"]:
+        """The values before the output layers, of features of elements ``[*batch, num_features]``.
+
+        Raises:
+            ShapeError: levels or features of conditions have another shape.
+            ConfigurationError: features of conditions are missing, or not used.
+        """
+        batch = features.shape[:-1]
+        if level.shape != batch:
+            raise ShapeError(f"level: expected one for each of {list(batch)}, got {list(level.shape)}")
+        if (self.condition is None) is not (condition is None):
+            expected = "none" if self.condition is None else "features"
+            raise ConfigurationError(f"condition: expected {expected}, got {type(condition).__name__}")
+        order = math.pi * torch.arange(1, _NUM_LEVEL_WAVES + 1, dtype=level.dtype, device=level.device)
+        wave = order * level.unsqueeze(-1)
+        embedded = self.level(torch.cat([wave.sin(), wave.cos(), level.unsqueeze(-1)], -1))
+        if self.condition is not None and condition is not None:
+            embedded = embedded + self._embedded_condition(condition, batch)
+        hidden = self.first(features)
+        for block in self.blocks:
+            hidden = block(hidden, embedded)
+        return nn.functional.silu(self.norm(hidden))
+
+    def _embedded_condition(self, condition: Tensor, batch: torch.Size) -> Tensor:
+        """Embedding of features ``[*batch, d]``, or ``[d]`` for all rows."""
+        assert self.condition is not None
+        if condition.shape[:-1] not in (batch, ()):
+            raise ShapeError(f"condition: expected features [*{list(batch)}, d], got {list(condition.shape)}")
+        if condition.shape[-1] != self.condition_dim:
+            raise ShapeError(f"condition: expected {self.condition_dim} features a row, got {condition.shape[-1]}")
+        return self.condition(condition)
+
+
 @checked
-class GroupNetwork(nn.Module):
+class GroupNetwork(ResidualNetwork):
     r"""A residual network from elements, levels in [0, 1] and momenta, if given, to vectors ``[*batch, dim]``.
 
     Periodic entries of an element (angles) enter as sines and cosines of their multiples, so that the network is a
@@ -49,25 +149,18 @@ class GroupNetwork(nn.Module):
         depth: int = 3,
         condition_dim: int | None = None,
     ) -> None:
-        super().__init__()
-        check_count("width", width)
-        check_count("depth", depth)
-        self.group, self.uses_momentum = group, uses_momentum
         periods = group._periods().double().flatten()
-        self._periodic = [i for i, p in enumerate(periods.tolist()) if p > 0]
-        self._plain = [i for i, p in enumerate(periods.tolist()) if not p > 0]
+        periodic = [i for i, p in enumerate(periods.tolist()) if p > 0]
+        plain = [i for i, p in enumerate(periods.tolist()) if not p > 0]
+        size = 2 * len(_ANGLE_HARMONICS) * len(periodic) + (1 + 2 * len(_ENTRY_FREQUENCIES)) * len(plain)
+        super().__init__(size + (group.dim if uses_momentum else 0), width, depth)
+        self.group, self.uses_momentum, self._periodic, self._plain = group, uses_momentum, periodic, plain
         self.register_buffer("rates", (2.0 * math.pi / periods[self._periodic]).float(), persistent=False)
         self.register_buffer("mean", torch.zeros(len(self._plain)))
         self.register_buffer("std", torch.ones(len(self._plain)))
         self.rates: Tensor
         self.mean: Tensor
         self.std: Tensor
-        size = 2 * len(_ANGLE_HARMONICS) * len(self._periodic) + (1 + 2 * len(_ENTRY_FREQUENCIES)) * len(self._plain)
-        self.first = nn.Linear(size + (group.dim if uses_momentum else 0), width)
-        self.level = nn.Sequential(nn.Linear(2 * _NUM_LEVEL_WAVES + 1, width), nn.SiLU())
-        self.condition: nn.Sequential | None = None
-        self.blocks = nn.ModuleList(ResidualBlock(width) for _ in range(depth))
-        self.norm = nn.LayerNorm(width)
         self.last = nn.Linear(width, group.dim)
         self.ambient = None if group.algebra.is_abelian else nn.Linear(width, math.prod(group.element_shape))
         for layer in (self.last, self.ambient):
@@ -77,23 +170,14 @@ class GroupNetwork(nn.Module):
         if condition_dim is not None:
             self.add_condition(condition_dim)
 
-    def add_condition(self, dim: int) -> None:
-        """Add layers for the features of a condition, in the dtype and on the device of the network.
+    def like(self, condition_dim: int | None) -> GroupNetwork:
+        return GroupNetwork(self.group, self.uses_momentum, self.width, self.depth, condition_dim)
 
-        Args:
-            dim: number of features.
-        """
-        width = self.last.in_features
-        layers = nn.Sequential(
-            nn.Linear(check_count("condition_dim", dim), width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
-        )
-        self.condition = layers.to(self.last.weight).train(self.training)
+    def prepare(self, elements: Tensor, path: ProbabilityPath) -> None:
+        self.standardise(elements)
 
-    @property
-    def condition_dim(self) -> int:
-        """Number of features of a condition; zero for none."""
-        first = None if self.condition is None else self.condition[0]
-        return first.in_features if isinstance(first, nn.Linear) else 0
+    def evaluate(self, g: Tensor, level: Float[Tensor, "*batch"], features: Tensor | None) -> Tensor:
+        return self(g, level, None, features)
 
     @property
     def version(self) -> int:
@@ -140,8 +224,6 @@ class GroupNetwork(nn.Module):
             ConfigurationError: momenta or features are missing, or not used.
         """
         self.group.check_elements(g)
-        if level.shape != (batch := self.group.batch_shape(g)):
-            raise ShapeError(f"level: expected one for each of {list(batch)}, got {list(level.shape)}")
         if self.uses_momentum is (momentum is None):
             raise ConfigurationError(f"momentum: expected {'some' if self.uses_momentum else 'none'}, got {momentum!r}")
         flat = g.flatten(-len(self.group.element_shape))
@@ -155,32 +237,12 @@ class GroupNetwork(nn.Module):
             features += [entries, _waves(entries, _ENTRY_FREQUENCIES)]
         if momentum is not None:
             features.append(momentum)
-        if (self.condition is None) is not (condition is None):
-            expected = "none" if self.condition is None else "features"
-            raise ConfigurationError(f"condition: expected {expected}, got {type(condition).__name__}")
-        order = math.pi * torch.arange(1, _NUM_LEVEL_WAVES + 1, dtype=level.dtype, device=level.device)
-        wave = order * level.unsqueeze(-1)
-        embedded = self.level(torch.cat([wave.sin(), wave.cos(), level.unsqueeze(-1)], -1))
-        if self.condition is not None and condition is not None:
-            embedded = embedded + self._embedded_condition(condition, batch)
-        hidden = self.first(torch.cat(features, -1))
-        for block in self.blocks:
-            hidden = block(hidden, embedded)
-        hidden = nn.functional.silu(self.norm(hidden))
+        hidden = self._hidden(torch.cat(features, -1), level, condition)
         if self.ambient is None:
             return self.last(hidden)
         coefficients = self.ambient(hidden).reshape(g.shape)
         rank = len(self.group.element_shape)
         return self.last(hidden) + trivialized_grad(self.group, lambda x: (coefficients * x).flatten(-rank).sum(-1), g)
-
-    def _embedded_condition(self, condition: Tensor, batch: torch.Size) -> Tensor:
-        """Embedding of features ``[*batch, d]``, or ``[d]`` for all rows."""
-        assert self.condition is not None
-        if condition.shape[:-1] not in (batch, ()):
-            raise ShapeError(f"condition: expected features [*{list(batch)}, d], got {list(condition.shape)}")
-        if condition.shape[-1] != self.condition_dim:
-            raise ShapeError(f"condition: expected {self.condition_dim} features a row, got {condition.shape[-1]}")
-        return self.condition(condition)
 
 
 def _waves(x: Tensor, frequencies: Sequence[float]) -> Tensor:

@@ -582,7 +582,7 @@ class GroupDiffusion(nn.Module):
         networks.particles = particles
         elements = path.training_batch(rows, generator).elements
         finite = elements[torch.isfinite(elements.flatten(1)).all(-1)]
-        feature_shape = networks.prepare(finite, conditions, self.seed)
+        feature_shape = networks.prepare(finite, path, conditions, self.seed)
         for name, parameter in networks.named_parameters():
             parameter.requires_grad_(name not in self._frozen)
         if not any(parameter.requires_grad for parameter in networks.parameters()):

@@ -26,10 +26,11 @@ from trivgeo._numerics import Constant
 from trivgeo.checks import check_choice, check_count, check_tensor, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.fitted import SavedModel
-from trivgeo.generative.group_network import GroupNetwork
+from trivgeo.generative.group_network import ResidualNetwork
 from trivgeo.generative.history import TrainingHistory
 from trivgeo.generative.model import GroupDiffusion
-from trivgeo.groups import SO, LieGroup, MatrixGroup, Translation
+from trivgeo.generative.paths.base import ProbabilityPath
+from trivgeo.groups import SO, LieGroup, MatrixGroup
 from trivgeo.groups.homogeneous import (
     grassmann_from_rotation,
     grassmann_to_rotation,
@@ -44,6 +45,8 @@ from trivgeo.groups.orthogonal import is_proper
 
 __all__ = ["Grassmann", "HomogeneousSpace", "PositiveDefinite", "SpaceDiffusion", "Sphere", "Stiefel"]
 
+_MAX_FREQUENCY = 1024.0  # of input features of a network, in waves a length of two pi
+_NUM_SPREAD_LEVELS = 65  # levels of a path at which a network knows distances from the data
 _MAX_POINT_ERROR = 0.01  # largest distance of an entry from the nearest point, over the largest entry
 
 
@@ -287,8 +290,12 @@ class LowerTriangular(MatrixGroup):
         return torch.where(is_positive, g.tril(), torch.nan)
 
 
-class SpaceNetwork(nn.Module):
-    """A network on a group that is a function of points of a space, see the module.
+class SpaceNetwork(ResidualNetwork):
+    r"""A network on a group that is a function of points of a space, see the module.
+
+    Entries of points enter directly, and as sines and cosines of all frequencies :math:`2^k` up to `_MAX_FREQUENCY`,
+    times :math:`e^{-(2^k r)^2 / 2}`: at levels of the path where elements are at distances about r from their data, no
+    structure smaller than r is left, and such waves would be noise.
 
     Args:
         space: the space.
@@ -297,14 +304,42 @@ class SpaceNetwork(nn.Module):
     """
 
     def __init__(self, space: HomogeneousSpace, width: int, depth: int, condition_dim: int | None = None) -> None:
-        super().__init__()
+        size = math.prod(space.point_shape)
+        frequencies = 2.0 ** torch.arange(math.log2(_MAX_FREQUENCY) + 1.0)
+        super().__init__((1 + 2 * len(frequencies)) * size, width, depth)
         self.space = space
-        self.inner = GroupNetwork(Translation(math.prod(space.point_shape)), False, width, depth, condition_dim)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.register_buffer("spread", torch.linspace(0.0, 1.0, _NUM_SPREAD_LEVELS))
+        self.frequencies: Tensor
+        self.spread: Tensor
+        self.last = nn.Linear(width, size)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+        if condition_dim is not None:
+            self.add_condition(condition_dim)
+
+    def like(self, condition_dim: int | None) -> SpaceNetwork:
+        return SpaceNetwork(self.space, self.width, self.depth, condition_dim)
+
+    def prepare(self, elements: Tensor, path: ProbabilityPath) -> None:
+        """Tabulate the distances of ``elements`` from their data along the ``path``."""
+        self.spread.copy_(path.spread(torch.linspace(0.0, 1.0, _NUM_SPREAD_LEVELS).to(self.spread)))
+
+    def evaluate(self, g: Tensor, level: Float[Tensor, "*batch"], features: Tensor | None) -> Tensor:
+        return self(g, level, features)
 
     def forward(self, g: Tensor, t: Tensor, features: Tensor | None) -> Tensor:
         """Return algebra vectors ``[*batch, dim]`` of elements g ``[*batch, *element_shape]``."""
         rank = len(self.space.point_shape)
-        y = self.inner(self.space.project(g).flatten(-rank), t, None, features)
+        points = self.space.project(g).flatten(-rank)
+        phase = self.frequencies.unsqueeze(-1) * points.unsqueeze(-2)
+        place = (t * (_NUM_SPREAD_LEVELS - 1)).clamp(0.0, _NUM_SPREAD_LEVELS - 1)
+        low = place.floor().clamp(max=_NUM_SPREAD_LEVELS - 2)
+        below, above = self.spread[low.long()], self.spread[low.long() + 1]
+        distance = below + (place - low) * (above - below)
+        gate = (-0.5 * (self.frequencies * distance.unsqueeze(-1)).square()).exp().unsqueeze(-1)
+        waves = torch.stack([gate * phase.sin(), gate * phase.cos()], -2).flatten(-3)
+        y = self.last(self._hidden(torch.cat([points, waves], -1), t, features))
         return self.space.pull_back(g, y.unflatten(-1, self.space.point_shape))
 
 
@@ -385,13 +420,14 @@ class SpaceDiffusion(nn.Module):
             held_out = self.space.lift(self.space.check_points(held_out, "held_out"))
         elif isinstance(held_out, tuple):
             held_out = (self.space.lift(self.space.check_points(held_out[0], "held_out")), *held_out[1:])
+        lifts = self.space.lift(points)
         if isinstance(network := self.model.network, SpaceNetwork):
-            rank = len(self.space.point_shape)
-            network.inner.standardise(points.flatten(-rank).to(network.inner.mean))
-            self._add_condition(network.inner, condition)
+            self._add_condition(network, condition)
+            # one element of each fibre, so that those of points near each other are near
+            lifts = self.space.align(self.space.group.identity(dtype=lifts.dtype, device=lifts.device), lifts)
             if self.model.kind == "flow":
                 settings.setdefault("coupling", self.space.align)
-        self.model.fit(self.space.lift(points), condition, held_out=held_out, **settings)
+        self.model.fit(lifts, condition, held_out=held_out, **settings)
         return self
 
     def distil(self, condition: Any = None, **settings: Any) -> SpaceDiffusion:
@@ -448,7 +484,7 @@ class SpaceDiffusion(nn.Module):
         model.model = GroupDiffusion.load(path, space.group, condition=condition, network=network)
         return model.eval()
 
-    def _add_condition(self, network: GroupNetwork, condition: Any) -> None:
+    def _add_condition(self, network: SpaceNetwork, condition: Any) -> None:
         """Give the network layers for the features of a module of the user."""
         encoder = self.model.encoder
         if encoder is None or condition is None or network.condition is not None or encoder.is_optional:

@@ -23,7 +23,8 @@ _NUM_IMAGES = 2  # images on each side of an angle
 _NUM_HARMONICS = 6
 _MAX_VARIANCE = 1e4  # variance in squared radians, long before which noise is uniform
 _MIN_END_DISTANCE = 1e-4  # distance in radians of an angle from the ends of its range, within which series are used
-_NUM_GRID_ANGLES = 200  # angles at which the distribution function of the angle of a rotation is computed
+_NUM_GRID_ANGLES = 40  # angles at which the distribution function of the angle of a rotation is computed
+_NUM_NEWTON_STEPS = 3  # steps that invert a cubic, from the inverse of a quadratic near it
 
 
 @checked
@@ -151,22 +152,46 @@ class RotationHeatKernel(HeatKernel):
         self._group, self._unit, self._cover = group, unit * float(group.basis.scale[0]), cover
 
     def sample(self, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw the angle by inversion of its distribution function on a grid, the axis uniformly."""
-        v = _positive(variance.double() * self._unit**2)
-        last = (7.0 * v.sqrt()).clamp(max=self._cover * math.pi)
-        grid = last.unsqueeze(-1) * torch.linspace(0.0, 1.0, _NUM_GRID_ANGLES, dtype=v.dtype, device=v.device)
-        density = self._log_radial(grid, v.unsqueeze(-1)).exp() * (0.5 * grid).sin().square()
-        cumulative = torch.cat([torch.zeros_like(grid[..., :1]), (density[..., 1:] + density[..., :-1]).cumsum(-1)], -1)
-        cumulative = cumulative / cumulative[..., -1:]
-        u = uniform((*variance.shape, 1), v, generator)
-        right = torch.searchsorted(cumulative, u).clamp(1, _NUM_GRID_ANGLES - 1)
-        low, high = (cumulative.gather(-1, right - i) for i in (1, 0))
-        share = (u - low) / (high - low).clamp(min=1e-300)
-        angle = grid.gather(-1, right - 1) + share * grid[..., 1:2]
-        axis = normal((*variance.shape, 3), v, generator)
+        """Draw the angle by inversion of its distribution function, the axis uniformly.
+
+        The function is known on a grid of angles and cubic between them. A variance that is one number expanded, as by
+        `torch.Tensor.expand`, needs one grid for all elements.
+        """
+        shape = variance.shape
+        is_shared = variance.numel() > 1 and not any(variance.stride())
+        v = _positive((variance.flatten()[:1] if is_shared else variance.flatten()).double() * self._unit**2)
+        u = uniform((*v.shape, variance.numel() // max(1, v.numel())), v, generator)
+        angle = self._quantile(v, u).reshape(*shape, 1)
+        axis = normal((*shape, 3), v, generator)
         vector = angle / self._unit * axis / axis.norm(dim=-1, keepdim=True)
         vector = torch.where((variance >= 0).unsqueeze(-1), vector, math.nan)
         return self._group.exp(torch.where((variance == 0).unsqueeze(-1), 0.0, vector).to(variance.dtype))
+
+    def _quantile(self, v: Tensor, u: Tensor) -> Tensor:
+        """The angles ``[b, m]`` below which shares u ``[b, m]`` of the noise of variances ``[b]`` lie."""
+        width = (7.0 * v.sqrt()).clamp(max=self._cover * math.pi).unsqueeze(-1) / (_NUM_GRID_ANGLES - 1)
+        grid = width * torch.arange(_NUM_GRID_ANGLES, dtype=v.dtype, device=v.device)
+        density = self._log_radial(grid, v.unsqueeze(-1)).exp() * (0.5 * grid).sin().square()
+        # the density is even about both ends of the range of angles
+        wide = torch.cat([density[..., 1:2], density, density[..., -2:-1]], -1)
+        outer, inner = wide[..., :-3] + wide[..., 3:], wide[..., 1:-2] + wide[..., 2:-1]
+        part = ((13.0 * inner - outer) / 24.0).clamp(min=0.0)  # integrals in units of the width, to fourth order
+        total = part.sum(-1, keepdim=True)
+        cumulative = torch.cat([torch.zeros_like(total), part.cumsum(-1) / total], -1)
+        right = torch.searchsorted(cumulative, u).clamp(1, _NUM_GRID_ANGLES - 1)
+        low, area = cumulative.gather(-1, right - 1), part.gather(-1, right - 1) / total
+        first, last = (density.gather(-1, right - i) / total / area.clamp(min=1e-300) for i in (1, 0))
+        share = ((u - low) / area.clamp(min=1e-300)).clamp(0.0, 1.0)
+        # Hermite's cubic x -> (first + last - 2) x^3 + (3 - 2 first - last) x^2 + first x has integral one
+        rise = (last - first) / (first + last).clamp(min=1e-300)
+        flat = 1.0 - rise
+        x = 2.0 * share / (flat + (flat.square() + 4.0 * rise * share).clamp(min=0.0).sqrt()).clamp(min=1e-150)
+        cube, square = first + last - 2.0, 3.0 - 2.0 * first - last
+        for _ in range(_NUM_NEWTON_STEPS):
+            slope = (3.0 * cube * x + 2.0 * square) * x + first
+            step = (((cube * x + square) * x + first) * x - share) / slope.clamp(min=1e-3)
+            x = (x - step).clamp(0.0, 1.0)
+        return width * (right - 1 + x)
 
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
         length = self._unit * self._group.log(w).double().norm(dim=-1)

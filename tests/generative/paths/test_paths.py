@@ -19,6 +19,7 @@ from trivgeo.generative.distributions import NormalDistribution
 from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
 from trivgeo.generative.paths import diffusion as diffusion_path
+from trivgeo.generative.paths.flow_matching import nearest_distances
 from trivgeo.generative.paths.noising import num_noise_factors, stratified
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
 from trivgeo.networks import content_hash, read_file
@@ -206,6 +207,76 @@ class TestCoupling:
                 model.fit(data, data if given else None, steps=1, **fit)
         with pytest.raises(ConfigurationError, match="coupling"):
             GroupDiffusion(Torus(1), "flow").fit(data, steps=1, progress=False, coupling="best")
+
+
+class TestScheduler:
+    """Flow matching in times in which the distance from the data shrinks by factors."""
+
+    RESOLUTION = 0.01
+
+    def path(self, resolution: float = RESOLUTION) -> FlowMatchingPath:
+        group = Translation(1)
+        base = NormalDistribution(group, group.identity(dtype=torch.float64), torch.zeros(1), 2.0 * torch.eye(1))
+        return FlowMatchingPath(group, base, 1.7, resolution=resolution)
+
+    @pytest.mark.parametrize("resolution", [RESOLUTION, 1.0, math.inf])
+    def test_elements_are_at_their_distance(self, resolution: float) -> None:
+        """Their times are half the distance, and half its logarithm above the resolution."""
+        path, data = self.path(resolution), torch.randn(3000, 1, generator=seeded(0), dtype=torch.float64)
+        batch = path.training_batch(data, seeded(1))
+        share = (batch.elements - data) / (path.speed * batch.target)
+        level = torch.linspace(0.0, 1.0, 1001, dtype=torch.float64)
+        found = path.spread(level) / path.speed
+        assert torch.allclose(share.flatten() * path.speed, path.spread(batch.level), rtol=1e-6, atol=1e-9)
+        assert float(found[0]) == 0.0
+        if resolution < math.inf:
+            logs = (found / resolution).asinh() / math.asinh(1.0 / resolution)
+            assert torch.allclose(0.5 * found + 0.5 * logs, level, atol=1e-12)
+        growth = torch.tensor([path._growth(t) for t in level.tolist()], dtype=torch.float64)
+        assert torch.allclose(torch.cumulative_trapezoid(growth, level), found[1:], atol=1e-5)
+        if resolution == math.inf:
+            assert torch.allclose(found, level, rtol=1e-15)
+
+    def test_density(self) -> None:
+        """With the mean velocity in closed form, that of a normal distribution narrower than the resolution."""
+        path, std = self.path(), 3e-3
+        data = std * torch.randn(5, 1, generator=seeded(0), dtype=torch.float64)
+
+        def network(g: Tensor, level: Tensor, momentum: Tensor | None) -> Tensor:
+            a = (path.spread(level) / path.speed).unsqueeze(-1)  # x = (1 - a) x_1 + a x_0, of variance 4 at the base
+            mean = (4.0 * a - std**2 * (1.0 - a)) / ((1.0 - a).square() * std**2 + 4.0 * a.square())
+            return mean * g / path.speed
+
+        found = path.log_density(network, data, path.base.log_prob, None, 1e-6, None)
+        expected = torch.distributions.Normal(0.0, std).log_prob(data).sum(-1)
+        assert torch.allclose(found, expected, atol=1e-3)
+        drawn = path.sample_in_steps(network, path.base.sample(2000, seeded(1)).double(), None, 200)
+        assert float(drawn.std()) == pytest.approx(std, rel=0.1)
+
+    def test_resolution_is_that_of_the_data(self) -> None:
+        """Neighbours by brute force, of angles also across the seam; none of copies; bounded for data at few places."""
+        group = DirectProduct(Torus(1), Translation(1))
+        data = group.join(Torus(1).wrap(math.pi + 0.3 * torch.randn(60, 1, generator=seeded(0))), torch.rand(60, 1))
+        gaps = group.log(group.compose(group.inverse(data).unsqueeze(1), data)).norm(dim=-1)
+        expected = (gaps + torch.eye(60) * 100.0).amin(1).sort().values
+        found = nearest_distances(group, data.repeat(3, 1)).sort().values
+        assert torch.allclose(found, expected, atol=1e-5)
+        settings, _ = FlowMatchingPath.fit(group, data, seeded(1))
+        near = float(expected.quantile(0.05)) / math.sqrt(2.0)
+        assert settings["resolution"] == pytest.approx(near / settings["speed"], rel=1e-4)
+        places = SO(3).random_haar(2, generator=seeded(2)).repeat(50, 1, 1)
+        assert 0.1 < FlowMatchingPath.fit(SO(3), places, seeded(1))[0]["resolution"] <= 1.0
+        assert bool(torch.isinf(nearest_distances(SO(3), places[:1])).all())
+
+    def test_older_settings_have_constant_speed(self) -> None:
+        path = self.path()
+        older = FlowMatchingPath.build(path.group, {"speed": 1.7}, path.base)
+        assert older.resolution == math.inf
+        newer = FlowMatchingPath.build(path.group, {"speed": 1.7, "resolution": 0.01}, path.base)
+        assert newer.resolution == 0.01
+        for bad in (-1.0, 0.0, math.nan, math.inf, None):
+            with pytest.raises(ConfigurationError, match="resolution"):
+                FlowMatchingPath.build(path.group, {"speed": 1.7, "resolution": bad}, path.base)
 
 
 def test_draws_of_momenta() -> None:

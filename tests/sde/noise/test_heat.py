@@ -13,7 +13,7 @@ from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, Shap
 from trivgeo.generative import fit_base_distribution
 from trivgeo.generative.distributions import HaarDistribution, MixtureDistribution, NormalDistribution
 from trivgeo.groups import SE, SL, SO, SU, DirectProduct, LieGroup, MatrixGroup, Torus, Translation, U
-from trivgeo.groups.harmonic import slowest_rate
+from trivgeo.groups.harmonic import RotationHeatKernel, slowest_rate
 from trivgeo.sde import GeometricSchedule, forward_noising, heat_kernel, probability_flow, trivialized_grad
 from trivgeo.sde.likelihood import flow_likelihood
 from trivgeo.sde.noise.kernel import log_volume
@@ -93,6 +93,36 @@ def test_little_noise(group: LieGroup, volume: float, variance: float) -> None:
     assert_relative(kernel.score(at, v[:501]), -group.log(at) / variance, 10.0 * variance + 1e-10)
     gradient = trivialized_grad(group, lambda x: kernel.log_density(x, v[:501]), at)
     assert_relative(gradient, -group.log(at) / variance, 20.0 * variance + 1e-6)
+
+
+@pytest.mark.parametrize("group", [SO(3), SU(2), SO(3, scale=0.7)], ids=repr)
+@pytest.mark.parametrize("variance", [1e-8, 0.02, 0.8, 2.9, 3.1, 9.0, 1e5])
+def test_angles_are_quantiles(group: LieGroup, variance: float) -> None:
+    """The share of noise below each angle, by a fine trapezoid rule of the density times the area of the sphere."""
+    kernel = heat_kernel(group)
+    assert isinstance(kernel, RotationHeatKernel)
+    v = kernel._unit**2 * torch.full((1,), variance, dtype=torch.float64)
+    share = torch.linspace(1e-4, 1.0 - 1e-4, 301, dtype=torch.float64).unsqueeze(0)
+    angle = kernel._quantile(v, share)
+    assert bool((angle.diff() > 0).all())
+    grid = torch.linspace(0.0, min(8.0 * float(v.sqrt()), kernel._cover * math.pi), 20_001, dtype=torch.float64)
+    direction = torch.zeros(3, dtype=torch.float64)
+    direction[0] = 1.0 / kernel._unit
+    w = group.exp(grid.unsqueeze(-1) * direction)
+    density = kernel.log_density(w, torch.full_like(grid, variance)).exp() * (0.5 * grid).sin().square()
+    below = torch.cumulative_trapezoid(density, grid)
+    below = torch.cat([torch.zeros(1, dtype=torch.float64), below / below[-1]])
+    assert float((below[torch.searchsorted(grid, angle)] - share).abs().max()) < 3e-4  # of which the rule has most
+
+
+def test_one_variance_needs_one_table() -> None:
+    """The same draws as of a variance for each element."""
+    for group in (SO(3), SU(2)):
+        kernel = heat_kernel(group)
+        assert kernel is not None
+        one = torch.tensor(0.4, dtype=torch.float64).expand(5, 8)
+        assert torch.allclose(kernel.sample(one, seeded(0)), kernel.sample(one.clone(), seeded(0)), atol=1e-9)
+        assert kernel.sample(one[:0], seeded(0)).shape == (0, 8, *group.element_shape)
 
 
 @pytest.mark.parametrize(

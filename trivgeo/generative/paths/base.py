@@ -152,6 +152,16 @@ class ProbabilityPath(ABC):
             network: a function (g, level, momentum) to algebra vectors, trained on the targets of `training_batch`.
         """
 
+    def spread(self, level: Tensor) -> Tensor:
+        """Return root mean square distances of elements from their data, up to a factor, ``[*batch]``.
+
+        By default they are the levels themselves, as on a path of constant speed.
+
+        Args:
+            level: positions on the path, ``[*batch]``.
+        """
+        return level
+
     def sample(self, network: Network, start: Tensor, generator: torch.Generator | None, tolerance: float) -> Tensor:
         """Carry elements of the base distribution to data, along the `flow`.
 

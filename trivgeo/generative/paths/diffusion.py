@@ -83,6 +83,9 @@ class DiffusionPath(NoisingPath):
         blocks = variance.split(rows_at_once(len(data), min(factors, _MAX_TARGET_FACTORS)))
         return self.group.compose(data, torch.cat([self._noise(block, factors, generator)[0] for block in blocks]))
 
+    def spread(self, level: Tensor) -> Tensor:
+        return (self.group.dim * self.schedule.variance(0.0, level)).sqrt()
+
     def _noise(self, variance: Tensor, num_factors: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Noise elements and their denoising targets.
 

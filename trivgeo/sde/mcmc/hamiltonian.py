@@ -199,7 +199,7 @@ class HamiltonianMonteCarlo(MarkovKernel):
 
     def init(self, elements: Tensor, like: ChainState | None = None) -> ChainState:
         elements = self.group.check_elements(elements, "elements")
-        gradients, energies = trivialized_grad_and_value(self.group, self.energy, elements)
+        gradients, energies = trivialized_grad_and_value(self.group, self.energy, elements, "energy")
         finite = torch.isfinite(energies) & torch.isfinite(gradients).all(-1)
         if not bool(finite.all()):
             number = int((~finite).sum())
@@ -271,7 +271,7 @@ class HamiltonianMonteCarlo(MarkovKernel):
         return other
 
     def _evaluated(self, g: Tensor) -> DensityAt:
-        gradients, energies = trivialized_grad_and_value(self.group, self.energy, g)
+        gradients, energies = trivialized_grad_and_value(self.group, self.energy, g, "energy")
         return self._tempered(g, energies, gradients)
 
     def _density(self, state: ChainState) -> DensityAt:

@@ -58,7 +58,7 @@ def overdamped_langevin(group: LieGroup, energy: Energy, *, temperature: float =
     a = Constant(temperature * group.algebra.trace_ad)
 
     def drift(g: Tensor, t: float) -> Tensor:
-        force = -trivialized_grad(group, energy, g)
+        force = -trivialized_grad(group, energy, g, "energy")
         return force if group.algebra.is_unimodular else force - a.matching(g)
 
     schedule = ConstantSchedule(math.sqrt(2.0 * temperature))
@@ -181,7 +181,7 @@ class KineticLangevinSDE(Process):
 
     def force_and_energy(self, elements: Tensor) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch"]]:
         """Return `force` at ``elements``, ``[*batch, dim]``, and the energies there, ``[*batch]``, by one gradient."""
-        slope, energy = trivialized_grad_and_value(self.group, self.energy, elements)
+        slope, energy = trivialized_grad_and_value(self.group, self.energy, elements, "energy")
         force = -slope
         return (force if self._constant_force is None else force + self._constant_force.matching(force)), energy
 

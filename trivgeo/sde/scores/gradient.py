@@ -15,7 +15,9 @@ from trivgeo.groups import LieGroup
 
 
 @checked
-def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) -> Float[Tensor, "*batch n"]:
+def trivialized_grad(
+    group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor, name: str = "f"
+) -> Float[Tensor, "*batch n"]:
     r"""The left-trivialized gradient :math:`\nabla_{\mathfrak g} f(g) = \nabla_v f(g \exp v)|_{v = 0}`.
 
     Its n-th component is the derivative of f along the left-invariant field of the n-th basis element; f is any
@@ -26,17 +28,18 @@ def trivialized_grad(group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor) 
         group: the group of the elements.
         f: function ``[*batch, *element_shape] -> [*batch]``.
         g: elements ``[*batch, *element_shape]``.
+        name: what messages call f.
 
     Raises:
         ShapeError: f does not return one number per element.
         ConfigurationError: the arguments are in another order.
     """
-    return trivialized_grad_and_value(group, f, g)[0]
+    return trivialized_grad_and_value(group, f, g, name)[0]
 
 
 @checked
 def trivialized_grad_and_value(
-    group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor
+    group: LieGroup, f: Callable[[Tensor], Tensor], g: Tensor, name: str = "f"
 ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch"]]:
     """Return `trivialized_grad` and the values ``f(g)``, from one evaluation.
 
@@ -44,6 +47,7 @@ def trivialized_grad_and_value(
         group: the group of the elements.
         f: a function of elements ``[*batch, *element_shape]`` to numbers ``[*batch]``, each row independently.
         g: elements.
+        name: what messages call f.
 
     Raises:
         ConfigurationError: the first argument is no group.
@@ -57,9 +61,9 @@ def trivialized_grad_and_value(
     batch = group.batch_shape(g)
 
     def total(v: Tensor) -> tuple[Tensor, Tensor]:
-        values = check_tensor("f", f(group.perturb(g, v)))
+        values = check_tensor(name, f(group.perturb(g, v)))
         if values.shape != batch:
-            raise ShapeError(f"f: expected one number per element {list(batch)}, got {list(values.shape)}")
+            raise ShapeError(f"{name}: expected one number per element {list(batch)}, got {list(values.shape)}")
         return values.sum(), values
 
     zero = torch.zeros(*batch, group.dim, dtype=g.dtype, device=g.device)
