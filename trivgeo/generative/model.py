@@ -143,6 +143,7 @@ class GroupDiffusion(nn.Module):
         self.networks = ConditionalNetwork(group, own, encoder, uses_momentum)
         self._frozen = {name for name, x in self.networks.named_parameters() if not x.requires_grad}
         self._shape = (width, depth)
+        self._data_dim: int | None = None  # of a space of which the data are lifts
 
     @property
     def network(self) -> nn.Module:
@@ -572,7 +573,8 @@ class GroupDiffusion(nn.Module):
             rows = particles.fill(rows, mask, generator)
         base: GroupDistribution
         if source is None:
-            settings, base = self._path_class.fit(self.group, rows, generator)
+            known = {} if self._data_dim is None else {"dim": self._data_dim}
+            settings, base = self._path_class.fit(self.group, rows, generator, **known)
         else:
             source = check_samples(self.group, source, "source").detach()
             base = EmpiricalDistribution(self.group, source.to(rows))

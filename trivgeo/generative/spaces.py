@@ -55,10 +55,12 @@ class HomogeneousSpace(ABC):
 
     Attributes:
         group: the group.
+        dim: dimension of the space.
         point_shape: shape of a point.
     """
 
     group: LieGroup
+    dim: int
     point_shape: tuple[int, ...]
     _sizes: tuple[int, ...] = ()
 
@@ -110,8 +112,11 @@ class HomogeneousSpace(ABC):
             ShapeError: they have another shape.
             NonFiniteError: they hold NaN or infinity.
             DomainError: they are no points of the space.
+            ConfigurationError: they are no tensor of float32 or float64.
         """
         points = check_tensor(name, points)
+        if torch.finfo(points.dtype).bits < 32:
+            raise ConfigurationError(f"{name}: expected float32 or float64, got {points.dtype}")
         rank = len(self.point_shape)
         if points.ndim < rank or tuple(points.shape[points.ndim - rank :]) != self.point_shape:
             shape = ", ".join(map(str, self.point_shape))
@@ -164,7 +169,7 @@ class Sphere(_RotationSpace):
 
     def __init__(self, n: int) -> None:
         super().__init__(check_count("n", n) + 1, 1)
-        self.n, self._sizes = n, (n,)
+        self.n, self.dim, self._sizes = n, n, (n,)
         self.point_shape = (n + 1,)
 
     def lift(self, points: Tensor) -> Tensor:
@@ -191,6 +196,7 @@ class Stiefel(_RotationSpace):
         _check_part(n, k)
         super().__init__(n, k)
         self.n, self.k, self._sizes = n, k, (n, k)
+        self.dim = n * k - k * (k + 1) // 2
         self.point_shape = (n, k)
 
     def lift(self, points: Tensor) -> Tensor:
@@ -216,6 +222,7 @@ class Grassmann(_RotationSpace):
         _check_part(n, k)
         super().__init__(n, k)
         self.n, self.k, self._sizes = n, k, (n, k)
+        self.dim = k * (n - k)
         self.point_shape = (n, n)
 
     def lift(self, points: Tensor) -> Tensor:
@@ -253,6 +260,7 @@ class PositiveDefinite(HomogeneousSpace):
     def __init__(self, n: int) -> None:
         self.n, self._sizes = check_count("n", n), (n,)
         self.group = LowerTriangular(n)
+        self.dim = self.group.dim
         self.point_shape = (n, n)
 
     @property
@@ -426,6 +434,7 @@ class SpaceDiffusion(nn.Module):
             # one element of each fibre, so that those of points near each other are near
             lifts = self.space.align(self.space.group.identity(dtype=lifts.dtype, device=lifts.device), lifts)
             if self.model.kind == "flow":
+                self.model._data_dim = self.space.dim
                 settings.setdefault("coupling", self.space.align)
         self.model.fit(lifts, condition, held_out=held_out, **settings)
         return self

@@ -19,7 +19,7 @@ from trivgeo.generative.distributions import NormalDistribution
 from trivgeo.generative.fitted import FittedPath
 from trivgeo.generative.paths import DiffusionPath, FlowMatchingPath, KineticPath
 from trivgeo.generative.paths import diffusion as diffusion_path
-from trivgeo.generative.paths.flow_matching import nearest_distances
+from trivgeo.generative.paths.flow_matching import structure_scale
 from trivgeo.generative.paths.noising import num_noise_factors, stratified
 from trivgeo.groups import SE, SO, SU, DirectProduct, LieGroup, Torus, Translation
 from trivgeo.networks import content_hash, read_file
@@ -253,20 +253,24 @@ class TestScheduler:
         drawn = path.sample_in_steps(network, path.base.sample(2000, seeded(1)).double(), None, 200)
         assert float(drawn.std()) == pytest.approx(std, rel=0.1)
 
-    def test_resolution_is_that_of_the_data(self) -> None:
-        """Neighbours by brute force, of angles also across the seam; none of copies; bounded for data at few places."""
-        group = DirectProduct(Torus(1), Translation(1))
-        data = group.join(Torus(1).wrap(math.pi + 0.3 * torch.randn(60, 1, generator=seeded(0))), torch.rand(60, 1))
-        gaps = group.log(group.compose(group.inverse(data).unsqueeze(1), data)).norm(dim=-1)
-        expected = (gaps + torch.eye(60) * 100.0).amin(1).sort().values
-        found = nearest_distances(group, data.repeat(3, 1)).sort().values
-        assert torch.allclose(found, expected, atol=1e-5)
-        settings, _ = FlowMatchingPath.fit(group, data, seeded(1))
-        near = float(expected.quantile(0.05)) / math.sqrt(2.0)
-        assert settings["resolution"] == pytest.approx(near / settings["speed"], rel=1e-4)
-        places = SO(3).random_haar(2, generator=seeded(2)).repeat(50, 1, 1)
-        assert 0.1 < FlowMatchingPath.fit(SO(3), places, seeded(1))[0]["resolution"] <= 1.0
-        assert bool(torch.isinf(nearest_distances(SO(3), places[:1])).all())
+    @pytest.mark.parametrize("repeats", [1, 3])
+    def test_resolution_is_the_scale_of_the_structure(self, repeats: int) -> None:
+        """The width of modes, in any dimension; the least for curves and copies; all for data that fill the group."""
+
+        def scale(group: LieGroup, data: Tensor) -> float:
+            return structure_scale(group, data.repeat(repeats, *[1] * len(group.element_shape)), group.dim, 1e-3, 2.0)
+
+        for group, width in ((Torus(1), 0.1), (SO(3), 0.1), (SE(2), 0.05), (Torus(1, scale=[0.5]), 0.1)):
+            which = torch.randint(4, (2000,), generator=seeded(5))
+            modes = group.random(4, std=1.0, generator=seeded(0))[which]
+            narrow = group.compose(modes, group.random(2000, std=width, generator=seeded(1)))
+            assert width / 2.0 < scale(group, narrow) < 6.0 * width
+            assert scale(group, modes) == 1e-3
+        for compact in (Torus(2), SO(3), SU(2)):
+            assert scale(compact, compact.random_haar(2000, generator=seeded(2))) > 0.6
+        turns = torch.linspace(0.0, 6.0, 2000).unsqueeze(-1) * torch.tensor([1.0, 0.3, 0.2])
+        assert scale(SO(3), SO(3).exp(turns)[torch.randperm(2000, generator=seeded(3))]) < 0.02
+        assert scale(SO(3), SO(3).random(2, generator=seeded(4))) == 2.0
 
     def test_older_settings_have_constant_speed(self) -> None:
         path = self.path()

@@ -25,8 +25,10 @@ from trivgeo.sde.processes.trivialized import TrivializedSDE
 PathT = TypeVar("PathT", bound="FlowMatchingPath")
 
 _MAX_PAIR_ENTRIES = 2**24  # entries of the elements of all pairs at once
-_MAX_NEIGHBOUR_QUERIES = 1024  # data whose nearest neighbours are sought
-_NEIGHBOUR_SHARE = 0.05  # share of the data that are nearer to each other than the path resolves
+_MAX_PAIRED_ROWS = 3000  # data whose pairs are counted
+_MIN_PAIRS, _FEW_PAIRS, _PAIR_SHARE = 400, 20, 0.02  # pairs from which a dimension is told, of many data and of few
+_LOW_DIMENSION = 0.75  # dimension, over that of the space, below which data do not fill the space
+_PROBE_STEP = 1e-3  # length of the steps that compare lengths of logarithms with differences of entries
 _NUM_NEWTON_STEPS = 8  # steps that invert the time of a share
 _MIN_RESOLUTION = 1e-3  # least distance that a path resolves, in units of its length; copies of data are at none
 _BASE_STD_RATIO = 1.2  # standard deviation of the base distribution over that of the data, which it is to cover
@@ -59,8 +61,8 @@ class FlowMatchingPath(ProbabilityPath):
     The scheduler a is the inverse of :math:`t = \tfrac12 a + \tfrac12 \operatorname{arsinh}(a / \tau) /
     \operatorname{arsinh}(1 / \tau)`. Half of the time is for equal distances from the data, where modes part. In the
     other half each halving of the distance counts alike, down to the resolution :math:`\tau`, as in the likelihood of
-    data, of which a velocity has the weight :math:`da / a` (Song et al. 2021b). A constant speed, :math:`a = t`, has
-    the resolution infinity.
+    data, of which a velocity has the weight :math:`da / a` (Song et al. 2021b). The resolution is the scale of the
+    finest structure of the data, see `structure_scale`. A constant speed, :math:`a = t`, has the resolution infinity.
 
     With the coupling "optimal" the draws and the data of a batch are paired so that the sum of all :math:`|u|^2` is
     smallest (Tong et al. 2024). Paths then cross less, and flows are straighter.
@@ -89,14 +91,18 @@ class FlowMatchingPath(ProbabilityPath):
 
     @classmethod
     def fit(
-        cls, group: LieGroup, data: Tensor, generator: torch.Generator | None
+        cls, group: LieGroup, data: Tensor, generator: torch.Generator | None, dim: int | None = None
     ) -> tuple[dict[str, Any], GroupDistribution]:
-        """Fit the base distribution to the data; measure the speed of the geodesics, and how near data are."""
+        """Fit the base distribution, measure the speed of the geodesics, and find the resolution of the data.
+
+        Args:
+            dim: dimension of the space of which the data are lifts; default: that of the group.
+        """
         base = cls.fit_base(group, data)
         settings = cls.fit_bridge(group, data, base, generator)
-        near = nearest_distances(group, data).quantile(_NEIGHBOUR_SHARE) / math.sqrt(group.dim)
-        resolution = min(1.0, max(_MIN_RESOLUTION, float(near) / settings["speed"]))
-        return {**settings, "resolution": resolution}, base
+        length = settings["speed"] * math.sqrt(group.dim)
+        scale = structure_scale(group, data, group.dim if dim is None else dim, _MIN_RESOLUTION * length, length)
+        return {**settings, "resolution": scale / length}, base
 
     @classmethod
     def fit_bridge(
@@ -167,28 +173,55 @@ class FlowMatchingPath(ProbabilityPath):
         return TrivializedSDE(self.group, ConstantSchedule(0.0), drift, noisy=False)
 
 
-def nearest_distances(group: LieGroup, data: Tensor) -> Tensor:
-    """Distances of some of the data to the nearest others, copies left out, ``[k]``; infinity for one datum alone.
+def structure_scale(group: LieGroup, data: Tensor, dim: int, least: float, most: float) -> float:
+    """Return the least distance at which data look as if they filled fewer dimensions than there are.
 
-    Neighbours are nearest by their entries, of angles by cosines and sines, and distances are lengths of logarithms.
+    The number of pairs nearer than r grows like r to the power of the dimension (the correlation dimension, Grassberger
+    and Procaccia 1983). Below the width of a mode this is that of the space, above it less; of data on a curve it is
+    one, and of copies zero at every distance.
 
     Args:
-        data: elements ``[m, *element_shape]``.
+        group: the group.
+        data: elements ``[m, *element_shape]``; rows that follow each other again from the start are left out.
+        dim: the dimension of the space.
+        least: the least distance of interest, by lengths of logarithms; returned for data with copies.
+        most: the largest, returned if no distance is such.
     """
-    data = torch.unique(data, dim=0)
-    if len(data) < 2:
-        return data.new_full((1,), math.inf)
-    periods = group._periods().flatten().to(data)
+    data = data[: _period(data)][:_MAX_PAIRED_ROWS]
+    if len(data) < 3:
+        return most
+    step = _PROBE_STEP * group.dim**-0.5
+    near = group.retract(data, torch.full((len(data), group.dim), step).to(data))
+    stretch = (_entries(group, near) - _entries(group, data)).square().sum(-1).mean().sqrt() / _PROBE_STEP
+    gaps = torch.pdist(_entries(group, data)) / stretch
+    edges = [least]
+    while edges[-1] < 2.0 * most:
+        edges.append(2.0 * edges[-1])
+    bins = torch.bucketize(gaps, torch.tensor(edges).to(gaps))
+    counts = torch.bincount(bins, minlength=len(edges) + 1).cumsum(0).tolist()
+    enough = min(_MIN_PAIRS, max(_FEW_PAIRS, int(_PAIR_SHARE * len(gaps))))
+    for edge, first, second in zip(edges[:-1], counts[:-1], counts[1:], strict=False):
+        if first >= enough and math.log2(second / first) < _LOW_DIMENSION * dim:
+            return min(edge, most)
+    return most
+
+
+def _period(data: Tensor) -> int:
+    """The number of rows after which data repeat themselves; all if they do not."""
     flat = data.flatten(1)
-    angles = flat[:, periods > 0] * (2.0 * math.pi / periods[periods > 0])
-    entries = torch.cat([flat[:, ~(periods > 0)], angles.cos(), angles.sin()], -1)
-    some = torch.linspace(0, len(data) - 1, min(len(data), _MAX_NEIGHBOUR_QUERIES), device=data.device).long()
-    nearest = []
-    for rows in some.split(max(1, _MAX_PAIR_ENTRIES // len(data))):
-        gaps = torch.cdist(entries[rows], entries)
-        nearest.append(gaps.scatter(1, rows.unsqueeze(-1), math.inf).argmin(1))
-    found = group.log(group.compose(group.inverse(data[some]), data[torch.cat(nearest)])).norm(dim=-1)
-    return torch.where(torch.isfinite(found), found, math.inf)
+    for k in (flat[1:] == flat[0]).all(-1).nonzero().flatten().tolist():
+        if torch.equal(flat[k + 1 :], flat[: -k - 1]):
+            return int(k) + 1
+    return len(data)
+
+
+def _entries(group: LieGroup, g: Tensor) -> Tensor:
+    """Entries of elements, ``[m, k]``; of angles, cosines and sines in units of the angles."""
+    periods = group._periods().flatten().to(g)
+    flat, turning = g.flatten(1), periods > 0
+    rates = 2.0 * math.pi / periods[turning]
+    angles = flat[:, turning] * rates
+    return torch.cat([flat[:, ~turning], angles.cos() / rates, angles.sin() / rates], -1)
 
 
 def _optimal_assignment(group: LieGroup, data: Tensor, drawn: Tensor) -> Tensor:
