@@ -229,11 +229,13 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_start(self) -> None:
-        """Check the path of the export.
+        """Check the path of the export, and stop a resumed trainer that has made all steps.
 
         Raises:
-            CheckpointError: it cannot be written to.
+            CheckpointError: the path cannot be written to.
         """
+        if self.global_step == self.max_steps:
+            self.trainer.should_stop = True
         if self.export is not None and self.trainer.is_global_zero:
             check_destination(self.export_path(self.export))
 
@@ -440,6 +442,20 @@ class EpochSampler(Sampler[int]):
         return self.steps
 
 
+class _NextSteps(Sampler[int]):
+    """Indices of the next steps of a module in training, wherever it resumed."""
+
+    def __init__(self, steps: int, module: pl.LightningModule) -> None:
+        self.steps, self.module = steps, module
+
+    def __iter__(self) -> Iterator[int]:
+        # the step is read at the first index: a resumed trainer sets it after it makes the iterator
+        yield from range(self.module.global_step, self.module.global_step + self.steps)
+
+    def __len__(self) -> int:
+        return self.steps
+
+
 class SteppedData(Dataset[Any]):
     """Random batches; batch i is a function of (seed, i) alone.
 
@@ -600,7 +616,7 @@ def train(
             num_nodes=world,
             strategy=_strategy(device),
             use_distributed_sampler=False,
-            max_epochs=-(-steps // each),
+            max_epochs=steps,  # no less: a checkpoint may have shorter epochs; the module stops after all steps
             gradient_clip_val=module.gradient_norm,
             logger=False,
             enable_progress_bar=False,
@@ -609,7 +625,7 @@ def train(
             callbacks=callbacks,
             plugins=[AtomicCheckpointIO()],
         )
-        loader = DataLoader(data, batch_size=None, sampler=EpochSampler(each))
+        loader = DataLoader(data, batch_size=None, sampler=_NextSteps(each, module))
         trainer.fit(module, loader, ckpt_path=last, weights_only=True)
     module.to(device)  # Lightning leaves it on the CPU
 

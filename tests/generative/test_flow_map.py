@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers import seeded
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.generative import GroupDiffusion, fit_base_distribution
 from trivgeo.generative.flow_map import FlowTrajectories
 from trivgeo.generative.paths import FlowMatchingPath
@@ -150,6 +150,8 @@ def test_bad_input(model: GroupDiffusion) -> None:
         GroupDiffusion(Torus(1), "flow").distil()
     with pytest.raises(ConfigurationError, match="condition: expected conditions to draw from"):
         model.distil(steps=1)
+    with pytest.raises(ShapeError, match="condition: expected at least one"):
+        model.distil(c[:0], steps=1)
     diffusion = GroupDiffusion(Torus(1), "diffusion", **SMALL).fit(g, steps=1, progress=False)
     with pytest.raises(ConfigurationError, match='expected one of kind "flow"'):
         diffusion.distil(steps=1)

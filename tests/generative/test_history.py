@@ -146,6 +146,16 @@ def test_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             run("b", steps=fewer)
 
 
+def test_more_steps_in_a_folder(tmp_path: Path) -> None:
+    """A training goes on to them, also if its checkpoints are then further apart; the same number is done at once."""
+    for steps in (20, 20, 30, 47):
+        model = GroupDiffusion(Torus(1), "flow", width=8, depth=1)
+        model.fit(angles(100), steps=steps, folder=tmp_path / "c", **FIT)
+        assert model.fitted is not None
+        assert model.history is not None
+        assert (model.fitted.num_steps, len(model.history.loss)) == (steps, steps)
+
+
 @pytest.mark.filterwarnings("ignore:fit:UserWarning")
 @pytest.mark.parametrize(
     "kind", ["diffusion", pytest.param("momentum", marks=pytest.mark.slow(reason="the other kind stays"))]

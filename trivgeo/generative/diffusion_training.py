@@ -436,7 +436,7 @@ class PathTraining(_AveragedTraining[ConditionalNetwork]):
     def on_train_start(self) -> None:
         """Look at the held-out data once, so that what fails does so before the training."""
         super().on_train_start()
-        self.trainer.should_stop = self.is_over
+        self.trainer.should_stop |= self.is_over
         if self._held_out is not None and not self._looks:
             self._look(self._held_out)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trivgeo._processes import join
 from trivgeo._torch import pytree
 from trivgeo.checks import check_choice, check_count, check_positive, check_type, checked
-from trivgeo.errors import CheckpointError, ConfigurationError
+from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
 from trivgeo.generative.distributions import (
     EmpiricalDistribution,
@@ -279,6 +279,8 @@ class GroupDiffusion(nn.Module):
             if condition is None:
                 raise ConfigurationError("condition: expected conditions to draw from, got none")
             leaf = pytree.tree_leaves(condition)[0]
+            if len(leaf) == 0:
+                raise ShapeError("condition: expected at least one condition to draw from, got none")
             with torch.no_grad():
                 source = self._features(condition, torch.Size([len(leaf)]))
         elif condition is not None:
