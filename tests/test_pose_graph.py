@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from tests.helpers import assert_relative, seeded
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, LieGroup, Translation
 from trivgeo.inversion.energies import GemanMcClure
 from trivgeo.pose_graph import PoseGraph
@@ -205,6 +206,12 @@ def test_bad_input() -> None:
         PoseGraph(group, edges, group.identity(1), torch.eye(2))
     with pytest.raises(ConfigurationError, match="numbers of 1 poses"):
         PoseGraph(group, edges, group.identity(1), torch.eye(3), group.identity(1))
+    for bad in (edges[:0], torch.zeros_like(edges)):
+        with pytest.raises(ConfigurationError, match="edges: expected some, each of two different poses"):
+            PoseGraph(group, bad, group.identity(len(bad)), torch.eye(3))
+    for wrong in (-torch.eye(3), torch.zeros(3, 3), torch.full((3, 3), math.nan)):
+        with pytest.raises(DomainError, match="covariance: expected positive definite"):
+            PoseGraph(group, edges, group.identity(1), wrong)
     graph = PoseGraph(group, edges, group.identity(1), torch.eye(3))
     with pytest.raises(ConfigurationError, match="fixed"):
         graph.solve(fixed=(2,))

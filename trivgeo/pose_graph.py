@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trivgeo._text import Described
 from trivgeo.checks import check_count, check_tensor, checked
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, LieGroup, UncertainPose
 from trivgeo.groups.rotations import rotation_from_quaternion, rotation_to_quaternion
 from trivgeo.verdict import Verdict
@@ -80,7 +80,9 @@ class PoseGraph(Described):
 
     Raises:
         ShapeError: tensors do not fit each other.
-        ConfigurationError: an edge names a pose that is not there, or no poses are given and edges do not connect them.
+        ConfigurationError: there are no edges, or one from a pose to itself without ``through``; an edge names a pose
+            that is not there, or no poses are given and edges do not connect them.
+        DomainError: a covariance is not positive definite.
 
     Example:
         >>> group = SE(2)
@@ -105,8 +107,12 @@ class PoseGraph(Described):
             raise ShapeError(
                 f"edges, measured: expected [e, 2] and e elements, got {list(edges.shape)}, {list(measured.shape)}"
             )
+        if count == 0 or (through is None and bool((edges[:, 0] == edges[:, 1]).any())):
+            raise ConfigurationError(f"edges: expected some, each of two different poses, got {edges.tolist()}")
         if covariance.shape not in ((n, n), (count, n, n)):
             raise ShapeError(f"covariance: expected [{count}, {n}, {n}] or [{n}, {n}], got {list(covariance.shape)}")
+        if bool((torch.linalg.cholesky_ex(covariance.double())[1] > 0).any()):
+            raise DomainError("covariance: expected positive definite matrices, got others")
         through = group.identity().to(measured) if through is None else group.check_elements(through, "through")
         if group.batch_shape(through) not in ((), (count,)):
             raise ShapeError(f"through: expected one element or {count}, got {list(through.shape)}")

@@ -162,3 +162,18 @@ def test_bad_input(of_poses: EquivariantDiffusion) -> None:
         EquivariantDiffusion(GROUP, lambda c: c * math.nan, **SMALL).fit(grasps, poses, **FIT)
     with pytest.raises(ConfigurationError, match="held_out"):
         model.fit(grasps, poses, held_out=grasps, **FIT)
+
+
+def test_few_steps_are_equivariant() -> None:
+    """Of the distilled model, from the same draws: samples move with the condition."""
+    motion = SE(2)
+    poses = motion.random(60, generator=seeded(0))
+    grasps = motion.compose(poses, motion.random(60, std=0.2, generator=seeded(1)))
+    fit = {"steps": 20, "batch_size": 32, "progress": False}
+    model = EquivariantDiffusion(motion, lambda pose: pose, width=16, depth=1).fit(grasps, poses, **fit)
+    model.distil(poses, **fit)
+    move = motion.random(generator=seeded(2))
+    still = model.sample(5, condition=poses[:5], steps=1, generator=seeded(3))
+    moved = model.sample(5, condition=motion.compose(move, poses[:5]), steps=1, generator=seeded(3))
+    assert torch.allclose(motion.compose(move, still), moved, atol=1e-5)
+    assert float((still - model.sample(5, condition=poses[:5], generator=seeded(3))).abs().max()) > 1e-4

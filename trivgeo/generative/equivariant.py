@@ -111,6 +111,26 @@ class EquivariantDiffusion(nn.Module):
         self.model.fit(*self._seen(samples, condition), held_out=held_out, **settings)
         return self
 
+    def distil(self, condition: Any, **settings: Any) -> EquivariantDiffusion:
+        """Train for samples in few steps, see `GroupDiffusion.distil`; the result is as equivariant.
+
+        Args:
+            condition: conditions ``[m, ...]`` of which samples will be asked for, such as those of the training.
+            settings: further arguments of `GroupDiffusion.distil`, such as ``steps``.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ShapeError: there are no conditions, or frames are not as many.
+            NonFiniteError: a frame is not finite, or the training diverged.
+            ConfigurationError: see `GroupDiffusion.distil`.
+        """
+        count = _length(condition)
+        unit = self.group.identity(count)
+        self.model.distil(self._seen(unit, condition)[1], **settings)
+        return self
+
     def sample(
         self,
         num_samples: int | Sequence[int],
