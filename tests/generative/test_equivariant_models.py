@@ -106,10 +106,10 @@ def test_mass_one_with_several_frames() -> None:
     line = torch.stack([angle.cos(), angle.sin()], -1) * torch.tensor([-1.0, 1.0]).reshape(2, 1)  # two ends, [b, 2, 2]
     data = group.exp(angle + 0.2 * torch.randn(500, 1, generator=seeded(1)))
     model = EquivariantDiffusion(group, lambda ends: principal_frames(ends)[..., :2], **SMALL).fit(data, line, **FIT)
-    every = group.exp(torch.arange(64).unsqueeze(-1) * (2.0 * math.pi / 64))
+    every = group.exp(torch.arange(256).unsqueeze(-1) * (2.0 * math.pi / 256))
     density = model.log_prob(every, condition=line[:1], tolerance=1e-3).exp()
     assert float(density.mean()) == pytest.approx(1.0, abs=0.02)
-    assert torch.allclose(density, density.roll(32), rtol=1e-2, atol=1e-3)  # the ends are alike
+    assert torch.allclose(density, density.roll(128), rtol=1e-2, atol=1e-3)  # the ends are alike
 
 
 def test_principal_frames_move_with_the_cloud() -> None:
