@@ -268,8 +268,7 @@ class ConditionalNetwork(nn.Module):
         """Fit statistics and initialise layers of network and encoder from data, in evaluation mode.
 
         Args:
-            elements: elements on the path, ``[m, *element_shape]``.
-            path: the path.
+            elements: see `ResidualNetwork.prepare`, also for ``path``.
             condition: conditions of the elements, or ``None``; with masks a `MaskedCondition`.
             seed: seed of layers that the first call initialises.
 

@@ -63,7 +63,7 @@ class ResidualNetwork(nn.Module, ABC):
         """Return a new network of the same shape.
 
         Args:
-            condition_dim: dimension of the features of a condition, ``None`` for none.
+            condition_dim: see `GroupNetwork`.
         """
 
     def add_condition(self, dim: int) -> None:
