@@ -21,7 +21,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from trivgeo.errors import CheckpointError
 from trivgeo.networks import Network, NetworkFile, read_file, write_file
 
-from .files import checksum
+from .files import HOW_TO_INSTALL_NETWORKS, checksum
 
 FOLDER_VARIABLE = "TRIVGEO_CHECKPOINTS"
 """Environment variable that names the folder of trained checkpoints."""
@@ -140,6 +140,6 @@ def _missing(name: str, path: Path) -> str:
         trained = {file.stem for file in path.parent.glob(f"*{SUFFIX}")}
         names = ", ".join(sorted(entries.keys() | trained))
         return f"checkpoint: expected one of {names}, or the path of a {SUFFIX} file, got {name!r}"
-    # releases have these files in a distribution of their own
-    apart = "" if any(_COMMITTED.glob(f"*{SUFFIX}")) else "; many are in trivgeo-networks: pip install trivgeo-networks"
-    return f"{name}: {path} is missing; train it with: trivgeo fit --config {entries[name]['config']}{apart}"
+    apart = "" if any(_COMMITTED.glob(f"*{SUFFIX}")) else f"; {HOW_TO_INSTALL_NETWORKS}"
+    config = entries[name]["config"].removeprefix("tasks/configs/").removesuffix(".yaml")
+    return f"{name}: {path} is missing; train it with: trivgeo fit --config {config}{apart}"

@@ -24,6 +24,9 @@ _CHECKSUM = "checksum"  # key of the checksum in a document
 
 _GZIP_MAGIC = b"\x1f\x8b"  # first bytes of a gzip file
 
+HOW_TO_INSTALL_NETWORKS = "networks and digits are in a wheel beside the library's: pip install trivgeo_networks-*.whl"
+"""What to do where trained networks and digits of a release are missing."""
+
 _PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".pdf", ".svg")
 
 

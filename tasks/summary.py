@@ -55,10 +55,12 @@ def _worst(name: str, values: torch.Tensor, gains: Sequence[str]) -> float:
 
 
 def format_summary(summary: Mapping[str, Mapping[str, float]]) -> str:
-    """The summary as a Markdown table."""
+    """The summary as a Markdown table; a spread stands only where seeds differ by more than rounding."""
     has_worst = any("worst" in s for s in summary.values())
-    lines = ["| metric | mean ± std over seeds |" + " worst |" * has_worst, "|---|---|" + "---|" * has_worst]
+    spreads = {name: f" ± {s['std']:.2g}" for name, s in summary.items() if s["std"] > 1e-9 * abs(s["mean"])}
+    head = "mean ± std over seeds" if spreads else "mean"
+    lines = [f"| metric | {head} |" + " worst |" * has_worst, "|---|---|" + "---|" * has_worst]
     for name, s in summary.items():
         worst = f"{s['worst']:.4g}" if "worst" in s else ""
-        lines.append(f"| {name} | {s['mean']:.4g} ± {s['std']:.2g} |" + f" {worst} |" * has_worst)
+        lines.append(f"| {name} | {s['mean']:.4g}{spreads.get(name, '')} |" + f" {worst} |" * has_worst)
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trivgeo.errors import CheckpointError, ShapeError
 
-from ..files import checksum
+from ..files import HOW_TO_INSTALL_NETWORKS, checksum
 from ..images.mnist import MNIST
 from .group import frame_group, from_affine
 
@@ -91,9 +91,7 @@ def bundled_frames() -> FrameSplit:
         CheckpointError: the file is missing.
     """
     if not BUNDLED.is_file():
-        raise CheckpointError(
-            f"{BUNDLED}: expected the frames: pip install trivgeo-networks, or run python -m tasks.frames.digits"
-        )
+        raise CheckpointError(f"{BUNDLED}: expected the frames; {HOW_TO_INSTALL_NETWORKS}; or run python -m {__name__}")
     checksum(BUNDLED)
     with safe_open(BUNDLED, framework="pt") as file:
         return FrameSplit(file.get_tensor("train"), file.get_tensor("test"))

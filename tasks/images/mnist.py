@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from ..files import recording
+from ..files import HOW_TO_INSTALL_NETWORKS, recording
 from .idx import DataError, read_idx
 from .sources import ImageSource, LabelledImages
 
@@ -97,7 +97,7 @@ class BundledSample(DigitSource):
     def _read(self, part: str, count: int) -> LabelledImages:
         paths = (self._folder / f"{part}-images-idx3-ubyte.gz", self._folder / f"{part}-labels-idx1-ubyte.gz")
         if not paths[0].exists():
-            raise DataError(f"{paths[0]}: expected the digits of the sample: pip install trivgeo-networks")
+            raise DataError(f"{paths[0]}: expected the digits of the sample; {HOW_TO_INSTALL_NETWORKS}")
         return read_digits(*paths, count=count)
 
 

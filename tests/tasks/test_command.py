@@ -13,6 +13,7 @@ import pytest
 
 from tasks import command, config_inheritance, config_list
 from tasks.config_inheritance import CONFIGS
+from trivgeo import __version__
 from trivgeo.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +148,14 @@ def test_the_command_needs_neither_lightning_nor_sympy_to_start() -> None:
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert found.startswith("trivgeo ")
     assert not {"lightning", "sympy", "matplotlib"} & set(found.splitlines()[-1].split("'"))
+
+
+@pytest.mark.parametrize("module", ["trivgeo", "tasks"])
+def test_modules_are_the_command(module: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert run.stdout == f"trivgeo {__version__}\n"
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trivgeo._text import described
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import missing_package
 from trivgeo.verdict import Verdict
 
 __all__ = ["TrainingHistory"]
@@ -100,7 +100,7 @@ class TrainingHistory:
         try:
             from matplotlib import pyplot as plt
         except ModuleNotFoundError as missing:
-            raise ConfigurationError(f"plot: expected Matplotlib, pip install matplotlib: {missing}") from missing
+            raise missing_package("plot", "Matplotlib", "plots") from missing
         axes = plt.subplots()[1] if axes is None else axes
         size = -(-len(self.loss) // _MAX_POINTS)
         means = torch.stack([part.double().mean() for part in self.loss.split(size)])

@@ -9,13 +9,17 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from matplotlib import pyplot as plt
 from torch import Tensor
 
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_type
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, missing_package
 from trivgeo.groups import Action
+
+try:
+    from matplotlib import pyplot as plt
+except ModuleNotFoundError as missing:
+    raise missing_package("plot", "Matplotlib", "plots") from missing
 
 
 def angle_and_scale(action: Action, g: Tensor) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:

@@ -313,7 +313,7 @@ class InversionResult:
             num_images: number of images to show, from the first.
 
         Raises:
-            ConfigurationError: the action is no `ImageWarp` of the plane.
+            ConfigurationError: the action is no `ImageWarp` of the plane, or Matplotlib is missing.
             ShapeError: other images than those that were inverted.
         """
         from trivgeo.inversion.plots import draw_images

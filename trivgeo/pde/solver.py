@@ -102,7 +102,8 @@ def solve(
     solution = torch.stack(values, -1 - len(counts))
     if not bool(torch.isfinite(solution).all()):
         raise DomainError(
-            f"solution: expected finite values, but it blew up with {list(counts)} points and steps of {max_step:.3g}"
+            f"solution: expected finite values, but it blew up with {list(counts)} points and steps of {max_step:.3g}; "
+            "take a smaller max_step, or more points"
         )
     resolution.warn(max_step)
     return Field(solution, grid)

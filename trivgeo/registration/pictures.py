@@ -6,11 +6,16 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from matplotlib import pyplot as plt
 from torch import Tensor
 from torch.nn import functional
 
+from trivgeo.errors import missing_package
 from trivgeo.groups import PointAction
+
+try:
+    from matplotlib import pyplot as plt
+except ModuleNotFoundError as missing:
+    raise missing_package("plot", "Matplotlib", "plots") from missing
 
 _NUM_TILES = 8  # tiles of a checkerboard along the longer side
 _MAX_POINTS = 4000  # points of a cloud that are drawn

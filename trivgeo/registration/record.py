@@ -91,7 +91,7 @@ class Registration(Described, Judged):
             fixed: to what it was moved.
 
         Raises:
-            ConfigurationError: the elements of the group are no homographies.
+            ConfigurationError: the elements of the group are no homographies, or Matplotlib is missing.
         """
         from trivgeo.registration.pictures import draw_clouds, draw_grids, standard_deviation
 

@@ -223,8 +223,7 @@ class TestCheckpoints:
         with pytest.raises(CheckpointError) as caught:
             load_checkpoint(ResNet18, "resnet18")
         assert str(caught.value) == (
-            f"resnet18: {tmp_path}/resnet18.safetensors is missing; "
-            "train it with: trivgeo fit --config tasks/configs/mnist/resnet18.yaml"
+            f"resnet18: {tmp_path}/resnet18.safetensors is missing; train it with: trivgeo fit --config mnist/resnet18"
         )
         with pytest.raises(
             CheckpointError, match=r"expected one of .*features, .*, vae, or the path .* got 'resnet19'"

@@ -94,6 +94,9 @@ def test_summary_is_over_seeds() -> None:
     summary = summarise(rows)["error"]
     assert summary == {"mean": 3.5, "std": pytest.approx(math.sqrt(4.5)), "worst": 6.0}
     assert "| error | 3.5 ± 2.1 | 6 |" in format_summary({"error": summary})
+    alone = format_summary(summarise(rows[:2]))
+    assert "| metric | mean | worst |" in alone, "one seed has no spread"
+    assert "| error | 2 | 3 |" in alone
     assert summarise([{"seed": 0, "metrics": {"count": 16777217.0}}])["count"]["worst"] == 16777217
     own = [{"seed": 0, "metrics": {"a": 1.0}}, {"seed": 1, "metrics": {"a": 3.0, "b": 5.0}}]
     assert summarise(own) == {
