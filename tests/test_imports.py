@@ -61,6 +61,7 @@ ALLOWED = {
     "pde": BASE | {"groups", "actions", "symmetry"},
     "geoopt": BASE | {"groups"},
     "bridges": BASE | {"groups", "actions", "inversion", "generative"},
+    "__main__": {"_applications"},
     "networks": {"_applications", "checks", "errors"},
     "training": BASE | {"networks"},
     "tasks": BASE
