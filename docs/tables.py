@@ -43,12 +43,14 @@ NONE = "–"
 EARTH_PUBLISHED = {"volcano": "-7.93", "earthquake": "-0.40", "flood": "0.42", "fire": "-1.86"}
 """Best test NLL of flow matching (Chen and Lipman 2024, table 2), of earthquakes of diffusion (Huang et al. 2022)."""
 
+REVERSE_DIFFUSION = "reverse diffusion"  # `ReverseDiffusionSearch`, which its paper calls TIED
+
 # methods and their runs on the published problems; the pages say with which settings
 PUBLISHED = {
     "FoCal": "focal",
     "kinetic Langevin": "langevin",
     "LieLAC": "lielac",
-    "TIED": "tied",
+    REVERSE_DIFFUSION: "tied",
     "learned inversion": "amortized",
 }
 # of equations, all in the calibrated basis: by column
@@ -62,7 +64,7 @@ CALIBRATED = {
         "gradient_descent_mixed_augmented",
         "gradient_descent",
     ),
-    "TIED": ("tied", "tied_mixed", "tied_mixed_augmented", "tied"),
+    REVERSE_DIFFUSION: ("tied", "tied_mixed", "tied_mixed_augmented", "tied"),
     "learned inversion": ("amortized", "amortized_mixed", "", "amortized"),
 }
 COLUMNS = ("heat", "heat, mixed", "heat, mixed, augmented network", "Burgers")
@@ -87,7 +89,7 @@ SO10 = {
     "kinetic Langevin, published 100,000 steps": "so10/langevin",
     "kinetic Langevin, 2,000 longer steps": "so10/langevin_short",
 }
-# of laws on groups
+# of distributions on groups
 MODELS = {
     "diffusion": "diffusion",
     "momentum diffusion": "momentum",
@@ -96,7 +98,7 @@ MODELS = {
     "kernel density": "kernel",
     "one normal distribution": "normal",
 }
-LAWS = ("rna", "checkerboard", "rotations", "so4", "so8", "su4", "su8", "ising8")
+DISTRIBUTIONS = ("rna", "checkerboard", "rotations", "so4", "so8", "su4", "su8", "ising8")
 # of tests of images on a GPU: the run, and what it is
 GPU_RUNS = {
     "affnist/tied_classifier": "affNIST, TIED, classifier energy",
@@ -193,7 +195,7 @@ def calibrated() -> str:
         found = kept(run)
         return NONE if found is None else f"{figure(run, metric)} ({found.summary[metric]['worst']:.2g})"
 
-    tied = [f"{folder}/{name}" for folder, name in zip(SETS, CALIBRATED["TIED"], strict=True)]
+    tied = [f"{folder}/{name}" for folder, name in zip(SETS, CALIBRATED[REVERSE_DIFFUSION], strict=True)]
     rows = [["network alone", *(cell(run, "without inversion") for run in tied)]]
     for label, names in CALIBRATED.items():
         cells = [cell(f"{folder}/{n}" if n else "", "with inversion") for folder, n in zip(SETS, names, strict=True)]
@@ -286,7 +288,7 @@ def field_runs(problem: str) -> list[str]:
 
 
 def so10() -> str:
-    """The law of a corner of SO(10)."""
+    """The distribution of a corner of SO(10)."""
     metrics = ("kolmogorov-smirnov distance", "share in the positive mode", "error of the mean of X_11^2")
     rows = []
     for label, run in SO10.items():
@@ -804,7 +806,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "evaluations": evaluations,
     "digits": digits,
     "graded": graded,
-    **{f"generative-{data}": partial(generative, data) for data in LAWS},
+    **{f"generative-{data}": partial(generative, data) for data in DISTRIBUTIONS},
     **{f"fields-{name}": partial(fields, name) for name in FIELD_PROBLEMS},
     "fields-costs": field_costs,
     "canonical-within": partial(canonical, "within"),
