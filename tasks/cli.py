@@ -29,7 +29,7 @@ from trivgeo.training import DAMAGED, AtomicCheckpointIO, NetworkTraining
 
 from .allowed_classes import check_callables, import_modules
 from .command import DEBUG, cause_of
-from .config_inheritance import map_texts, resolved
+from .config_inheritance import find, map_texts, resolved
 from .files import make_folder, recording, storage
 from .released import use_released
 from .results import ResultsWriter, ShardedTest
@@ -41,7 +41,10 @@ _NO_KIND = "Does not validate against"
 _ECHOES = ("Given value", "Subtypes:", "Errors:", _NO_KIND, f"- {_NO_KIND}", "- Expected a <class 'NoneType'>")
 
 # an option that only configurations of tests have
-_TEST_OPTION = re.compile(r"Subcommand '\w+' does not accept option '(verbose)'")
+_TEST_OPTION = re.compile(r"Subcommand '(\w+)' does not accept option 'verbose'")
+# what is said where no configuration is given, or one without --config
+_NO_MODEL = re.compile(r"arguments are required: (\w+)\.model")
+_EXTRA = re.compile(r"unrecognized arguments: (\S+)")
 # dotted paths in the text of a configuration
 _CLASS_PATH = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(\.\w+)+")
 
@@ -83,14 +86,18 @@ class TasksParser(LightningArgumentParser):
         """Print the reason and leave with status 2."""
         if not self.exit_on_error or os.environ.get(DEBUG):
             super().error(message, ex)
-        kept = _reasons(message)
-        kept += [f"{name!r} is of configurations for trivgeo test" for name in _TEST_OPTION.findall(message)]
-        sys.stderr.write("error: " + "\n".join(kept) + "\n")
+        sys.stderr.write("error: " + "\n".join(_reasons(message)) + "\n")
         sys.exit(2)
 
 
 def _reasons(message: str) -> list[str]:
-    """The lines of a message of the parser that say what was wrong."""
+    """The lines of a message of the parser that say what was wrong, in words of the command line."""
+    if command := _TEST_OPTION.search(message):
+        return [f"{command[1]}: expected a configuration for this command, got one for trivgeo test"]
+    if command := _NO_MODEL.search(message):
+        return [f"{command[1]}: expected a configuration: --config FILE, or --config NAME (`trivgeo list` has names)"]
+    if (extra := _EXTRA.fullmatch(message.strip())) and os.path.isfile(find(extra[1])):
+        return [f"expected options, got {extra[1]!r}: write --config {extra[1]}"]
     lines = [line.split(" Got value: ", 1)[0] for line in message.splitlines()]
     return [line for line in lines if line.strip() and not line.strip().startswith(_ECHOES)]
 

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
@@ -121,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     command = COMMANDS.get(name)
     if command is None:
-        sys.stderr.write(f"{usage()}\nerror: expected a command, got {name!r}\n")
+        like = get_close_matches(name, COMMANDS, n=1)
+        asked = f"; did you mean {like[0]}?" if like else ""
+        sys.stderr.write(f"error: expected a command ({', '.join(COMMANDS)}), got {name!r}{asked}\n")
         return 2
     if find_spec(command.needs) is None:
         sys.stderr.write(f"error: {missing_package(name, command.needs, command.extra)}\n")

@@ -12,6 +12,7 @@ Class paths of the applications begin with ``tasks.`` whatever package they are 
 import json
 import os
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ CONFIGS = Path(__file__).parent / "configs"
 BASE_KEY = "base"
 """Key of the list of files that a configuration builds on; name of the file that a folder shares."""
 _CONFIG_OPTIONS = ("--config", "-c")
+_LIKE = 0.75  # likeness of names from which one is suggested for the other
 _MAX_SETTINGS = 100_000  # settings in one file, aliases written out
 
 
@@ -46,13 +48,25 @@ def read(path: str | Path) -> dict[str, Any]:
         ConfigurationError: a file is missing or no YAML, names a setting twice, inherits from itself, or its `base` is
             no list of files.
     """
-    path = find(path)
+    given, path = path, find(path)
     try:
         whole = _resolved(path)
+        if not os.path.exists(whole):
+            raise ConfigurationError(
+                f"{given}: expected a configuration, the file does not exist{_neighbours(str(given))} "
+                "(`trivgeo list` names ours)"
+            )
         name = f"{whole.parent.name}/{path.stem}"
         return map_texts(_read(whole, (), {}), lambda text: portable(text.replace("$name", name)))
     except RecursionError as error:
         raise ConfigurationError(f"{path}: expected a configuration that is no part of itself") from error
+
+
+def _neighbours(name: str) -> str:
+    """A question after the names of configurations that are like one that is not there."""
+    ours = [file.relative_to(CONFIGS).with_suffix("").as_posix() for file in CONFIGS.rglob("*.yaml")]
+    like = get_close_matches(name, ours, n=2, cutoff=_LIKE)
+    return f"; did you mean {' or '.join(like)}?" if like else ""
 
 
 def load(path: Path) -> Any:
@@ -65,6 +79,10 @@ def load(path: Path) -> Any:
         return _parsed(path.read_text())
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = "" if mark is None else f", in line {mark.line + 1}"
+        raise ConfigurationError(f"{path}: expected a configuration in YAML: {error.problem}{where}") from error
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{path}: expected a configuration in YAML: {error}") from error
 
@@ -181,7 +199,9 @@ def _read(path: Path, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]
     if path in above:
         raise ConfigurationError(f"{path}: expected files that do not lie on themselves")
     if not os.path.exists(path):
-        raise ConfigurationError(f"{path}: expected a configuration, the file does not exist (`list` names ours)")
+        raise ConfigurationError(
+            f"{path}: expected a configuration, the file does not exist (`trivgeo list` names ours)"
+        )
     document = load(path) or {}
     if not isinstance(document, dict):
         raise ConfigurationError(f"{path}: expected a configuration in YAML, got {type(document).__name__}")

@@ -33,9 +33,12 @@ def run(arguments: list[str]) -> NoReturn:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["tset"], "expected a command, got 'tset'"),
+        (["tset"], "got 'tset'; did you mean test?"),
         (["test", "--config=nothing.yaml"], "does not exist"),
-        (["fit", HEAT], "does not accept option 'verbose'\n'verbose' is of configurations for trivgeo test\n"),
+        (["test", "--config=affnist/smal"], "does not exist; did you mean affnist/small"),
+        (["test"], "test: expected a configuration: --config FILE"),
+        (["test", "affnist/small", HEAT], "expected options, got 'affnist/small': write --config affnist/small\n"),
+        (["fit", HEAT], "fit: expected a configuration for this command, got one for trivgeo test\n"),
         (["test", HEAT, f"{INVERTER}.stepss=3"], "Option 'stepss' is not accepted"),
         (
             ["test", HEAT, "--model.init_args.inverter=trivgeo.inversion.RandomSearch", f"{INVERTER}.samples=3"],
@@ -55,7 +58,7 @@ def run(arguments: list[str]) -> NoReturn:
         (["test", HEAT, "--seed_everything=null"], "Expected a <class 'int'>"),
         (["test", HEAT, "--trainer.devices=null"], "ConfigurationError: trainer: `devices`"),
         (["test", HEAT, "--data=null"], "ConfigurationError: data: expected some, of which the model takes equation"),
-        (["test", HEAT, "--model=null"], "the following arguments are required: test.model"),
+        (["test", HEAT, "--model=null"], "test: expected a configuration: --config FILE"),
         (["test", HEAT, "--model.init_args.inverter=null"], "the following arguments are required: inverter"),
         (
             ["test", *(f"--{part}=lightning.pytorch.demos.boring_classes.{name}" for part, name in NOTHING_TO_TEST)],

@@ -76,7 +76,7 @@ def test_what_is_not_installed_is_named(
         (["test", "--config=heat/focal"], "botorch", "bayes"),
         (["test", "--config=fields/burgers", "--model.network=tasks.fields.fno.LibraryFNO"], "neuralop", "operators"),
         (["fit", "--config=digits/cnn", "--trainer.accelerator=cpu"], "sklearn", "scikit-learn"),
-        (["report"], "matplotlib", "tasks"),
+        (["report"], "matplotlib", "plots"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # the parser's, about functions without types
