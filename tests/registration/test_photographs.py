@@ -167,14 +167,15 @@ def test_two_sizes() -> None:
 
 
 def test_edges_of_a_negative() -> None:
-    """Intensities of a negative have nothing in common; edges are where they were."""
+    """Edges of a negative are where they were; intensities fit by a falling tone curve, or are not trusted."""
     matrix = similarity(0.05, 1.02, 3.0, -2.0)
     moving, fixed = (shapes(positions(m, 100)) for m in (None, matrix))
     images = (image + 0.01 * randn(3, 100, 100, seed=k) for k, image in enumerate((moving, 1.0 - fixed)))
     r = register(*images, Similarity(2), similarity="gradient")
     assert r.trusted, r.reasons
     assert off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.3
-    assert not register(moving, 1.0 - fixed, Similarity(2), num_starts=8).trusted
+    r = register(moving, 1.0 - fixed, Similarity(2), num_starts=8)
+    assert not r.trusted or off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.02
     with pytest.raises(ConfigurationError, match="intensity, gradient"):
         register(moving, fixed, Similarity(2), similarity="edges")  # type: ignore[arg-type]
 

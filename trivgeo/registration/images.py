@@ -39,7 +39,7 @@ _MIN_SHORTER_SIDE = 5  # shorter side of the coarsest images, in pixels
 _FIRST_STEPS, _NUM_KEPT_FIRST = 4, 32  # steps of all hypotheses at the coarsest level, and how many of them go on
 _NUM_STEPS = (12, 8, 6, 5, 4)  # steps at each level
 _NUM_KEPT = (12, 8, 6, 4, 4)  # distinct hypotheses that go on from each level
-_LEAST_STEP_IN_PIXELS = 0.02  # length of steps at which descents end at a level
+_LEAST_STEP_IN_PIXELS = 0.05  # length of steps at which descents end at a level
 _MIN_SHARED_NEAR = 0.8  # shared contrast at the end of the nearest hypotheses from which on others are not looked for
 _LOSS_WIDTH_IN_STDS = 5.0  # width of the robust loss, in standard deviations of the residuals
 _FIRST_WIDTH = 2.0  # width of the loss at the coarsest size, in units of the contrast; half of it at the next
@@ -48,14 +48,18 @@ _MIN_STD = 1e-3  # standard deviation of residuals for the robust loss, in units
 _NOISY_STD = 0.02  # standard deviation of residuals from which on images are blurred, in units of the contrast
 _BLUR_REACH, _HALO = 2, 2  # pixels on each side that a blur, and a slope, reads
 _MIN_SHARED_CONTRAST = 0.5  # share of the contrast that both images must have in common
-_MEAN_SIDE = 4  # pixels along squares whose means show an uneven exposure
+_MEAN_SIDE, _NUM_MEANS = 4, 2**12  # pixels along squares whose means show an uneven exposure, and the number of these
 _MAX_LEFT_BY_EXPOSURE = 0.5  # share of squares of residuals of means that an uneven exposure may leave
 _MIN_REFINED_STD = 1e-5  # standard deviation of residuals from which on the last steps fit the loss to them
+_LEAST_CURVATURE = 1e-12  # curvature that is rounding, in units of the largest
 _RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
 _MAX_LAST_STEPS = 40  # last steps
-_MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_IN_DIGITS = 0.2, 4.0  # length of a last step, in either unit
-_MIN_SHARE_OF_STEP = 0.25  # share of the way to the solution that a step takes at least
-_NUM_SAMPLES = 2**14  # pixels by which exposures and the spread of residuals are estimated
+_MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_IN_DIGITS = 1.5, 4.0  # length of the last step, in either unit
+_MAX_LEFT_IN_STDS, _FIRST_LEFT = 1.0, 0.1  # length that is expected for the last step, and of that after the first one
+_MIN_SHARE_OF_STEP = 0.25  # least share of the curvature that is taken for shared, and of its inverse
+_MAX_NEWTON_STEP_IN_PIXELS = 0.5  # length of a step up to which curvature that both pictures share is that of the end
+_MAX_LEFT = 0.5  # length of a step, in units of that before, from which on curvatures are computed anew
+_NUM_SAMPLES = 2**13  # pixels by which exposures and the spread of residuals are estimated
 _BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = (
     16,
     8,
@@ -271,6 +275,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
 
     def _distinct(self, elements: Tensor, distance: float) -> Tensor:
         """Return elements that are no nearer than a distance to one before."""
+        if len(elements) == 1:
+            return elements
         group = self.group
         v = group.log(group.compose(group.inverse(elements).unsqueeze(1), elements.unsqueeze(0)))
         near = (v.norm(dim=-1) < distance).tolist()
@@ -388,38 +394,49 @@ class ImageRegistration(RegistrationMethod["Found"]):
             values, _, seen = comparison.sample(h[0], _NUM_SAMPLES)
             exposure = exposure.bent(values[:, seen > 0])
         least = max(_MAX_LAST_STEP_IN_DIGITS * torch.finfo(dtype).eps, 1e-9)
-        longer, before = 1.0, None
-        steep, held = comparison.steep(_NUM_SAMPLES), h
+        steep, held, root = comparison.steep(_NUM_SAMPLES), h, math.sqrt(len(self.fixed))
+        inverse, stale = found.elements.new_zeros(group.dim, group.dim), True
+        before, grown = math.inf, False
         for _ in range(_MAX_LAST_STEPS):
             values, fixed, seen = comparison.sample(h[0], _NUM_SAMPLES, exposure)
             if not bool(seen.any()):  # the last step led out of the frame
                 h, ended = held, False
                 break
-            held, off = h, (values - fixed).mT
-            std = self._residual_std(off, seen, steep)
+            held = h
+            std = self._residual_std((values - fixed).mT, seen, steep)
             if std > _MIN_REFINED_STD:
-                width = min(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * std)
-            sums = comparison.sums(h, exposure, width)
-            slope, curvature, parts = sums.reduced()
-            step = -torch.linalg.lstsq(curvature, slope.unsqueeze(-1)).solution.squeeze(-1)[0]
-            square = float(step @ curvature[0] @ step)
-            if not bool(torch.isfinite(step).all()):
+                width = min(width, _LOSS_WIDTH_IN_STDS * root * std)
+            if stale or ended:
+                close = comparison.closely(h[0], exposure, width, max(width, _LOSS_WIDTH_IN_STDS * root * _NOISY_STD))
+                slope, curvature, parts = -close.sums.scores.sum(0), close.curvature, close.parts
+                inverse = _newton_inverse(curvature, curvature)
+                # noise has curvature, too, which makes steps too short; what both share is that of the place nearby
+                stale = not float((inverse @ slope).norm()) * self.longer < 2.0 * _MAX_NEWTON_STEP_IN_PIXELS
+                if not (stale or grown):
+                    inverse = _newton_inverse(curvature, close.sums.descent[0])
+            else:
+                slope, curvature, parts = (part[0] for part in comparison.sums(h, exposure, width).reduced())
+            step = -inverse @ slope
+            stds = math.sqrt(max(float(step @ curvature @ step), 0.0)) / max(std, _MIN_REFINED_STD)
+            if not math.isfinite(stds):
+                ended = False
                 break
-            ended = square < (_MAX_LAST_STEP_IN_STDS * max(std, _MIN_REFINED_STD)) ** 2 or float(step.norm()) < least
-            # noise of the fixed image has curvature, too, which makes steps too short
-            if before is not None:
-                if float(step @ curvature[0] @ step) > float(before @ curvature[0] @ before):
-                    longer = 1.0
-                left = float(before @ curvature[0] @ step) / float(before @ curvature[0] @ before)
-                longer = min(max(longer / max(1.0 - left, _MIN_SHARE_OF_STEP), 1.0), 1.0 / _MIN_SHARE_OF_STEP)
-            change = -(parts[0, ..., -1] + longer * torch.einsum("cqn,n->cq", parts[0, ..., :-1], step))
-            h, before = group.project(group.perturb(h, longer * step[None])), step
+            change = -(parts[..., -1] + torch.einsum("cqn,n->cq", parts[..., :-1], step))
+            h = group.project(group.perturb(h, step[None]))
             exposure = exposure._replace(theta=exposure.theta + change.to(dtype))
-            if ended:  # a tenth of this step may be left
+            short = float(step.norm()) < least
+            if ended and (short or stds < _MAX_LAST_STEP_IN_STDS):  # a tenth of this step is left
                 break
-        agreeing = max(width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD)
-        close = comparison.closely(h[0], exposure, width, parts[0, ..., :-1], agreeing)
-        return Solution(h[0], exposure, width, close, ended)
+            # as much of this step is left as of the one before
+            left = min(stds / max(before, _MIN_REFINED_STD), 1.0) or _FIRST_LEFT
+            ended = short or left * stds < _MAX_LEFT_IN_STDS
+            stale, grown = stale or left > _MAX_LEFT, grown or left == 1.0
+            before = stds
+        else:
+            ended = False
+        if not ended:
+            close = comparison.closely(h[0], exposure, width, max(width, _LOSS_WIDTH_IN_STDS * root * _NOISY_STD))
+        return Solution(h[0], exposure, width, close, ended, inverse)
 
     def _residual_std(self, off: Float[Tensor, "p c"], seen: Tensor, steep: Tensor) -> float:
         """Return the standard deviation of residuals that agree."""
@@ -433,8 +450,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
 
     def _step(self, comparison: Comparison, solution: Solution) -> Tensor:
         """Return the step from a solution to that of another comparison."""
-        slope, curvature, _ = comparison.sums(solution.element[None], solution.exposure, solution.width).reduced()
-        return -torch.linalg.lstsq(curvature, slope.unsqueeze(-1)).solution[0, :, 0]
+        slope, _, _ = comparison.sums(solution.element[None], solution.exposure, solution.width).reduced()
+        return -solution.inverse @ slope[0]
 
     def _is_uneven(self, found: Found) -> bool:
         """Return whether an exposure that varies over the frame and with brightness leaves half of what a gain leaves.
@@ -444,8 +461,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
         assert found.width is not None
         factor = next((f for f in self.factors if f >= 1.0 / _MEAN_SIDE), 1.0)
         comparison = self._comparison(factor)
-        values, fixed, seen = comparison.sample(found.elements[0], _NUM_SAMPLES)
-        place = comparison.sampled_places(_NUM_SAMPLES)
+        values, fixed, seen = comparison.sample(found.elements[0], _NUM_MEANS)
+        place = comparison.sampled_places(_NUM_MEANS)
         plain = found.exposure.to(values.dtype)
         bent = plain.bent(values[:, seen > 0])
         weight = seen
@@ -576,13 +593,27 @@ class Found(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The end of the last steps: an inverse element, the exposure, the width of the loss, sums, and if steps ended."""
+    """The end of the last steps: an inverse element, the exposure, the width of the loss, sums, whether steps ended,
+    and the inverse of the curvature for steps.
+    """
 
     element: Tensor
     exposure: Exposure
     width: float
     close: CloseComparison
     ended: bool
+    inverse: Float[Tensor, "n n"]
+
+
+def _newton_inverse(curvature: Float[Tensor, "n n"], shared: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """Return the inverse of a shared curvature, within bounds by the whole one; zero where that one is rounding."""
+    scale = curvature.diagonal().clamp(min=torch.finfo(curvature.dtype).tiny).rsqrt()
+    values, vectors = torch.linalg.eigh(scale.unsqueeze(-1) * curvature * scale)
+    known = values > _LEAST_CURVATURE * values[-1]
+    basis = scale.unsqueeze(-1) * vectors * torch.where(known, values, torch.inf).rsqrt()
+    shares, turn = torch.linalg.eigh(basis.mT @ shared @ basis)
+    basis = basis @ turn
+    return (basis / shares.clamp(_MIN_SHARE_OF_STEP, 1.0 / _MIN_SHARE_OF_STEP)) @ basis.mT
 
 
 def _at_size(mask: Bool[Tensor, "*size"], size: Sequence[int]) -> Bool[Tensor, "*other"]:

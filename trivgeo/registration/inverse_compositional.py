@@ -385,7 +385,7 @@ class Comparison:
         if s == 1:
             return values.flatten(-n).unsqueeze(-1)
         pads = [pad for length in values.shape[: -n - 1 : -1] for pad in (0, -length % s)]
-        values = functional.pad(values, pads)
+        values = functional.pad(values, pads) if any(pads) else values
         lead, numbers = values.shape[:-n], [length // s for length in values.shape[-n:]]
         split = values.reshape(*lead, *(part for number in numbers for part in (number, s)))
         b = len(lead)
@@ -500,9 +500,11 @@ class Comparison:
         place = self._sampled(number)
         index = self._index(place)
         values, seen = (part[..., 0, :] for part in self.restored(h[None], index))
-        axes = [torch.arange(n, device=place.device) for n in self.fixed.grid.size]
-        if self.fixed.mask is not None or self.fixed.margin:
-            seen = seen * self.fixed.counted(axes).flatten()[place]
+        if self.fixed.mask is not None:
+            seen = seen * self.fixed.mask.flatten()[place]
+        if margin := self.fixed.kept_margin:
+            for along, length in zip(index, self.fixed.grid.size[::-1], strict=True):
+                seen = seen * ((along >= margin) & (along < length - margin))
         values = values if exposure is None else exposure.exposed(values, self._place(index))
         return values, self.fixed.image.flatten(1)[:, place], seen
 
@@ -685,67 +687,76 @@ class Comparison:
 
     # -- the last comparison -------------------------------------------------------------------------------------------
 
-    def closely(self, h: Tensor, exposure: Exposure, width: float, parts: Tensor, agreeing: float) -> CloseComparison:
-        """Return sums for covariances and checks of one element ``[*element_shape]``.
+    def closely(self, h: Tensor, exposure: Exposure, width: float, agreeing: float) -> CloseComparison:
+        """Return sums for steps, covariances and checks of one element ``[*element_shape]``.
 
         Args:
-            h: an element at which the equations hold.
+            h: the element.
             exposure: that of the moving picture.
             width: width of the loss.
-            parts: parts of the functions of the exposure in the derivatives, of `Sums.reduced`, ``[c, q, n]``.
             agreeing: residual up to which pixels agree.
         """
-        dim, n, image = self.group.dim, self.n, self.fixed.image
-        cells, (channels, functions, _) = math.prod(self.cells), parts.shape
-        scores, noise = image.new_zeros(cells, dim), image.new_zeros(cells, n, n)
-        parts_of_cells = image.new_zeros(cells, dim, dim)
-        own, descent, bends, alone = (parts.new_zeros(dim, dim) for _ in range(4))
-        gram = parts.new_zeros(channels, functions, functions)
-        mixed = parts.new_zeros(2, channels, functions, dim)  # with slopes of the restored picture, and the fixed one
-        taken = -parts.to(image.dtype).mT  # [c, d, q]
+        n, image, dim = self.n, self.fixed.image, self.group.dim
+        strips: list[tuple[Tensor, ...]] = []
         count = number = square_sum = 0.0
         agrees = torch.zeros(self.fixed.grid.size, dtype=torch.bool, device=image.device)
         for (first, last), strip in zip(self._ranges(), self._strips(), strict=True):
-            fields = self.fields[strip.cells]
             r, tones, weight, bend, seen, ours, rough = self._around(first, last, h, exposure, width)
-            spread = self._fields_of(exposure, strip.cells)
-            # derivatives by the basis, less what the exposure explains of them, are sums over what varies in a cell
-            explained = (
-                taken.unsqueeze(1).expand(-1, len(fields), -1, -1) if spread is None else taken.unsqueeze(1) @ spread
-            )
-            along = torch.cat([fields.mT, *explained], -1)  # [m, d, a]
             beside = (r.unsqueeze(1) * tones).flatten(0, 1)
             theirs_along, ours_along = (
                 torch.cat([(r.unsqueeze(1) * slopes).sum(0), beside]) for slopes in (strip.slopes, ours)
             )
             weighed = weight * theirs_along
-            scores[strip.cells] = (along @ weighed.sum(-1).mT.unsqueeze(-1)).squeeze(-1)
-            alone += contracted(products_in_cells(weighed, weighed), along, along)
-            bends += contracted(products_in_cells(2.0 * bend * ours_along, theirs_along), along, along)
-            noise[strip.cells] = sum(products_in_cells(one, one) for one in rough)
-            for c, (own_slopes, slopes, tone) in enumerate(zip(ours, strip.slopes, tones, strict=True)):
-                features = torch.cat([own_slopes, slopes, tone])
-                products = products_in_cells(weight * features, features)  # [m, 2 * n + b, 2 * n + b]
-                of_own, of_tones = products[:, :n], products[:, 2 * n :]
-                own += contracted(of_own[..., :n], fields.mT, fields.mT)
-                descent += contracted(of_own[..., n : 2 * n], fields.mT, fields.mT)
-                parts_of_cells[strip.cells] += fields.mT @ products[:, n : 2 * n, n : 2 * n] @ fields
-                if spread is not None:
-                    of_tones = spread @ of_tones
-                inner = of_tones[..., 2 * n :]
-                gram[c] += (inner if spread is None else inner @ spread.mT).sum(0)
-                for total, beside in zip(mixed, (of_tones[..., :n], of_tones[..., n : 2 * n]), strict=True):
-                    total[c] += beside.transpose(0, 1).flatten(1) @ fields.flatten(0, 1)
+            slopes = torch.cat([ours, strip.slopes], 1)
+            weighted = weight * tones
+            strips.append(
+                (
+                    weighed.sum(-1).mT,
+                    products_in_cells(weighed, weighed),
+                    products_in_cells(2.0 * bend * ours_along, theirs_along),
+                    torch.stack([products_in_cells(one, one) for one in rough]).sum(0),
+                    torch.stack([products_in_cells(weight * one, one) for one in slopes]).sum(0),
+                    torch.stack([products_in_cells(*part) for part in zip(weighted, slopes, strict=True)], 1),
+                    torch.stack([products_in_cells(*part) for part in zip(weighted, tones, strict=True)], 1),
+                )
+            )
             square = r.square().sum(0)
             good = seen * (square < agreeing**2)
             count, number = count + float(seen.sum()), number + float(good.sum())
             square_sum += float((good * square).sum())
-            inner_rows = self._axes(first, last, 0)[0]
-            agrees[inner_rows] = self._from_cells(good, [len(inner_rows), *self.fixed.grid.size[1:]]) > 0.5
-        solved = torch.linalg.solve(_ridged(gram), torch.cat([*mixed], -1))
-        own = own - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., :dim])
-        descent = descent - torch.einsum("cxi,cxj->ij", mixed[0], solved[..., dim:])
-        descent = 0.5 * (descent + descent.mT)
+            rows = self._axes(first, last, 0)[0]
+            agrees[rows] = self._from_cells(good, [len(rows), *self.fixed.grid.size[1:]]) > 0.5
+        scores, alone, bends, noise, of_slopes, of_both, of_tones = (
+            torch.cat(part) for part in zip(*strips, strict=True)
+        )
+        fields, spread = self.fields, self._fields_of(exposure, slice(None))
+        # what the exposure explains of the derivatives by the basis
+        if spread is not None:
+            of_both = spread.unsqueeze(1) @ of_both
+            of_tones = spread.unsqueeze(1) @ of_tones @ spread.mT.unsqueeze(1)
+        gram = of_tones.double().sum(0)
+        mixed = [
+            (part.permute(1, 2, 0, 3).flatten(2) @ fields.flatten(0, 1)).double()  # [c, q, d]
+            for part in (of_both[..., :n], of_both[..., n:])  # with slopes of the restored picture, and the fixed one
+        ]
+        ahead = scores[:, n:].unflatten(1, (len(image), -1))
+        ahead = ahead if spread is None else (spread.unsqueeze(1) @ ahead.unsqueeze(-1)).squeeze(-1)
+        solved = torch.linalg.solve(_ridged(gram), torch.cat([*mixed, ahead.double().sum(0).unsqueeze(-1)], -1))
+        parts = solved[..., dim:]
+        taken = -parts[..., :-1].mT.to(image.dtype).unsqueeze(1)  # [c, 1, d, q]
+        taken = taken.expand(-1, len(fields), -1, -1) if spread is None else taken @ spread
+        along = torch.cat([fields.mT, *taken], -1)  # [m, d, a]
+        scores = (along @ scores.unsqueeze(-1)).squeeze(-1)
+        parts_of_cells = fields.mT @ of_slopes[:, n:, n:] @ fields
+        own = contracted(of_slopes[:, :n, :n], fields.mT, fields.mT) - torch.einsum(
+            "cxi,cxj->ij", mixed[0], solved[..., :dim]
+        )
+        descent = contracted(of_slopes[:, :n, n:], fields.mT, fields.mT) - torch.einsum(
+            "cxi,cxj->ij", mixed[0], parts[..., :-1]
+        )
+        theirs = parts_of_cells.double().sum(0) - torch.einsum("cxi,cxj->ij", mixed[1], parts[..., :-1])
+        descent, theirs = (0.5 * (part + part.mT) for part in (descent, theirs))
+        bend = contracted(bends, along, along)
         reach = -(-CORRELATION_REACH // self.side)
         windows = box_sums(parts_of_cells.flatten(1).mT.unflatten(1, self.cells), reach).flatten(1).mT
         freed = without_own_pull(scores, windows.unflatten(1, (dim, dim)), parts_of_cells.double().sum(0))
@@ -753,15 +764,15 @@ class Comparison:
         sums = BlockSums(
             -scores.double(),
             descent[None],
-            (descent + 0.5 * (bends + bends.mT))[None],
+            (descent + 0.5 * (bend + bend.mT))[None],
             own[None],
-            self._by_blocks(self.fields.mT @ noise @ self.fields).double(),
-            alone,
+            self._by_blocks(fields.mT @ noise @ fields).double(),
+            contracted(alone, along, along),
             0.5 * (around + around.mT).double(),
             max(count / ((2 * reach + 1) * self.side) ** n, 1.0),
         )
         rms = math.sqrt(square_sum / max(number, 1.0))
-        return CloseComparison(sums, number / max(count, 1.0), rms, count / self.num_pixels, agrees)
+        return CloseComparison(sums, number / max(count, 1.0), rms, count / self.num_pixels, agrees, theirs, parts)
 
     def _numbers(self, first: int, last: int) -> slice:
         """Return the numbers of the cells of rows of cells."""
@@ -820,6 +831,8 @@ class CloseComparison(NamedTuple):
         rms: root mean square of their residuals.
         overlap: share of the fixed picture that is compared.
         agrees: the pixels that agree, ``[*size]``.
+        curvature: that of the fixed picture, with its noise, ``[n, n]``.
+        parts: parts of the functions of the exposure, as those of `Sums.reduced`, ``[c, q, n + 1]``.
     """
 
     sums: BlockSums
@@ -827,6 +840,8 @@ class CloseComparison(NamedTuple):
     rms: float
     overlap: float
     agrees: Bool[Tensor, " *size"]
+    curvature: Float[Tensor, "n n"]
+    parts: Float[Tensor, "c q k"]
 
 
 def indices_of(axes: Sequence[Tensor]) -> Tensor:

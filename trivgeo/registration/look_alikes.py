@@ -93,7 +93,10 @@ def _peaks(
 def _correlations(both: Float[Tensor, "3 h w"], turns: Float[Tensor, "a 2 2"]) -> Float[Tensor, "a h w"]:
     """Return correlation coefficients at all shifts, the middle one at (h // 2, w // 2); -1 where little is shared."""
     height, width = both.shape[-2:]
-    size = (2 * height, 2 * width)
+    size = (
+        height + -(-height // 2),
+        width + -(-width // 2),
+    )  # the correlation at shifts by half a side is not circular
     y, x = (torch.arange(n).to(both) - 0.5 * (n - 1) for n in (height, width))
     pixels = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)  # [h, w, 2]
     grid = torch.einsum("aij,hwj->ahwi", turns, pixels) * both.new_tensor([2.0 / width, 2.0 / height])

@@ -217,7 +217,7 @@ class MutualComparison(Comparison):
         energy = torch.where(overlap >= LEAST_OVERLAP, (-2.0 * tables.information / self.channels).exp(), torch.inf)
         return energy, overlap, slope, curvature
 
-    def closely(self, h: Tensor, exposure: Exposure, width: float, parts: Tensor, agreeing: float) -> CloseComparison:
+    def closely(self, h: Tensor, exposure: Exposure, width: float, agreeing: float) -> CloseComparison:
         """Return sums for covariances and checks of one element; see `Comparison.closely`."""
         dim, n, image = self.group.dim, self.n, self.fixed.image
         fixed, moving = self._bins
@@ -277,4 +277,5 @@ class MutualComparison(Comparison):
             0.5 * (beside + beside.mT).double(),
             max(count / ((2 * reach + 1) * self.side) ** n, 1.0),
         )
-        return CloseComparison(sums, 1.0, float(tables.left.mean().sqrt()), count / self.num_pixels, shown)
+        none = scores.new_zeros(self.channels, 0, dim + 1)
+        return CloseComparison(sums, 1.0, float(tables.left.mean().sqrt()), count / self.num_pixels, shown, own, none)

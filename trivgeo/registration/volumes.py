@@ -215,10 +215,10 @@ class VolumeRegistration(ImageRegistration):
         if self.similarity == "intensity":
             return super()._solved(comparison, found, uneven)
         group, h, exposure = self.group, found.elements[0], found.exposure
-        none, voxel = exposure.theta.new_zeros(0), 2.0 / max(comparison.fixed.grid.size)
+        voxel = 2.0 / max(comparison.fixed.grid.size)
         longer, before = 1.0, None
         for _ in range(_MAX_LAST_STEPS):
-            close = comparison.closely(h, exposure, math.inf, none, math.inf)
+            close = comparison.closely(h, exposure, math.inf, math.inf)
             estimate = self._estimated(close)
             step, precision = estimate.step, torch.linalg.inv(estimate.covariance)
             square = float(step @ precision @ step)
@@ -230,7 +230,7 @@ class VolumeRegistration(ImageRegistration):
                 longer = min(max(longer / max(1.0 - left, _MIN_SHARE_OF_STEP), 1.0), 1.0 / _MIN_SHARE_OF_STEP)
             before = step
             h = group.project(group.perturb(h, step * min(longer, voxel / float(step.norm()))))
-        return Solution(h, exposure, math.inf, close, ended)
+        return Solution(h, exposure, math.inf, close, ended, estimate.covariance)
 
     def _shared(self, comparison: Comparison, solution: Solution, found: Found) -> float:
         return super()._shared(comparison, solution, found) if self.similarity == "intensity" else found.shared
