@@ -86,6 +86,7 @@ _INTERPOLATED_SHARE = 0.15  # share of the squares of residuals by which interpo
 # it is registered by itself; contrast that it must share, of so much of it; loss there in units of that of the element
 _MAX_STDS_OF_EXPLAINED, _MIN_SHARE_OF_OTHER = 3.0, 0.15
 _MIN_SHARED_BY_PART, _MIN_OVERLAP_OF_PART, _MAX_RATIO = 0.7, 0.5, 0.9
+_NUM_STARTS_OF_PART = 64  # elements near the identity from which it begins
 # distance of that element from the other, in pixels at the size of the comparison, and in units of the longer side
 _MIN_MOVE_IN_PIXELS, _MAX_MOVE_IN_SIDES = 0.5, 0.15
 _OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from which on that one is shrunk
@@ -547,7 +548,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
         if share < _MIN_SHARE_OF_OTHER:
             return ()
         mask = _at_size(beyond > 0, self.fixed.shape[-2:]).to(self.fixed.dtype)
-        part = replace(self, similarity="intensity", masks=(self.masks[0], _masked(mask, self.masks[1])))
+        masks = (self.masks[0], _masked(mask, self.masks[1]))
+        part = replace(self, similarity="intensity", masks=masks, num_starts=min(self.num_starts, _NUM_STARTS_OF_PART))
         identity = self.group.identity(1, dtype=torch.float64, device=image.device)
         found = part._descended(torch.cat([h[None], identity, part._drawn()]))
         if found.width is None or not found.shared >= _MIN_SHARED_BY_PART:
