@@ -541,8 +541,11 @@ class ImageRegistration(RegistrationMethod["Found"]):
             if not _fits_as_well(beside, g[0], identity[0], none, GemanMcClure(width)):
                 return (f"a homography that is not of {self.group!r} fits better",)
         side = 2 * _HIDDEN_REACH + 1
-        mean, shown = box_sums(torch.stack([off * seen, seen]), _HIDDEN_REACH)
-        beyond = seen * (mean > _MAX_STDS_OF_EXPLAINED**2 * std**2 * len(image) * shown).to(seen.dtype)
+        # twice what linear interpolation may be off by: neither picture of a reduced size is that of the other
+        bends = (0.25 * _bends(fixed.image, -1)).square().sum(0) + (0.25 * _bends(fixed.image, -2)).square().sum(0)
+        expected = _MAX_STDS_OF_EXPLAINED**2 * std**2 * len(image) + bends
+        total, allowed = box_sums(torch.stack([off * seen, expected * seen]), _HIDDEN_REACH)
+        beyond = seen * (total > allowed).to(seen.dtype)
         beyond = functional.max_pool2d(beyond[None], side, 1, _HIDDEN_REACH)[0] * seen
         share = float(beyond.sum() / seen.sum().clamp(min=1.0))
         if share < _MIN_SHARE_OF_OTHER:
