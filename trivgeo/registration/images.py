@@ -397,7 +397,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         least = max(_MAX_LAST_STEP_IN_DIGITS * torch.finfo(dtype).eps, 1e-9)
         steep, held, root = comparison.steep(_NUM_SAMPLES), h, math.sqrt(len(self.fixed))
         inverse, stale = found.elements.new_zeros(group.dim, group.dim), True
-        before, grown = math.inf, False
+        before, far, grown = math.inf, False, False
         for _ in range(_MAX_LAST_STEPS):
             values, fixed, seen = comparison.sample(h[0], _NUM_SAMPLES, exposure)
             if not bool(seen.any()):  # the last step led out of the frame
@@ -412,8 +412,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
                 slope, curvature, parts = -close.sums.scores.sum(0), close.curvature, close.parts
                 inverse = _newton_inverse(curvature, curvature)
                 # noise has curvature, too, which makes steps too short; what both share is that of the place nearby
-                stale = not float((inverse @ slope).norm()) * self.longer < 2.0 * _MAX_NEWTON_STEP_IN_PIXELS
-                if not (stale or grown):
+                far = not float((inverse @ slope).norm()) * self.longer < 2.0 * _MAX_NEWTON_STEP_IN_PIXELS
+                if not (far or grown):
                     inverse = _newton_inverse(curvature, close.sums.descent[0])
             else:
                 slope, curvature, parts = (part[0] for part in comparison.sums(h, exposure, width).reduced())
@@ -431,7 +431,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
             # as much of this step is left as of the one before
             left = min(stds / max(before, _MIN_REFINED_STD), 1.0) or _FIRST_LEFT
             ended = short or left * stds < _MAX_LEFT_IN_STDS
-            stale, grown = stale or left > _MAX_LEFT, grown or left == 1.0
+            grown = grown or left == 1.0
+            near = float(step.norm()) * self.longer < 2.0 * _MAX_NEWTON_STEP_IN_PIXELS
+            stale = near if far else left > _MAX_LEFT and not grown
             before = stds
         else:
             ended = False
