@@ -146,7 +146,43 @@ def test_masks() -> None:
     assert error(group, r, g) < 0.5
 
 
+def turned(volume: Volume) -> Volume:
+    """The same volume with other axes first, one of them backwards."""
+    data = volume.data.permute(0, 2, 3, 1).flip(1)
+    to_voxels = torch.zeros(4, 4, dtype=torch.float64)
+    to_voxels[2, 0] = to_voxels[0, 1] = to_voxels[3, 3] = 1.0
+    to_voxels[1, 2], to_voxels[1, 3] = -1.0, volume.data.shape[2] - 1
+    return Volume(data.contiguous(), volume.affine @ to_voxels)
+
+
+@pytest.mark.parametrize("kind", ["turned axes", "whole numbers", "NaN around"])
+def test_volumes_as_they_are(kind: str) -> None:
+    group = SE(3)
+    g = group.exp(torch.tensor([0.3, -0.2, 0.25, 8.0, -9.0, 6.0], dtype=torch.float64))
+    moving, fixed = pair(group, g)
+    if kind == "turned axes":
+        moving = turned(moving)
+    elif kind == "whole numbers":
+        moving, fixed = (volume._replace(data=(1000.0 * volume.data).to(torch.int16)) for volume in (moving, fixed))
+    else:
+        fixed.data[:, :5] = math.nan
+    r = register(moving, fixed, group)
+    assert r.trusted, r.reasons
+    assert error(group, r, g) < 0.5
+    assert square_in_stds(r, g) < chi2.ppf(0.9999, 6)
+
+
 class TestVerdicts:
+    @pytest.mark.parametrize("strength", [0.1, 0.2])
+    def test_a_smooth_field_of_brightness_is_admitted_or_said(self, strength: float) -> None:
+        group = SE(3)
+        g = group.exp(torch.tensor([0.3, -0.2, 0.25, 8.0, -9.0, 6.0], dtype=torch.float64))
+        moving, fixed = pair(group, g)
+        depth, height, width = (torch.linspace(-strength, strength, side) for side in fixed.data.shape[1:])
+        fixed = fixed._replace(data=fixed.data * (depth[:, None, None] + height[:, None] - width).exp())
+        r = register(moving, fixed, group)
+        assert not r.trusted or square_in_stds(r, g) < chi2.ppf(0.9999, 6)
+
     def test_a_ball_does_not_say_how_it_turned(self) -> None:
         size = (24, 24, 24)
         matrix = affine((2.0, 2.0, 2.0), (0.0, 0.0, 0.0), size, (0.0, 0.0, 0.0))
@@ -199,7 +235,7 @@ def test_refusals() -> None:
         register(good, good, SE(3), similarity="mutual")
     with pytest.raises(ShapeError, match="expected 1 channels, as moving, got 2"):
         register(good, good._replace(data=torch.rand(2, 8, 9, 10)), SE(3))
-    with pytest.raises(NonFiniteError, match=r"fixed: expected finite numbers"):
+    with pytest.raises(NonFiniteError, match=r"fixed: expected finite numbers, but for voxels of NaN"):
         register(good, good._replace(data=torch.full((1, 8, 9, 10), math.nan)), SE(3))
     with pytest.raises(DomainError, match=r"moving\.affine: expected a finite regular matrix"):
         register(good._replace(affine=torch.zeros(4, 4)), good, SE(3))

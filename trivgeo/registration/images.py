@@ -393,7 +393,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         exposure = exposure.to(dtype)
         if uneven:
             values, _, seen = comparison.sample(h[0], _NUM_SAMPLES)
-            exposure = exposure.bent(values[:, seen > 0])
+            exposure = exposure.bent(values[:, seen > 0], comparison.n)
         least = max(_MAX_LAST_STEP_IN_DIGITS * torch.finfo(dtype).eps, 1e-9)
         steep, held, root = comparison.steep(_NUM_SAMPLES), h, math.sqrt(len(self.fixed))
         inverse, stale = found.elements.new_zeros(group.dim, group.dim), True
@@ -456,7 +456,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         slope, _, _ = comparison.sums(solution.element[None], solution.exposure, solution.width).reduced()
         return -solution.inverse @ slope[0]
 
-    def _is_uneven(self, found: Found) -> bool:
+    def _is_uneven(self, found: Found, most: float = _MAX_LEFT_BY_EXPOSURE) -> bool:
         """Return whether an exposure that varies over the frame and with brightness leaves half of what a gain leaves.
 
         Of means over squares of pixels: there is little noise in them, for which such an exposure would fit less.
@@ -467,7 +467,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         values, fixed, seen = comparison.sample(found.elements[0], _NUM_MEANS)
         place = comparison.sampled_places(_NUM_MEANS)
         plain = found.exposure.to(values.dtype)
-        bent = plain.bent(values[:, seen > 0])
+        bent = plain.bent(values[:, seen > 0], comparison.n)
         weight = seen
         left = []
         for exposure in (plain, bent):
@@ -479,7 +479,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
                 if exposure is plain:
                     weight = seen / (1.0 + r.square().sum(0) / found.width**2) ** 2
             left.append(float((weight * r.square().sum(0)).sum()))
-        return left[1] < _MAX_LEFT_BY_EXPOSURE * left[0] and left[0] > _MIN_STD**2 * float(seen.sum())
+        return left[1] < most * left[0] and left[0] > _MIN_STD**2 * float(seen.sum())
 
     def _others(
         self, solution: Solution, met: Tensor, least_width: float, covariance: Tensor, noisy: bool, hidden: Tensor

@@ -39,7 +39,6 @@ _MAX_RISE = 1.02  # energy after a step that is taken, in units of that before
 _FIRST_DAMPING, _MAX_DAMPING = 1e-3, 1e8  # damping of Levenberg and Marquardt, in units of the diagonal
 _RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
 _MIN_STD = 1e-3  # standard deviation of an image for its tone, in units of the contrast
-_NUM_FIELDS = 6  # quadratic functions of the place, for the gain and the offset
 _TONE_KNOTS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # shares of darker pixels at which a tone curve bends
 _BLOCKS_PER_SIDE, MIN_BLOCK_SIDE = 16, 8  # blocks along the longer side, and pixels along a block, for checks
 CORRELATION_REACH = 4  # pixels on each side in which scores of blurred noise are correlated
@@ -146,17 +145,24 @@ class Exposure(NamedTuple):
         """Return the exposure in another dtype."""
         return Exposure(self.theta.to(dtype), None if self.uneven is None else self.uneven.to(dtype))
 
-    def bent(self, values: Float[Tensor, "c p"]) -> Exposure:
+    @property
+    def _num_fields(self) -> int:
+        """The number of quadratic functions of the place, for the gain and for the offset."""
+        return (self.theta.shape[1] - len(_TONE_KNOTS)) // 2
+
+    def bent(self, values: Float[Tensor, "c p"], n: int) -> Exposure:
         """Return the same exposure among functions for an uneven one.
 
         Args:
             values: values of pixels, for the places of the bends.
+            n: number of coordinates of places.
         """
+        fields = (n + 1) * (n + 2) // 2
         mean, std = values.mean(1, keepdim=True), values.std(1, correction=0, keepdim=True).clamp(min=_MIN_STD)
         knots = torch.quantile((values - mean) / std, values.new_tensor(_TONE_KNOTS), dim=1).mT
-        theta = self.theta.new_zeros(len(values), 2 * _NUM_FIELDS + len(_TONE_KNOTS))
+        theta = self.theta.new_zeros(len(values), 2 * fields + len(_TONE_KNOTS))
         offset, gain = self.theta.unbind(-1)
-        theta[:, 0], theta[:, _NUM_FIELDS] = offset + gain * mean[:, 0], gain * std[:, 0]
+        theta[:, 0], theta[:, fields] = offset + gain * mean[:, 0], gain * std[:, 0]
         return Exposure(theta, torch.cat([mean, std, knots], 1))
 
     def tones(self, m: Float[Tensor, "c *p"]) -> Float[Tensor, "c b *p"]:
@@ -166,22 +172,22 @@ class Exposure(NamedTuple):
         tone, knots = self._tone(m)
         return torch.stack([torch.ones_like(m), tone, *((tone - knot).clamp_(min=0.0) for knot in knots)], 1)
 
-    def fields(self, place: Float[Tensor, "2 p"]) -> Float[Tensor, "p q b"] | None:
+    def fields(self, place: Float[Tensor, "n p"]) -> Float[Tensor, "p q b"] | None:
         """Return the fields by which tones are multiplied, at places of about unit size; ``None`` for the identity."""
         if self.uneven is None:
             return None
-        knots, n = len(_TONE_KNOTS), _NUM_FIELDS
+        knots, n = len(_TONE_KNOTS), self._num_fields
         fields = place.new_zeros(place.shape[1], 2 * n + knots, 2 + knots)
         fields[:, :n, 0] = fields[:, n : 2 * n, 1] = _quadratics(place).mT
         fields[:, 2 * n :, 2:] = torch.eye(knots).to(place)
         return fields
 
-    def functions(self, m: Float[Tensor, "c p"], place: Float[Tensor, "2 p"]) -> Float[Tensor, "c q p"]:
+    def functions(self, m: Float[Tensor, "c p"], place: Float[Tensor, "n p"]) -> Float[Tensor, "c q p"]:
         """Return the products of tones and fields at pixels."""
         tones, fields = self.tones(m), self.fields(place)
         return tones if fields is None else torch.einsum("pqb,cbp->cqp", fields, tones)
 
-    def exposed(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "2 *p"]) -> Float[Tensor, "c *p"]:
+    def exposed(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "n *p"]) -> Float[Tensor, "c *p"]:
         """Return values under the exposure, at places of about unit size."""
         theta = self.theta.to(m.dtype).reshape(*self.theta.shape, *[1] * (m.ndim - 1))
         if self.uneven is None:
@@ -190,10 +196,10 @@ class Exposure(NamedTuple):
         tone, knots = self._tone(m)
         exposed = torch.addcmul(offset, gain, tone)
         for number, knot in enumerate(knots):
-            exposed += theta[:, 2 * _NUM_FIELDS + number] * (tone - knot).clamp_(min=0.0)
+            exposed += theta[:, 2 * self._num_fields + number] * (tone - knot).clamp_(min=0.0)
         return exposed
 
-    def gain(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "2 *p"]) -> Float[Tensor, "c *p"]:
+    def gain(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "n *p"]) -> Float[Tensor, "c *p"]:
         """Return the derivative of exposed values by the values."""
         theta = self.theta.to(m.dtype).reshape(*self.theta.shape, *[1] * (m.ndim - 1))
         if self.uneven is None:
@@ -201,7 +207,7 @@ class Exposure(NamedTuple):
         gain = self._offset_and_gain(place, m)[1]
         tone, knots = self._tone(m)
         for number, knot in enumerate(knots):
-            gain = gain + theta[:, 2 * _NUM_FIELDS + number] * (tone > knot)
+            gain = gain + theta[:, 2 * self._num_fields + number] * (tone > knot)
         return gain / self.uneven[:, 1].to(m.dtype).reshape(-1, *[1] * (m.ndim - 1))
 
     def _tone(self, m: Float[Tensor, "c *p"]) -> tuple[Float[Tensor, "c *p"], list[Tensor]]:
@@ -211,14 +217,14 @@ class Exposure(NamedTuple):
         return (m - mean).div_(std), knots
 
     def _offset_and_gain(self, place: Tensor, m: Tensor) -> Float[Tensor, "2 c *p"]:
-        theta = self.theta[:, : 2 * _NUM_FIELDS].to(m.dtype).unflatten(1, (2, _NUM_FIELDS))
+        theta = self.theta[:, : 2 * self._num_fields].to(m.dtype).unflatten(1, (2, self._num_fields))
         both = theta.transpose(0, 1) @ _quadratics(place.flatten(1))
         return both.reshape(2, len(m), *place.shape[1:])
 
 
-def _quadratics(place: Float[Tensor, "2 p"]) -> Float[Tensor, "6 p"]:
-    x, y = place
-    return torch.stack([torch.ones_like(x), x, y, x * x, x * y, y * y])
+def _quadratics(place: Float[Tensor, "n p"]) -> Float[Tensor, "q p"]:
+    first, second = torch.triu_indices(len(place), len(place))
+    return torch.cat([torch.ones_like(place[:1]), place, place[first] * place[second]])
 
 
 class Strip(NamedTuple):
@@ -519,7 +525,7 @@ class Comparison:
             stride *= length
         return (square > square.mean()).to(image.dtype)
 
-    def sampled_places(self, number: int) -> Float[Tensor, "2 p"]:
+    def sampled_places(self, number: int) -> Float[Tensor, "n p"]:
         """Return the places of the pixels of a sample."""
         return self._place(self._index(self._sampled(number)))
 
@@ -577,9 +583,9 @@ class Comparison:
         energy = torch.where(overlap >= LEAST_OVERLAP, loss / count.clamp(min=1.0), torch.inf)
         return Sums(energy, overlap, slope, curvature, gram, mixed, ahead, moments)
 
-    def _place(self, index: Float[Tensor, "n *p"]) -> Float[Tensor, "2 *p"]:
+    def _place(self, index: Float[Tensor, "n *p"]) -> Float[Tensor, "n *p"]:
         """Return places of about unit size, for an uneven exposure."""
-        first = zip(index[:2], self.fixed.grid.size[::-1], strict=False)
+        first = zip(index, self.fixed.grid.size[::-1], strict=True)
         return torch.stack([part * (2.0 / max(length - 1, 1)) - 1.0 for part, length in first])
 
     def _strip_sums(self, strip: Strip, h: Tensor, exposure: Exposure, width: float | None) -> tuple[Tensor, ...]:

@@ -85,7 +85,7 @@ def register(
     ``similarity="mutual_information"`` (Viola and Wells 1997): nothing is said of how values of both belong to each
     other, so that inverted volumes, labels and maps of one tissue will do. With either volume held fixed the equations
     draw the element a little, so the result is between both, and the covariance admits their distance. Places that fit
-    about as well are modes.
+    about as well are modes. Voxels of NaN show nothing, and whole numbers are registered in single precision.
 
     Args:
         moving: the photograph, volume or cloud that is moved.

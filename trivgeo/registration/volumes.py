@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -47,6 +47,7 @@ _WIDTH_IN_STDS = 5.0  # width of the first robust loss, in standard deviations o
 _MIN_LEFT = 1e-6  # share of the variance that is left, for the width of a loss
 _MAX_LAST_STEPS, _MAX_LAST_STEP_IN_STDS = 15, 0.2  # last steps of mutual information, and the length of one
 _MIN_SHARE_OF_STEP = 0.25  # share of the way to the solution that a step takes at least
+_MAX_LEFT_BY_FIELD = 0.8  # share of the squares of residuals that an uneven exposure may leave at a solution without it
 _MAX_RIVAL_LEFT = 1.15  # share of the variance that a rival leaves, in units of that of the best one
 _MIN_DIFFERENCE = 1e-3  # difference of shares that does not tell two elements from each other
 
@@ -238,8 +239,8 @@ class VolumeRegistration(ImageRegistration):
     def _step(self, comparison: Comparison, solution: Solution) -> Tensor:
         return torch.zeros(self.group.dim).to(solution.element)  # volumes are interpolated in one way
 
-    def _is_uneven(self, found: Found) -> bool:
-        return False
+    def _is_uneven(self, found: Found, most: float = 0.5) -> bool:
+        return self.similarity == "intensity" and super()._is_uneven(found, most)
 
     def _others(
         self, solution: Solution, met: Tensor, least_width: float, covariance: Tensor, noisy: bool, hidden: Tensor
@@ -247,6 +248,9 @@ class VolumeRegistration(ImageRegistration):
         return met[self._are_other(met, solution.element[None], covariance)] if len(met) else met
 
     def _unexplained(self, solution: Solution, least_width: float, hidden: Tensor) -> tuple[str, ...]:
+        found = Found(solution.element[None], solution.exposure, solution.width)
+        if solution.exposure.uneven is None and self._is_uneven(found, _MAX_LEFT_BY_FIELD):
+            return ("a smooth field or a curve makes the one brighter, and moves it: correct it first (such as by N4)",)
         return ()
 
     def judged(self, found: Found) -> Registration:
@@ -284,7 +288,8 @@ class VolumeRegistration(ImageRegistration):
         group, h = self.group, self.group.inverse(r.element.double())
         coarse = [_with_spacing(picture, 2.0 * self.spacing) for picture in self.pictures]
         comparison = self._blurred(self._close(coarse, h))
-        other = self._solved(comparison, found._replace(elements=h[None]), False)
+        found = found._replace(elements=h[None])
+        other = self._solved(comparison, found, self._is_uneven(found))
         v = group.log(group.compose(group.inverse(r.element.double()), group.inverse(other.element))) / 15.0
         return replace(r, covariance=(r.covariance.double() + torch.outer(v, v)).to(r.covariance.dtype))
 
@@ -517,7 +522,13 @@ def register_volumes(
             torch.diag(whole.new_tensor([*([max(own) / max(y.shape[1:])] * 3), 1.0])) @ whole
             for own, whole in ((part.shape[1:], frame_from_pixels(part.shape[1:], x)) for part in (x, y))
         )
-    counted = [_checked_mask(*part) for part in zip(("moving_mask", "fixed_mask"), masks, (x, y), strict=True)]
+    unknown = [data.isnan().any(0) for data in (x, y)]
+    shown = [
+        mask if not bool(nan.any()) else ~nan if mask is None else _shown(mask, nan)
+        for mask, nan in zip(masks, unknown, strict=True)
+    ]
+    x, y = (torch.where(data.isnan(), data.nanmedian(), data) for data in (x, y))
+    counted = [_checked_mask(*part) for part in zip(("moving_mask", "fixed_mask"), shown, (x, y), strict=True)]
     return VolumeRegistration(
         x, y, group, transformations, num_starts, generator, similarity, tuple(counted), matrices
     ).registered()
@@ -525,14 +536,23 @@ def register_volumes(
 
 def _checked(name: str, volume: Volume | Tensor) -> Float[Tensor, "c d h w"]:
     """Return the data of one finite volume, in single precision at least."""
+    data = volume.data if isinstance(volume, Volume) else volume
+    if isinstance(data, Tensor) and not data.dtype.is_floating_point and not data.dtype.is_complex:
+        data = data.to(torch.float32)  # such as CT in Hounsfield units, and labels
     if isinstance(volume, Volume):
-        check_volume(name, volume)
-    data = check_tensor(name, volume.data if isinstance(volume, Volume) else volume).detach()
+        check_volume(name, volume._replace(data=data))
+    data = check_tensor(name, data).detach()
     if data.ndim != 4 or 0 in data.shape:
         raise ShapeError(f"{name}: expected one volume [c, d, h, w], got {list(data.shape)}")
-    if not bool(torch.isfinite(data).all()):
-        raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
+    if bool(torch.isinf(data).any()) or bool(torch.isnan(data).all()):
+        raise NonFiniteError(f"{name}: expected finite numbers, but for voxels of NaN that show nothing")
     return data.to(torch.promote_types(data.dtype, torch.float32))
+
+
+def _shown(mask: Tensor, nan: Bool[Tensor, "d h w"]) -> Tensor:
+    """Return a mask without voxels of NaN; one of another size is refused later."""
+    fits = isinstance(mask, Tensor) and mask.shape == nan.shape
+    return (mask.to(nan.device) > 0) & ~nan if fits else mask
 
 
 def _checked_mask(name: str, mask: Tensor | None, data: Float[Tensor, "c d h w"]) -> Float[Tensor, "d h w"] | None:
