@@ -55,7 +55,7 @@ ALLOWED = {
     "sde": BASE | {"groups"},
     "generative": BASE | {"groups", "sde", "networks", "training"},
     "inversion": BASE | {"groups", "actions", "symmetry", "pde", "sde", "generative", "networks", "training"},
-    "registration": BASE | {"groups", "actions", "sde", "generative", "inversion"},
+    "registration": BASE | {"groups", "actions", "sde", "generative", "inversion", "pose_graph"},
     "pose_graph": BASE | {"groups"},
     "features": BASE | {"groups", "actions", "sde", "generative", "networks", "training", "inversion"},
     "pde": BASE | {"groups", "actions", "symmetry"},

@@ -44,7 +44,7 @@ def test_mass_on_the_torus(kind: str) -> None:
 
 
 def test_mass_on_rotations() -> None:
-    rotations, weights = rotation_rule(8)
+    rotations, weights = rotation_rule(12)
     density = fitted(SO(3), "flow").log_prob(rotations.float(), tolerance=1e-2).exp()
     check_uneven(density)
     assert float((weights * density).sum()) == pytest.approx(1.0, abs=0.01)

@@ -76,7 +76,8 @@ def verdicts_of_search(
     highest = torch.where(usable, energy, -torch.inf).amax(-1)
     same_place = usable & (distance < _SAME_PLACE)
     level = (usable & ~same_place).any(-1) & (highest - lowest[:, 0] <= rounding)
-    meet = same_place.sum(-1) > 2  # descents arrive at one place of several equal wells, nowhere on a flat energy
+    # descents arrive at one place of several equal wells, nowhere on a flat energy
+    meet = (same_place.sum(-1) > 2) & (2 * same_place.sum(-1) > near.sum(-1))
     flat = level & ~meet
 
     others, second = torch.where(far, energy, torch.inf).min(-1, keepdim=True)

@@ -380,7 +380,7 @@ class InverseProblem(nn.Module):
 
 
 @checked
-class Posterior(Described):
+class Posterior:
     r"""The transformation posteriors :math:`p_0(g)\, e^{-E(g) / T}` of a batch of data, as a `Stage` receives them.
 
     Every evaluation of the energy E of the `InverseProblem` is counted. The temperature T is one and the prior p_0 left
@@ -459,6 +459,10 @@ class Posterior(Described):
         self.without_prior = torch.zeros_like(self.unbounded)
         self.deadline: float | None = None
         self.notes: list[str] = []
+
+    def __repr__(self) -> str:
+        shown = ("problem", "action", "batch", "max_evaluations", "temperature", "log_prior")
+        return described(self, {name: getattr(self, name) for name in shown})
 
     def _bounded_by_memory(self, number: int | None, max_memory: float | None) -> int | None:
         """Return a number of evaluations at once, at most ``number``, that fits into memory, by a measured energy."""

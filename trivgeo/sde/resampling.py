@@ -224,6 +224,7 @@ def _thinning_bound(weights: Tensor, number: int) -> Tensor:
     return c.gather(-1, first)
 
 
+@checked
 def pareto_shape(log_weights: Float[Tensor, "b m"]) -> Float[Tensor, " b"]:
     r"""Return the shape k of the generalised Pareto distribution of the largest importance weights.
 

@@ -169,7 +169,7 @@ def test_shipped_configurations_of_tied_run_with_other_networks_and_sizes(tmp_pa
     rows = results(tmp_path)["rows"]
     assert [row["seed"] for row in rows] == [3] * 4
     assert all(row["gradient_evaluations"] == 2 * (3 * 4 + 2 * 2) for row in rows)
-    assert all(row["energy_evaluations"] == 2 + 1 for row in rows)  # of an empty image, for the guard of the warp
+    assert all(row["energy_evaluations"] == 2 + 2 for row in rows)  # two for the weight of the guard of the warp
     assert all(math.isfinite(row["energy"]) for row in rows)
 
 

@@ -214,8 +214,9 @@ class AdaptiveSearch(Stage):
         if len(found) > 1:
             posterior.notes.append(f"descents had arrived early: further ones began {len(found) - 1} times")
         kept = min(plan.chains, max(_MIN_KEPT, int(_SHARE_KEPT * plan.chains)))
-        every = EvaluatedPopulation.joined(*(part.evaluated(posterior) for part in found))
-        return Select(kept)(posterior, every, generator)
+        # of all together the lowest may be those of one of several equal wells
+        best = [Select(min(kept, part.size))(posterior, part, generator) for part in found]
+        return EvaluatedPopulation.joined(*(part.evaluated(posterior) for part in best))
 
     def _further(
         self, posterior: Posterior, population: Population, evaluations: int, generator: torch.Generator | None
