@@ -105,11 +105,6 @@ class ImageRegistration(RegistrationMethod["Found"]):
         masks: ones at pixels that count, ``[h, w]``, of both images; ``None`` for all.
     """
 
-    # what two images alone do not show
-    assumptions: ClassVar[tuple[str, ...]] = (
-        "most of what both photographs show moves as one",
-        "noise and dirt of one are not those of the other",
-    )
     hints: ClassVar[tuple[str, ...]] = (
         "the search began near the identity: give transformations if the transformation may be larger",
     )
@@ -144,6 +139,14 @@ class ImageRegistration(RegistrationMethod["Found"]):
         )
         self.factors = _factors(self.fixed.shape[-2:], self.moving.shape[-2:])
         self._comparisons: dict[float, Comparison] = {}
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What two images alone do not show."""
+        return (
+            "most of what both photographs show moves as one",
+            "noise and dirt of one are not those of the other",
+        )
 
     @property
     def frames(self) -> tuple[Tensor, Tensor]:

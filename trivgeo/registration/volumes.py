@@ -63,11 +63,6 @@ class VolumeRegistration(ImageRegistration):
         unit: map from coordinates of about unit size to points; ``None`` for that of the fixed volume.
     """
 
-    assumptions: ClassVar[tuple[str, ...]] = (
-        "most of what both volumes show moves as one",
-        "noise of one is not that of the other",
-        "the best place is near one of the coarse search",
-    )
     hints: ClassVar[tuple[str, ...]] = ()
 
     matrices: tuple[Tensor, ...] = ()
@@ -90,6 +85,16 @@ class VolumeRegistration(ImageRegistration):
         number = 1 + max(0, math.floor(math.log2(self.longer / _COARSEST_SIDE)))
         self.factors = [0.5**level for level in range(number)][::-1]
         self._comparisons: dict[float, Comparison] = {}
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        alone = "what one contrast shows and the other does not has no structure: else the covariance is too small"
+        return (
+            "most of what both volumes show moves as one",
+            "noise of one is not that of the other",
+            "the best place is near one of the coarse search",
+            *((alone,) if self.similarity == "mutual_information" else ()),
+        )
 
     @property
     def frames(self) -> tuple[Tensor, Tensor]:
