@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed, normal, uniform
-from trivgeo._timing import announce, deadline_after, time_evaluations
+from trivgeo._timing import announce, deadline_after, seconds_until, time_evaluations
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
 from trivgeo.checks import check_count, check_positive, checked
@@ -170,7 +169,7 @@ class LearnedEnergy(FeatureEnergy):
         held = drawing(rest, num_held, 31, ends[0])
         train = drawing(draw, number, 32, ends[1])
         head = UprightHead(train.shape[-1], base=base).to(train.device)
-        left = None if end is None else max(0.0, end - time.perf_counter())
+        left = None if end is None else seconds_until(end)
         validation = train_head(head, train, held, steps, left, seed)
         return cls(reader.network, reader.layer, score=head, validation=validation)
 
@@ -234,7 +233,7 @@ class _Restorations:
         """Return features of ``count`` data, or of as many as are done before the time ``end``."""
         source, rows, done = keyed(self.seed, key), [], 0
         with torch.no_grad():
-            while done < count and (end is None or done == 0 or time.perf_counter() < end):
+            while done < count and (done == 0 or seconds_until(end) > 0.0):
                 number = min(self.together, count - done)
                 x = on_device(draw(number, source), module_device(self.reader))
                 moved = (done + torch.arange(number)) % _UNMOVED_ONE_IN != 0

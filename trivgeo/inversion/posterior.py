@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,7 @@ from trivgeo._compile import compile_and_compare, environment
 from trivgeo._numerics import is_traced
 from trivgeo._random import normal
 from trivgeo._text import Described, described
+from trivgeo._timing import seconds_until
 from trivgeo._torch import is_any_autocast_enabled, pytree
 from trivgeo.checks import checked, with_tensors
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
@@ -714,7 +714,7 @@ class Posterior:
 
     def is_late(self) -> bool:
         """Return whether the time of the call is up: stages return what they have found, see `Inverter`."""
-        return self.deadline is not None and time.perf_counter() >= self.deadline
+        return seconds_until(self.deadline) == 0.0
 
     def step(self) -> None:
         """Report that one of the `Stage.steps` of a stage is done."""

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from trivgeo._text import Described
@@ -163,12 +166,10 @@ def _solved(
 
 def _connected(number: int, edges: Sequence[tuple[int, int]], reference: int | None) -> list[int]:
     """Return the data of the largest connected part, or of that of the reference."""
-    part = list(range(number))
-    for i, j in edges:
-        old, new = max(part[i], part[j]), min(part[i], part[j])
-        part = [new if one == old else one for one in part]
-    chosen = max(part, key=part.count) if reference is None else part[reference]
-    return [i for i, one in enumerate(part) if one == chosen]
+    i, j = np.array(edges, dtype=int).reshape(-1, 2).T
+    parts = connected_components(coo_array((np.ones(len(i)), (i, j)), shape=(number, number)), directed=False)[1]
+    chosen = np.bincount(parts).argmax() if reference is None else parts[reference]
+    return np.flatnonzero(parts == chosen).tolist()
 
 
 def _left_out(number: int, members: Sequence[int]) -> str:
