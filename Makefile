@@ -116,7 +116,7 @@ release-check: setup
 	$(MAKE) test-bridges
 	for torch in $(TORCH_ENDS); do $(MAKE) test-torch TORCH=$$torch || exit 1; done
 	for version in $(PYTHON_VERSIONS); do \
-		if command -v python$$version > /dev/null; then \
+		if python$$version --version > /dev/null 2>&1; then \
 			$(MAKE) test-torch PYTHON=python$$version TORCH=$(PINNED_TORCH) || exit 1; \
 		else echo "python$$version was not found, and not tested"; fi; \
 	done
