@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +93,26 @@ class TestCheck:
         assert torch.equal(first.search.energies, again.search.energies)
         assert torch.equal(first.search.rows, again.search.rows)
         assert repr(first) == repr(again)
+
+    @pytest.mark.parametrize("seconds", [1.0, 4.0, 30.0])
+    def test_takes_the_time_that_it_is_given(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An energy takes a millisecond for a datum, and all that it does by itself 13 s."""
+        now = [100.0]
+        monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+        def energy(y: Tensor) -> Tensor:
+            now[0] += 1e-3 * len(y)
+            return square(y)
+
+        check = check_energy(ACTION, energy, CLEAN, transformations, seconds=seconds)
+        assert min(0.4 * seconds, 5.0) < now[0] - 100.0 < 1.2 * seconds
+        assert 8 <= check.search.num_data <= 32
+        assert check.trusted
+        if seconds == 30.0:  # there is time for all
+            unbounded = check_energy(ACTION, square, CLEAN, transformations).search
+            assert torch.allclose(check.search.energies, unbounded.energies, rtol=1e-6)
+        with pytest.raises(ConfigurationError, match="seconds: expected time for a trial on 8 data"):
+            check_energy(ACTION, energy, CLEAN, transformations, seconds=0.02)
 
     def test_says_which_data_it_tried(self) -> None:
         """Those of infinite energy, of many the ones that were not drawn, and those moved out of the domain are not."""

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from trivgeo._devices import module_device, on_device
 from trivgeo._random import keyed
 from trivgeo._random import seed as seed_of
-from trivgeo._timing import announce, seconds_until
+from trivgeo._timing import announce, deadline_after, in_words, seconds_until
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_count, check_type, checked, with_tensors
+from trivgeo.checks import check_count, check_positive, check_type, checked, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.agreement import UNUSABLE
@@ -541,14 +541,15 @@ def check_energy(
     loss: Callable[[Tensor, Any], Tensor] | None = None,
     num_samples: int = 32,
     max_memory: float | None = None,
+    seconds: float | None = None,
     generator: torch.Generator | None = None,
 ) -> EnergyReport:
     """Measure how the energy of clean data rises when the data are moved, and try a search.
 
     The check moves 32 clean data and inverts them by the search of `TIED`, with 300 evaluations for each.
     It answers two questions. Does the search find the transformations? Is the network right on the restored data? The
-    second answer may be yes while the first is no. The answers are a function of the arguments alone, also on a busy
-    machine. Where fewer than eight data could be tried, they are ``None``, "unknown" in print.
+    second answer may be yes while the first is no. Without ``seconds`` the answers are a function of the arguments
+    alone, also on a busy machine. Where fewer than eight data could be tried, they are ``None``, "unknown" in print.
 
     ```python
     check = check_energy(action, energy, clean, transformations, network=classifier, labels=labels)
@@ -566,11 +567,13 @@ def check_energy(
         loss: outputs and labels to losses ``[b]``; default one for a wrong class of the outputs ``[b, c]``, else zero.
         num_samples: number of random transformations of each datum, for the measurement.
         max_memory: memory in GiB that energies may take at once, see `Inverter`.
+        seconds: time of the call: fewer data are tried, down to eight, by fewer evaluations, where it is short.
         generator: source of all random numbers; default one with the same seed at every call.
 
     Raises:
         ConfigurationError: the energy has no gradient (it is detached, computed without gradients, or made of
-            integers); labels or a loss without a network, or outputs that need a loss; or see `Inverter`.
+            integers); the time is too short for eight data; labels or a loss without a network, or outputs that need a
+            loss; or see `Inverter`.
         DomainError: no clean datum has a finite energy; or the transformations are unfit, see `LearnedInverter.fit`.
         ShapeError: the data or the elements do not fit the action, or labels or losses not the data.
         NonFiniteError: the data hold NaN or infinity.
@@ -581,9 +584,13 @@ def check_energy(
     seed = 0
     if generator is not None:
         seed = seed_of(torch.empty(0, device=generator.device), generator) % _LARGEST_SEED
-    profile, trial = measured_search(action, energy, clean, transformations, task, num_samples, seed, max_memory, None)
-    assert profile is not None
-    assert trial is not None  # there is time
+    deadline = None if seconds is None else deadline_after(check_positive("seconds", seconds))
+    profile, trial = measured_search(
+        action, energy, clean, transformations, task, num_samples, seed, max_memory, deadline
+    )
+    if profile is None or trial is None:
+        each = "" if profile is None else f", of which an energy takes {in_words(profile.seconds)}"
+        raise ConfigurationError(f"seconds: expected time for a trial on {_MIN_TRIALS} data{each}, got {seconds:g}")
     return EnergyReport(profile, trial)
 
 
