@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tests.helpers import seeded
-from trivgeo.groups import SO, Translation
+from trivgeo.actions import ImageWarp
+from trivgeo.groups import SE, SO, Translation
 from trivgeo.inversion import TIED, GradientDescent, InversionResult, Inverter, ReverseDiffusionSearch
 from trivgeo.inversion.agreement import DEEPEST, FEW, FLAT, RANDOM, UNRANKED, UNUSABLE
 from trivgeo.inversion.agreement import TIED as EQUAL
+from trivgeo.inversion.energies import FramedEnergy
 from trivgeo.inversion.stages import Descend, Replicate
 
 POINTS = torch.tensor([[1.0, 0.0], [0.0, 0.6], [-0.8, 0.1], [0.2, -0.3], [-0.2, -0.5], [0.7, 0.4]]).double()
@@ -78,6 +82,39 @@ class TestOfSearches:
         result = search(energy)(x.to(points.dtype), generator=seeded(0))
         assert float(result.trusted.double().mean()) < 0.1
         assert {text for text in result.reasons if text} <= reasons
+
+
+class TestOfAddedEnergies:
+    """Pictures that fill the frame: the cost of lost content, or a prior, holds hypotheses together."""
+
+    action = ImageWarp(SE(2))
+    pictures = functional.interpolate(torch.rand(20, 1, 6, 6, generator=seeded(1)), size=16, mode="bicubic")
+
+    @pytest.mark.parametrize("added", [lambda e: e, lambda e: FramedEnergy(e, 0.1)], ids=["guard", "guard and frame"])
+    @pytest.mark.parametrize(
+        ("energy", "most"),
+        [
+            (lambda y: 0 * y.sum((1, 2, 3)) + 3.0, 0),
+            (lambda y: torch.sin(1e4 * y[:, 0, 3, 4] + 2e4 * y[:, 0, 9, 7]), 3),
+        ],
+        ids=["flat", "random"],
+    )
+    def test_what_the_energy_does_not_tell(
+        self, energy: Callable[[Tensor], Tensor], most: int, added: Callable[[Any], Any]
+    ) -> None:
+        result = TIED(self.action, added(energy), evaluations=200)(self.pictures, generator=seeded(0))
+        assert result.added_energies is not None
+        assert float((result.energies - result.added_energies)[result.usable].abs().max()) <= 3.0 + 1e-4
+        assert int(result.trusted.sum()) <= most
+
+    def test_what_it_does(self) -> None:
+        """The same pictures, and an energy that is lowest on them."""
+        g = SE(2).exp(0.2 * torch.randn(20, 3, generator=seeded(2)))
+        for i in range(2):
+            energy = lambda y, i=i: 50 * (y - self.pictures[i]).square().mean((1, 2, 3))  # noqa: E731
+            moved = self.action(g, self.pictures[i].expand(20, -1, -1, -1))
+            result = TIED(self.action, energy, evaluations=200)(moved, generator=seeded(0))
+            assert int(result.trusted.sum()) >= 18
 
 
 class TestOfHypotheses:

@@ -45,6 +45,7 @@ def verdicts_of_search(
     energies: Float[Tensor, "b k"],
     usable: Bool[Tensor, "b k"],
     has_energy: bool,
+    added: Float[Tensor, "b k"] | None = None,
 ) -> tuple[Verdict, ...]:
     """Return a verdict on the best hypothesis of each datum, by the energies of the others.
 
@@ -60,6 +61,7 @@ def verdicts_of_search(
         energies: their energies.
         usable: mask of the hypotheses that count.
         has_energy: whether energies were evaluated.
+        added: part of the energies that restored data have no say in, see `InversionResult`.
     """
     if not has_energy:
         return tuple(Verdict((), (UNRANKED,)) if any(row) else Verdict((UNUSABLE,)) for row in usable.tolist())
@@ -73,12 +75,13 @@ def verdicts_of_search(
     height = _median(energy, usable) - lowest[:, 0]
     rounding = 1e3 * torch.finfo(energies.dtype).eps * lowest[:, 0].abs().clamp(min=torch.finfo(energies.dtype).tiny)
 
-    highest = torch.where(usable, energy, -torch.inf).amax(-1)
     same_place = usable & (distance < _SAME_PLACE)
-    level = (usable & ~same_place).any(-1) & (highest - lowest[:, 0] <= rounding)
+    seen = energy if added is None else torch.where(usable, energy - added, torch.inf)  # energies of restored data
+    level = (usable & ~same_place).any(-1) & (_range(energy, usable) <= rounding)
+    level_seen = (usable & ~same_place).any(-1) & (_range(seen, usable) <= rounding)
     # descents arrive at one place of several equal wells, nowhere on a flat energy
     meet = (same_place.sum(-1) > 2) & (2 * same_place.sum(-1) > near.sum(-1))
-    flat = level & ~meet
+    flat = (level_seen & ~level) | (level & ~meet)
 
     others, second = torch.where(far, energy, torch.inf).min(-1, keepdim=True)
     gap, others = (others - lowest)[:, 0], others[:, 0]
@@ -99,6 +102,9 @@ def verdicts_of_search(
     alone = gap < _MIN_GAP * (_median(energy, far) - others)
     most_agree = 2 * near.sum(-1) >= number
     random = torch.where(joined >= 2, unranked, alone) & (apart > 0) & ~most_agree
+    if added is not None:
+        held = _range(added.double(), usable) > _TIED_SHARE * height
+        random = random | (held & ~meet & ~_rises(seen, distance, usable))
 
     few = number < _MIN_COMPARED
     verdicts = []
@@ -113,6 +119,21 @@ def _distances(group: LieGroup, elements: Tensor, place: Int[Tensor, "b 1"]) -> 
     """Return the distances of hypotheses from the one at a place; NaN where there is no logarithm."""
     centre = torch.take_along_dim(elements, place.reshape(-1, 1, *[1] * len(group.element_shape)), 1)
     return group.log(group.compose(group.inverse(centre), elements)).norm(dim=-1)
+
+
+def _range(energy: Float[Tensor, "b k"], counted: Bool[Tensor, "b k"]) -> Float[Tensor, " b"]:
+    """Return the largest less the smallest of the energies that count."""
+    return torch.where(counted, energy, -torch.inf).amax(-1) - torch.where(counted, energy, torch.inf).amin(-1)
+
+
+def _rises(
+    energy: Float[Tensor, "b k"], distance: Float[Tensor, "b k"], counted: Bool[Tensor, "b k"]
+) -> Bool[Tensor, " b"]:
+    """Return whether energies rise with distances, by Kendall's rank correlation."""
+    signs = [(x.unsqueeze(2) - x.unsqueeze(1)).sign() for x in (energy, distance)]
+    score = torch.where(counted.unsqueeze(2) & counted.unsqueeze(1), signs[0] * signs[1], 0.0).sum((-2, -1)) / 2.0
+    n = counted.sum(-1).double()
+    return score > _MAX_NORMAL * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt()
 
 
 def _median(energy: Float[Tensor, "b k"], counted: Bool[Tensor, "b k"]) -> Float[Tensor, " b"]:

@@ -25,6 +25,7 @@ from trivgeo.groups import Action, LieGroup
 from trivgeo.groups.action import ContentGuard
 from trivgeo.inversion.bounds import Bound, automatic_bound, bytes_of, check_bound, number_that_fits
 from trivgeo.inversion.energies.base import CurvedEnergy, DataEnergy, as_energy
+from trivgeo.inversion.energies.wrapped import WrappedEnergy
 from trivgeo.inversion.rows import flat_rows, in_blocks, lift, one_per_datum, rows_like
 from trivgeo.sde.scores.gradient import trivialized_grad_and_value
 
@@ -687,6 +688,30 @@ class Posterior:
 
         with torch.no_grad():
             return in_blocks(shares, self.group, g, self.data[2][0], self.max_evaluations)
+
+    def added_energies(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
+        """Return the part of the energies of elements that restored data have no say in, ``[b, *chains]``.
+
+        It is the cost of lost content, and what each `WrappedEnergy` adds; ``None`` if there is neither.
+        """
+        guard, wrapped, energy = self.action.guard, [], self.problem.energy
+        while isinstance(energy, WrappedEnergy):
+            wrapped.append(energy)
+            energy = energy.energy
+        if energy is None or (guard is None and not wrapped):
+            return None
+        self._check(g)
+
+        def added(g: Tensor, data: tuple[Any, Any, Any]) -> Tensor:
+            shape, inverse = self.group.batch_shape(g), self.group.inverse(g)
+            _, prepared, (content, weight) = (lift(part, len(shape) - 1) for part in data)
+            total = g.new_zeros(shape)
+            for outer in wrapped:
+                total = total + outer.weight * outer.added_energy(self.action, inverse, prepared)
+            return total if guard is None else total + weight * guard.departure(inverse, content)
+
+        with torch.no_grad():
+            return in_blocks(added, self.group, g, self.data, self.max_evaluations)
 
     def of_transformed(self, f: Callable[[Any], Tensor], g: Tensor) -> Tensor:
         """Return the values of a function at restored data, ``[b, *chains]``, without gradients.

@@ -149,6 +149,8 @@ class InversionResult:
         network_evaluations: evaluations of a learned score, or of what else is asked of restored data, for each datum.
         kept: share of the datum that each hypothesis restores, ``[b, K]``, where the action can lose some of it, see
             `trivgeo.actions.ImageWarp`; else ``None``.
+        added_energies: part of ``energies`` that restored data have no say in, ``[b, K]``: the cost of lost content,
+            and what a `WrappedEnergy` adds, as a prior; ``None`` if there is none.
         stage_verdicts: verdicts of stages that checked the data, or of what is known of the search; ``None`` if there
             are none, see `verdicts`.
         report: what the search chose for these data, and why, a sentence on each line; empty for methods that choose
@@ -163,6 +165,7 @@ class InversionResult:
     gradient_evaluations: int
     network_evaluations: int = 0
     kept: Float[Tensor, "b k"] | None = None
+    added_energies: Float[Tensor, "b k"] | None = None
     stage_verdicts: tuple[Verdict, ...] | None = None
     report: str = ""
 
@@ -211,7 +214,9 @@ class InversionResult:
         """
         if self.stage_verdicts is not None:
             return self.stage_verdicts
-        return verdicts_of_search(self.group, self.elements, self.energies, self.usable, self.has_energy)
+        return verdicts_of_search(
+            self.group, self.elements, self.energies, self.usable, self.has_energy, self.added_energies
+        )
 
     @property
     def reasons(self) -> tuple[str, ...]:

@@ -114,6 +114,7 @@ class EvaluatedPopulation(Population):
             posterior.gradient_evaluations,
             posterior.network_evaluations,
             posterior.kept(self.elements),
+            posterior.added_energies(self.elements),
             report="\n".join(posterior.notes),
         )
 

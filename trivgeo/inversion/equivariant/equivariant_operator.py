@@ -711,6 +711,7 @@ class EquivariantOperator(nn.Module):
             energies=energies.to(values.dtype).unsqueeze(1),
             num_masked_steps=torch.zeros(len(g), 1, dtype=torch.long, device=g.device),
             kept=None,
+            added_energies=None,
             stage_verdicts=tuple(map(self._verdict, energies.tolist())),
         )
 
