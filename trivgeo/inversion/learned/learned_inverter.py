@@ -245,7 +245,7 @@ class LearnedInverter(Inverter):
         clean: Any,
         transformations: Transformations,
         *,
-        steps: int = 2000,
+        steps: int = 1500,
         batch_size: int = 128,
         seconds: float | None = 300.0,
         folder: str | Path | None = None,
