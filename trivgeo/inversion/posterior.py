@@ -690,7 +690,7 @@ class Posterior:
             return in_blocks(shares, self.group, g, self.data[2][0], self.max_evaluations)
 
     def added_energies(self, g: Tensor) -> Float[Tensor, "b *chains"] | None:
-        """Return the part of the energies of elements that restored data have no say in, ``[b, *chains]``.
+        """Return the part of the energies of elements ``g`` that restored data have no say in, ``[b, *chains]``.
 
         It is the cost of lost content, and what each `WrappedEnergy` adds; ``None`` if there is neither.
         """
