@@ -70,7 +70,7 @@ CALIBRATED = {
 COLUMNS = ("heat", "heat, mixed", "heat, mixed, augmented network", "Burgers")
 SETS = ("heat", "heat", "heat", "burgers")
 
-# sets of graded transformations, all with TIED
+# sets of graded transformations, all with reverse diffusion
 GRADED = {
     "heat, amplitudes U(0.5, 5) (published)": "heat/tied",
     "heat, small": "heat/tied_mixed_small",
@@ -85,7 +85,7 @@ GRADED = {
     "KdV, published-like": "kdv/tied",
 }
 SO10 = {
-    "TIED, published settings": "so10/tied_published",
+    "published settings": "so10/tied_published",
     "kinetic Langevin, published 100,000 steps": "so10/langevin",
     "kinetic Langevin, 2,000 longer steps": "so10/langevin_short",
 }
@@ -121,7 +121,7 @@ FIELD_COLUMNS = {
     "trained on fields moved once": "trained on fields moved once",
     "augmented": "augmented",
     "augmented, learned inversion": "augmented, learned inversion",
-    "TIED": "inverter",
+    REVERSE_DIFFUSION: "inverter",
     "learned inversion": "learned inversion",
     "true transformation": "true transformation",
 }
@@ -229,7 +229,7 @@ def digits() -> str:
 
     rows = [
         ["classifier alone", cells("tied", "without inversion"), "0"],
-        ["TIED", cells("tied", "with inversion"), counted("digits/tied")],
+        [REVERSE_DIFFUSION, cells("tied", "with inversion"), counted("digits/tied")],
         ["learned inversion", cells("learned", "with inversion"), counted("digits/learned")],
         ["true transformation", cells("tied", "with the true transformation"), "0"],
         ["clean digits", cells("tied", "on clean images"), "0"],
@@ -238,7 +238,7 @@ def digits() -> str:
 
 
 def graded() -> str:
-    """TIED on sets of small to large transformations."""
+    """Reverse diffusion on sets of small to large transformations."""
     metrics = ("without inversion", "with inversion", "with the true transformation", "inside the training domain")
     rows = []
     for label, run in GRADED.items():
@@ -246,7 +246,7 @@ def graded() -> str:
         worst = "" if found is None else f" ({found.summary['with inversion']['worst']:.2g})"
         cells = [figure(run, metric) + (worst if metric == "with inversion" else "") for metric in metrics]
         rows.append([label, *cells])
-    return markdown(["set", "network alone", "with TIED", *metrics[2:]], rows)
+    return markdown(["set", "network alone", f"with {REVERSE_DIFFUSION}", *metrics[2:]], rows)
 
 
 def fields(problem: str) -> str:
@@ -278,7 +278,7 @@ def field_costs() -> str:
             figure(f"fields/{problem}_128", f"milliseconds of {what}") for what in ("inverter", "learned inversion")
         )
         rows.append([name, *found])
-    return markdown(["", "TIED", "learned inversion"], rows)
+    return markdown(["", REVERSE_DIFFUSION, "learned inversion"], rows)
 
 
 def field_runs(problem: str) -> list[str]:
@@ -485,7 +485,7 @@ def generative(data: str) -> str:
     columns = {name: x for name, x in columns.items() if any(x[0] in result.summary for result in found.values())}
     rows = [[label, *(cell(result, *x) for x in columns.values())] for label, result in found.items()]
     level = next(iter(found.values()))
-    known = {"test NLL": "test NLL of the true law", "energy distance of samples": "energy distance of training set"}
+    known = {"test NLL": "test NLL of the true density", "energy distance of samples": "energy distance of training set"}
     rows.append(["perfect model", *(cell(level, known.get(metric, ""), n) for metric, n in columns.values())])
     return markdown(["model", *columns], rows)
 
@@ -496,7 +496,7 @@ def class_mixtures() -> str:
         "excess, given the class": "excess NLL a dimension",
         "excess, classes shuffled in training": "excess NLL a dimension, shuffled classes",
         "cost without the class": "",
-        "class recognised: data": "recognised, true law",
+        "class recognised: data": "recognised, true density",
         "class recognised: samples": "recognised, samples",
         "class recognised: samples, guidance 3": "recognised, guided samples",
     }
@@ -505,7 +505,7 @@ def class_mixtures() -> str:
         found = kept(f"generative/classes_{name}")
         assert found is not None
         mean = {metric: numbers["mean"] for metric, numbers in found.summary.items()}
-        without = (mean["marginal NLL of the true law"] - mean["test NLL of the true law"]) / dim
+        without = (mean["marginal NLL of the true density"] - mean["test NLL of the true density"]) / dim
         rows.append([group, *(f"{mean[metric] if metric else without:.3f}" for metric in columns.values())])
     return markdown(["group", *columns], rows)
 

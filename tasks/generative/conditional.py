@@ -184,16 +184,16 @@ class ConditionalTest(ClassModelTest):
         found = self._nll(model, test.elements, test.classes)
         metrics |= {
             "test NLL": found,
-            "test NLL of the true law": true,
+            "test NLL of the true density": true,
             "excess NLL a dimension": (found - true) / dim,
-            "marginal NLL of the true law": marginal,
+            "marginal NLL of the true density": marginal,
             "excess NLL a dimension, without class": (self._nll(model, test.elements, None) - marginal) / dim,
             "excess NLL a dimension, shuffled classes": (
                 (self._nll(shuffled, test.elements, test.classes) - marginal) / dim
             ),
             "seconds of likelihoods": time.perf_counter() - start,
         }
-        metrics["recognised, true law"] = self._recognised(test.elements, test.classes)
+        metrics["recognised, true density"] = self._recognised(test.elements, test.classes)
         for name, guidance in (("samples", 1.0), ("guided samples", self.guidance)):
             generator = generator_of(batch.seed, 1)
             drawn = model.sample(

@@ -95,7 +95,7 @@ class DensityTest(ShardedTest):
         }
         exact = self.source.log_density(shown.cpu())
         if exact is not None:
-            metrics["test NLL of the true law"] = -float(exact.double().mean()) + log_mass_of_measure
+            metrics["test NLL of the true density"] = -float(exact.double().mean()) + log_mass_of_measure
         return metrics
 
     def _features(self, g: Tensor) -> Tensor:

@@ -155,7 +155,7 @@ def test_task(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert metrics["defect"]["mean"] < 1e-5
     if has_density:
         assert math.isfinite(metrics["test NLL"]["mean"])
-        assert math.isfinite(metrics["test NLL of the true law"]["mean"])
+        assert math.isfinite(metrics["test NLL of the true density"]["mean"])
         assert metrics["lost elements"]["mean"] == 0.0
     else:
         assert "test NLL" not in metrics
@@ -196,7 +196,7 @@ class TestClasses:
         path.write_text(yaml.safe_dump(config))
         main(["test", "--config", str(path)])
         metrics = json.loads((tmp_path / "results.json").read_text())["metrics"]
-        assert metrics["marginal NLL of the true law"]["mean"] > metrics["test NLL of the true law"]["mean"]
+        assert metrics["marginal NLL of the true density"]["mean"] > metrics["test NLL of the true density"]["mean"]
         for name in ("excess NLL a dimension", "recognised, samples", "recognised, guided samples"):
             assert math.isfinite(metrics[name]["mean"])
         sweep = Sweep.read(str(CONFIGS / "classes_sweep.yaml"))
