@@ -97,7 +97,7 @@ def modular_drift() -> None:
 
 
 def posterior() -> None:
-    """A posterior with two wells on the circle, at three temperatures, and the ends of a search by reverse diffusion."""
+    """A posterior with two wells on the circle, at three temperatures, and where a search by reverse diffusion ends."""
     group = SO(2)
     action = group.action()
     shape = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 0.7], [0.0, -0.7]], dtype=torch.float64)
@@ -169,7 +169,10 @@ def fields() -> None:
         for label, metric in FIELD_COLUMNS.items():
             errors = [result.summary[metric]["mean"] for result in results.values()]
             # lines that lie on each other are told apart by their marks
-            mark = {REVERSE_DIFFUSION: {"ms": 9, "fillstyle": "none"}, "true transformation": {"ls": "--", "color": "k", "ms": 0}}
+            mark = {
+                REVERSE_DIFFUSION: {"ms": 9, "fillstyle": "none"},
+                "true transformation": {"ls": "--", "color": "k", "ms": 0},
+            }
             axis.loglog(list(results), errors, **{"marker": "o", "ms": 4, "label": label} | mark.get(label, {}))
         axis.set_xticks(list(results), [str(number) for number in results])
         axis.minorticks_off()

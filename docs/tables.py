@@ -485,7 +485,10 @@ def generative(data: str) -> str:
     columns = {name: x for name, x in columns.items() if any(x[0] in result.summary for result in found.values())}
     rows = [[label, *(cell(result, *x) for x in columns.values())] for label, result in found.items()]
     level = next(iter(found.values()))
-    known = {"test NLL": "test NLL of the true density", "energy distance of samples": "energy distance of training set"}
+    known = {
+        "test NLL": "test NLL of the true density",
+        "energy distance of samples": "energy distance of training set",
+    }
     rows.append(["perfect model", *(cell(level, known.get(metric, ""), n) for metric, n in columns.values())])
     return markdown(["model", *columns], rows)
 
