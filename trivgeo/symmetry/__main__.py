@@ -1,4 +1,7 @@
-"""``trivgeo symmetries "u_t + u*u_x = 0.1*u_xx"`` (``python -m trivgeo.symmetry``) prints an equation's symmetries."""
+"""``trivgeo symmetries "u_t + u*u_x = 0.1*u_xx"`` (``python -m trivgeo.symmetry``) prints an equation's symmetries.
+
+``trivgeo symmetries --data solutions.hdf5`` prints those of the equation of solutions in a file.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from trivgeo._text import ending_quietly
+from trivgeo.actions.files import read_solutions
 from trivgeo.errors import AlgebraError, ConfigurationError, TrivgeoError
 from trivgeo.expressions import exact
-from trivgeo.symmetry import conservation_laws, find_symmetries
+from trivgeo.symmetry import conservation_laws, find_symmetries, symmetries_from_data
 from trivgeo.symmetry.discrete import discrete_symmetries
 from trivgeo.symmetry.equations.equation import EvolutionSystem, residuals_of
+
+_NUM_READ = 100  # solutions that are read from a file
 
 
 @dataclass(frozen=True)
@@ -38,11 +44,13 @@ class _Part:
 
 @ending_quietly()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a report; the status is 2 if the equation is refused."""
+    """Print a report; the status is 2 if the equation or the file is refused."""
     parser = argparse.ArgumentParser(
         prog="trivgeo symmetries", description="Point symmetries of equations, their algebra, and conservation laws."
     )
-    parser.add_argument("equations", nargs="+", help="such as 'u_t + u*u_x = 0.1*u_xx' or \"y'' + y = 0\"")
+    parser.add_argument("equations", nargs="*", help="such as 'u_t + u*u_x = 0.1*u_xx' or \"y'' + y = 0\"")
+    parser.add_argument("--data", metavar="FILE", help="solutions, HDF5 of PDEBench or The Well, in place of equations")
+    parser.add_argument("--number", type=int, default=_NUM_READ, help="solutions that are read; default: %(default)s")
     parser.add_argument("--degree", type=int, help="search polynomials up to this degree only")
     parser.add_argument("--ansatz", nargs="*", default=[], help="functions that polynomials may be multiplied with")
     parser.add_argument(
@@ -59,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="all of these")
     parser.add_argument("--format", choices=("text", "latex", "json"), default="text", help="default: text")
     options = parser.parse_args(arguments)
+    if bool(options.equations) == bool(options.data):
+        parser.error("expected equations, or --data FILE")
     started = time.perf_counter()
     try:
         parts = _report(options)
@@ -67,12 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.format == "json":
         document = {part.title: part.document for part in parts}
-        text = json.dumps({"equations": options.equations, **document}, indent=1, ensure_ascii=False)
+        source = {"data": options.data} if options.data else {"equations": options.equations}
+        text = json.dumps({**source, **document}, indent=1, ensure_ascii=False)
     elif options.format == "latex":
         text = "\n\n".join(_latex(part) for part in parts)
     else:
         blocks = ["\n".join([f"{part.title}:", *part.lines]) for part in parts]
-        text = "\n\n".join(["\n".join(options.equations), *blocks, f"{time.perf_counter() - started:.1f} s"])
+        text = "\n\n".join(
+            [options.data or "\n".join(options.equations), *blocks, f"{time.perf_counter() - started:.1f} s"]
+        )
     sys.stdout.write(text + "\n")
     return 0
 
@@ -83,20 +96,59 @@ def _report(options: argparse.Namespace) -> list[_Part]:
     Raises:
         TrivgeoError: the equations are refused.
     """
+    if options.data:
+        return _data_report(options)
     equations = _with_values(options.equations, options.parameter)
     found = find_symmetries(equations, options.degree, ansatz=options.ansatz)
-    fields = [
-        {"name": g.name, "components": {str(z): str(c) for z, c in zip(g.variables, g.components, strict=True)}}
-        for g in found
-    ]
     document: dict[str, Any] = {
         "dimension": found.dimension.size,
         "complete": found.is_complete,
         "statement": found.statement,
         "superposition": None if found.infinite_ideal is None else str(found.infinite_ideal),
-        "generators": fields,
+        "generators": _documents(found),
     }
     parts = [_Part("symmetries", repr(found).splitlines(), [g.latex() for g in found], document)]
+    return parts + _further_parts(options, equations, found)
+
+
+def _data_report(options: argparse.Namespace) -> list[_Part]:
+    """The parts that were asked for, of the equations of solutions in a file.
+
+    Raises:
+        TrivgeoError: the file or the solutions are refused.
+    """
+    solutions = read_solutions(options.data, number=options.number)
+    data = symmetries_from_data(solutions.field, library=options.ansatz or options.degree)
+    verdict = data.verdict
+    unknowns = [
+        f"{e.left.partition('_')[0]} is {name}" for e, name in zip(data.equations, solutions.names, strict=True)
+    ]
+    document: dict[str, Any] = {
+        "dimension": data.dimension,
+        "trusted": verdict.trusted,
+        "reasons": list(verdict.reasons),
+        "assumptions": list(verdict.assumptions),
+        "equations": [e.text for e in data.equations],
+        "unknowns": list(solutions.names),
+        "statement": data.statement,
+        "generators": _documents(data),
+    }
+    lines = [*repr(data).splitlines(), str(verdict), ", ".join(unknowns)]
+    parts = [_Part("symmetries", lines, [g.latex() for g in data], document)]
+    return parts + _further_parts(options, [e.text for e in data.equations], data.found)
+
+
+def _documents(found: Any) -> list[dict[str, Any]]:
+    """Generators as values that JSON can hold."""
+    return [
+        {"name": g.name, "components": {str(z): str(c) for z, c in zip(g.variables, g.components, strict=True)}}
+        for g in found
+    ]
+
+
+def _further_parts(options: argparse.Namespace, equations: Sequence[Any], found: Any) -> list[_Part]:
+    """The algebra, and the other parts that were asked for."""
+    parts: list[_Part] = []
     if len(found) > 1 or (len(found) and (options.optimal or options.all)):
         parts += _algebra_parts(found, options.optimal or options.all)
     if options.discrete or options.all:
