@@ -593,7 +593,7 @@ def few_steps() -> str:
     rows = []
     for r in json.loads((BENCHMARKS / "few-steps-cpu.json").read_text())["rows"]:
         for name, found in (("map", r["learned_map"]), ("flow", r["flow"])):
-            cells = [f"{found[n]:.4f}" if n in found else NONE for n in columns[2:7]]
+            cells = ["{:.4f} ± {:.4f}".format(*found[n]) if n in found else NONE for n in columns[2:7]]
             rows.append([r["target"], name, *cells, f"{r['training_set']:.4f}", f"{r['nll']:.2f}"])
     return markdown(columns, rows)
 

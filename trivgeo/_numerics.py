@@ -272,7 +272,8 @@ def on_cpu(f: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(f)
     def call(*arguments: P.args, **named: P.kwargs) -> R:
-        if torch.get_default_device().type == "cpu":
+        # compiled code cannot ask for the default device
+        if torch.compiler.is_compiling() or torch.get_default_device().type == "cpu":
             return f(*arguments, **named)
         with torch.device("cpu"):
             return f(*arguments, **named)

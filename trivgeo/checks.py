@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, jaxtyped
 from torch import Tensor, nn
 
-from trivgeo._numerics import is_traced, on_cpu
+from trivgeo._numerics import is_abstract, is_traced, on_cpu
 from trivgeo._torch import pytree
 from trivgeo.errors import ConfigurationError, ShapeError, TrivgeoError
 
@@ -39,6 +39,7 @@ __all__ = [
     "check_positive",
     "check_tensor",
     "check_type",
+    "check_values",
     "checked",
     "promoted",
     "with_tensors",
@@ -251,6 +252,20 @@ def check_type(name: str, value: Any, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise ConfigurationError(f"{name}: expected an instance of {kind.__name__}, got {value!r}")
     return value
+
+
+def check_values(name: str, x: Tensor) -> Tensor:
+    """Return ``x`` if its values can be read, as steps need that are chosen by errors, and refusals of wrong data.
+
+    Raises:
+        ConfigurationError: they cannot, under ``torch.func.vmap``, while traced, or on the meta device.
+    """
+    if is_abstract(x):
+        raise ConfigurationError(
+            f"{name}: expected a tensor whose values can be read, got one under torch.func.vmap, in compiled code or "
+            "on the meta device; instead of vmap give all rows in one call, as a batch"
+        )
+    return x
 
 
 def check_tensor(name: str, value: Any) -> Tensor:

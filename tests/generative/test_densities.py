@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tests.generative.quadrature import rotation_rule
 from tests.helpers import seeded
+from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.groups import SE, SO, LieGroup, Torus
 from trivgeo.sde import trivialized_grad
@@ -120,3 +121,16 @@ def test_gradients_of_divergences_through_layer_norm() -> None:
                 values.append(float(loss()))
                 weight -= sign * shift
         assert float((slope * shift).sum()) == pytest.approx(0.5 * (values[0] - values[1]), rel=1e-4)
+
+
+def test_rows_under_vmap_are_refused() -> None:
+    """Steps are chosen by the errors of all rows: the message says that rows are a batch."""
+    group = SO(3)
+    model = fitted(group, "flow")
+    g = group.random_haar(3, generator=seeded(0))
+    for call in (model.log_prob, model.carry, model.distribution().log_prob):
+        with pytest.raises(ConfigurationError, match=r"instead of vmap give all rows in one call"):
+            torch.func.vmap(call)(g)
+    slope = torch.func.grad(lambda x: model.log_prob(x).sum())(g)
+    assert slope.shape == g.shape
+    assert float(slope.detach().norm()) > 0.0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from tests.helpers import seeded
+from trivgeo.errors import CheckpointError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.groups import SE, SU, DirectProduct, LieGroup, Torus, Translation
+from trivgeo.networks import content_hash, read_file
 
 FILES = Path(__file__).parent / "files"
 GROUPS: dict[str, LieGroup] = {
@@ -32,3 +36,34 @@ def test_file(name: str) -> None:
     measure = "volume" if name == "torus_momentum" else "haar"
     found = model.log_prob(expected[f"{name}.data"], tolerance=1e-4, measure=measure)
     assert torch.allclose(found, expected[f"{name}.log_prob"], atol=5e-2)
+
+
+def _upside_down(x: Tensor) -> Tensor:
+    return -x
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("network.std", torch.zeros_like, r"positive numbers in network.std"),
+        ("network.std", _upside_down, r"positive numbers in network.std"),
+        ("flow_map.speed", _upside_down, r"positive numbers in flow_map.speed"),
+        ("base.scale_tril", _upside_down, "base distribution"),
+        ("base.centre", torch.zeros_like, "base distribution"),
+        ("base.loc", lambda x: x + torch.nan, "finite weights"),
+    ],
+)
+def test_numbers_that_scale_nothing(
+    name: str, change: Callable[[Tensor], Tensor], message: str, tmp_path: Path
+) -> None:
+    """Of a file whose checksum is right: each would make other samples or densities, or none."""
+    group, path = SE(2), tmp_path / "model.safetensors"
+    data = group.random(50, std=0.3, generator=seeded(0))
+    model = GroupDiffusion(group, "flow", width=8, depth=1).fit(data, steps=1, progress=False)
+    model.distil(steps=1, progress=False).save(path)
+    GroupDiffusion.load(path, group)
+    file = read_file(path)
+    tensors = {**file.tensors, name: change(file.tensors[name])}
+    save_file(tensors, path, metadata={**file.header, "checksum": content_hash(file.header, tensors)})
+    with pytest.raises(CheckpointError, match=message):
+        GroupDiffusion.load(path, group)

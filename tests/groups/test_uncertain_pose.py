@@ -221,3 +221,22 @@ def test_covariances_are_not_negative() -> None:
     with pytest.raises(DomainError, match="covariance: expected no negative eigenvalues, got -1"):
         UncertainPose(group, unit, -torch.eye(3, dtype=torch.float64))
     assert UncertainPose(group, unit, torch.zeros(3, 3, dtype=torch.float64)).batch_shape == ()
+    skew = torch.eye(3, dtype=torch.float64)
+    skew[0, 1] = 0.1
+    with pytest.raises(DomainError, match=r"expected symmetric matrices, got entries that differ .* by 0\.1"):
+        UncertainPose(group, unit, skew)
+    skew[0, 1] = 1e-12  # rounding
+    assert UncertainPose(group, unit, skew).batch_shape == ()
+
+
+def test_compiled() -> None:
+    """Poses that are made, composed and compared in one graph."""
+    group = SE(3)
+
+    def cost(g: Tensor, covariance: Tensor) -> Tensor:
+        step = UncertainPose(group, g, covariance)
+        return step.compose(step).relative(g).mahalanobis(group.inverse(g)) + step.inverse().std.sum(-1)
+
+    g, covariance = group.random(4, std=0.3, generator=seeded(0)), 0.01 * torch.eye(6)
+    compiled = torch.compile(cost, fullgraph=True, backend="eager")
+    assert torch.allclose(compiled(g, covariance), cost(g, covariance), rtol=1e-4)

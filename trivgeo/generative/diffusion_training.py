@@ -582,15 +582,16 @@ def train_average(
     folder: str | Path | None = None,
     is_repeatable: bool = False,
     is_dealt: bool = False,
+    share: float = 1.0,
 ) -> bool:
     """Run `train`, check the average of the weights, and return whether time ended the training before all steps.
 
-    See `train` for the arguments.
+    See `train` for the arguments; it takes a ``share`` of the time.
 
     Raises:
         NonFiniteError: a weight is NaN or infinite.
     """
-    limit = _DEFAULT_TRAINING_SECONDS if settings.seconds is None else settings.seconds
+    limit = share * (_DEFAULT_TRAINING_SECONDS if settings.seconds is None else settings.seconds)
     options = settings.progress, is_repeatable, is_dealt
     train(training, draw, settings.steps, settings.batch_size, limit, folder, *options)
     for name, x in training.average.state_dict().items():
@@ -654,5 +655,11 @@ def train_flow_map(
         is_found = torch.isfinite(first.velocity).all(-1)
         flow_map.speed.copy_(first.velocity[is_found].square().mean().sqrt())
     training = FlowMapTraining(flow_map, settings.learning_rate, seed)
-    train_average(training, trajectories.draw, settings)
+    own_steps = settings.steps // 2
+    train_average(training, trajectories.draw, settings._replace(steps=settings.steps - own_steps), share=0.5)
+    if own_steps:
+        flow_map.load_state_dict(training.average.state_dict())
+        training = FlowMapTraining(flow_map, settings.learning_rate, seed)
+        trajectories.follow_map(training.average)
+        train_average(training, trajectories.draw, settings._replace(steps=own_steps), share=0.5)
     return training.average.to(reference.device).eval()

@@ -17,7 +17,7 @@ from trivgeo._autocast import matmul
 from trivgeo._numerics import is_abstract
 from trivgeo._random import choice, integers, normal, permutation, uniform
 from trivgeo._text import described
-from trivgeo.checks import check_choice, check_count, check_tensor, checked, promoted
+from trivgeo.checks import check_choice, check_count, check_tensor, check_values, checked, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SO, DirectProduct, LieGroup
 from trivgeo.groups.harmonic import heat_kernel, log_haar_volume
@@ -599,10 +599,12 @@ def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
         ShapeError: there is not one batch dimension.
         NonFiniteError: elements hold NaN or infinity.
         DomainError: rows are far from the group.
+        ConfigurationError: values cannot be read, see `check_values`.
     """
     g = group.check_elements(g, name)
     if len(group.batch_shape(g)) != 1:
         raise ShapeError(f"{name}: expected one batch dimension, got {list(group.batch_shape(g))}")
+    check_values(name, g)
     if not bool(torch.isfinite(g).all()):
         raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
     near = group.project(g)

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from trivgeo._applications import is_ours
 from trivgeo.errors import CheckpointError
 from trivgeo.generative.conditioning import ConditionalNetwork
-from trivgeo.generative.distributions import EmpiricalDistribution, GroupDistribution
+from trivgeo.generative.distributions import EmpiricalDistribution, GroupDistribution, is_near
 from trivgeo.generative.flow_map import FlowMap
 from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.generative.paths.base import ProbabilityPath
@@ -18,6 +19,7 @@ from trivgeo.groups import LieGroup
 from trivgeo.networks import HeaderEntry, NetworkFile, read_file, write_file
 
 _FILE_KIND = "trivgeo.GroupDiffusion"  # entry of the header of a file
+_POSITIVE_BUFFERS = ("std", "speed")  # of modules of this library, which divide inputs and scale steps
 _NO_CONDITION: dict[str, Any] = {
     **{"vector_dim": None, "own_condition": False, "own_network": False, "dropout": 0.0},
     **{"ndims": [], "feature_shape": []},
@@ -197,8 +199,30 @@ class SavedModel:
             if self._has_flow_map:
                 like = networks.shape_of(*self.shape)
                 fitted.flow_map = FlowMap(group, like, next(iter(self._feature_shape), None), built)
-        self.file.fill(_modules(networks, base, fitted.flow_map))
+        modules = _modules(networks, base, fitted.flow_map)
+        self.file.fill(modules)
+        self._check_scales(modules, base)
         return fitted
+
+    def _check_scales(self, modules: nn.ModuleDict, base: GroupDistribution) -> None:
+        """Check the numbers that scale inputs, steps and draws."""
+        for place, module in modules.named_modules():
+            for name in _POSITIVE_BUFFERS:
+                x = module.get_buffer(name) if is_ours(type(module).__module__) and hasattr(module, name) else None
+                if x is not None and not bool((x > 0.0).all()):
+                    raise CheckpointError(f"{self.path}: expected positive numbers in {place}.{name}, got {x.tolist()}")
+        for part in base.modules():
+            if isinstance(part, GroupDistribution) and not _is_proper(part):
+                raise CheckpointError(
+                    f"{self.path}: expected a base distribution, got {type(part).__name__} that is none"
+                )
+
+
+def _is_proper(base: GroupDistribution) -> bool:
+    """Whether the centre of a distribution, if it has one, is an element, and its scales are positive."""
+    centre, scale = getattr(base, "centre", None), getattr(base, "scale_tril", None)
+    found = centre is None or bool(is_near(base.group, centre, base.group.project(centre)).all())
+    return found and (scale is None or bool((scale.diagonal(dim1=-2, dim2=-1) > 0.0).all()))
 
 
 def _modules(networks: ConditionalNetwork, base: GroupDistribution, flow_map: FlowMap | None) -> nn.ModuleDict:

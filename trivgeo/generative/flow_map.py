@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ __all__ = ["FlowMap", "FlowMapBatch", "FlowTrajectories"]
 _NUM_TIME_WAVES = 16
 _NUM_TRAJECTORIES = 8192  # trajectories that are followed at once
 _NUM_TRAJECTORY_STEPS = 24
+_NUM_JUMPS_PER_STEP = 4  # short jumps of a map that follows itself
 _MAX_TRAJECTORY_ENTRIES = 2**26  # entries of all elements on the trajectories
 _NUM_ROWS_PER_TRAJECTORY = 16
 _WHOLE_FLOW_PROBABILITY = 0.35  # probability that a training row spans the flow from base distribution to data
@@ -58,9 +59,10 @@ class FlowMap(nn.Module):
     velocities are of one size all along the path. The network receives levels, 0 at the data and 1 at the base
     distribution.
 
-    The map is trained between all pairs of times of trajectories of the flow, by the error of the velocity, so that it
-    agrees with itself: many short jumps follow the flow, as :math:`u(g, t, t)` is its velocity, and one long jump goes
-    where they go.
+    The map is trained between all pairs of times of trajectories, by the error of the velocity, as :math:`u(g, t, t)`
+    is that of the flow. First these are trajectories of the flow. Then they are those of the averaged map itself in
+    short jumps, so that it agrees with itself: one long jump goes where many short ones go. Short jumps are learned
+    more easily, and what they miss of the flow, long ones need not learn.
 
     Args:
         group: the group of the elements.
@@ -123,12 +125,20 @@ class FlowMap(nn.Module):
             steps: number of steps, with one evaluation of the velocity each.
             velocity: (elements, levels, end levels) to average velocities, such as `forward` with features.
         """
+        for g in self.follow(start, steps, velocity):
+            end = g
+        return end
+
+    def follow(
+        self, start: Tensor, steps: int, velocity: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Iterator[Tensor]:
+        """Yield the elements after each step of `sample`, which has the same arguments."""
         g = start
         for k in range(steps, 0, -1):
             level, end = g.new_full((len(g),), k / steps), g.new_full((len(g),), (k - 1) / steps)
             time = self.speed * (self.path.spread(end) - self.path.spread(level))
             g = self.group.retract(g, time.unsqueeze(-1) * velocity(g, level, end))
-        return g
+            yield g
 
 
 class FlowTrajectories:
@@ -152,6 +162,11 @@ class FlowTrajectories:
         self._states = torch.empty(0)  # [steps + 1, n, *element_shape], from the base distribution to the data
         self._condition: Tensor | None = None
         self._num_left = 0
+        self._map: FlowMap | None = None
+
+    def follow_map(self, flow_map: FlowMap) -> None:
+        """Draw from trajectories of short jumps of a map from now on, with the weights that it has at the time."""
+        self._map, self._num_left = flow_map, 0
 
     def draw(self, num_rows: int, generator: torch.Generator) -> FlowMapBatch:
         """Draw ``num_rows`` pairs of points of trajectories by ``generator``; a third of the pairs are both ends.
@@ -183,17 +198,33 @@ class FlowTrajectories:
         with torch.no_grad():
             start, self._condition = self._base(count, generator), self._features(count, generator)
             equation = self._flow(self._condition)
-            data, base = self._path.start_time, self._path.end_time
-            grid = [base + (data - base) * k / _NUM_TRAJECTORY_STEPS for k in range(_NUM_TRAJECTORY_STEPS)]
-            save = range(_NUM_TRAJECTORY_STEPS + 1)
-            solution = solve(equation, start, [*grid, data], stepper=GeometricHeun(), save_at=save)
-        found = solution.num_masked_steps == 0
+            self._group = equation.group
+            if self._map is None:
+                states, found = self._flow_states(equation, start)
+            else:
+                states = self._map_states(self._map, start)
+                found = torch.isfinite(states.flatten(2)).all(-1).all(0)
         if not bool(found.any()):
             raise NonFiniteError("model: expected a flow that can be followed, got one that is not finite anywhere")
-        assert solution.saved is not None
-        self._states, self._group = solution.saved[:, found], equation.group
+        self._states = states[:, found]
         self._condition = None if self._condition is None else self._condition[found]
         self._num_left = _NUM_ROWS_PER_TRAJECTORY * count
+
+    def _flow_states(self, equation: TrivializedSDE, start: Tensor) -> tuple[Tensor, Tensor]:
+        """States ``[steps + 1, n, ...]`` of the flow, and a mask of those found, ``[n]``."""
+        data, base = self._path.start_time, self._path.end_time
+        grid = [base + (data - base) * k / _NUM_TRAJECTORY_STEPS for k in range(_NUM_TRAJECTORY_STEPS)]
+        save = range(_NUM_TRAJECTORY_STEPS + 1)
+        solution = solve(equation, start, [*grid, data], stepper=GeometricHeun(), save_at=save)
+        assert solution.saved is not None
+        return solution.saved, solution.num_masked_steps == 0
+
+    def _map_states(self, flow_map: FlowMap, start: Tensor) -> Tensor:
+        """States of a map in short jumps."""
+        states, each = [start], _NUM_JUMPS_PER_STEP
+        steps = flow_map.follow(start, each * _NUM_TRAJECTORY_STEPS, lambda *x: flow_map(*x, self._condition))
+        states += [g for k, g in enumerate(steps, 1) if k % each == 0]
+        return torch.stack(states)
 
     def _displacement(self, g: Tensor, h: Tensor) -> Tensor:
         return self._group.log(self._group.compose(self._group.inverse(g), h))

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._numerics import Constant
-from trivgeo.checks import check_choice, check_count, check_tensor, checked
+from trivgeo.checks import check_choice, check_count, check_tensor, check_values, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.fitted import SavedModel
 from trivgeo.generative.group_network import ResidualNetwork
@@ -112,7 +112,8 @@ class HomogeneousSpace(ABC):
             ShapeError: they have another shape.
             NonFiniteError: they hold NaN or infinity.
             DomainError: they are no points of the space.
-            ConfigurationError: they are no tensor of float32 or float64.
+            ConfigurationError: they are no tensor of float32 or float64, or their values cannot be read, as under
+                `torch.func.vmap`.
         """
         points = check_tensor(name, points)
         if torch.finfo(points.dtype).bits < 32:
@@ -121,7 +122,7 @@ class HomogeneousSpace(ABC):
         if points.ndim < rank or tuple(points.shape[points.ndim - rank :]) != self.point_shape:
             shape = ", ".join(map(str, self.point_shape))
             raise ShapeError(f"{name}: expected points [*batch, {shape}] of {self!r}, got {list(points.shape)}")
-        if not bool(torch.isfinite(points).all()):
+        if not bool(torch.isfinite(check_values(name, points)).all()):
             raise NonFiniteError(f"{name}: expected finite numbers, got NaN or infinity")
         with torch.no_grad():
             flat = points.flatten(-rank)

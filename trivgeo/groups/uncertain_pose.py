@@ -38,7 +38,7 @@ class UncertainPose(Described):
 
     Raises:
         ShapeError: an argument has another shape.
-        DomainError: a covariance has a negative eigenvalue.
+        DomainError: a covariance is not symmetric, or has a negative eigenvalue.
 
     Example:
         >>> group = SE(3)
@@ -60,6 +60,12 @@ class UncertainPose(Described):
             known = torch.where(torch.isfinite(known).all(-1, keepdim=True).all(-2, keepdim=True), known, 0.0)
             least = torch.linalg.eigvalsh(0.5 * (known + known.mT))
             size = least.abs().amax(-1) * math.sqrt(torch.finfo(covariance.dtype).eps)
+            difference = (known - known.mT).abs().amax((-1, -2))
+            if bool((difference > size).any()):
+                raise DomainError(
+                    "covariance: expected symmetric matrices, got entries that differ from their mirror images by "
+                    f"{float(difference.max()):.3g}"
+                )
             if bool((least[..., 0] < -size).any()):
                 raise DomainError(
                     f"covariance: expected no negative eigenvalues, got {float(least[..., 0].min()):.3g} as the least"

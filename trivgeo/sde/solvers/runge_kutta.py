@@ -17,7 +17,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo._random import normal
 from trivgeo._text import Described
-from trivgeo.checks import check_count, check_positive, checked
+from trivgeo.checks import check_count, check_positive, check_values, checked
 from trivgeo.errors import ConfigurationError, DomainError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.sde.processes.base import Stepper, StepState, merge_evaluated
@@ -365,7 +365,8 @@ def solve_adaptive(
         max_steps: largest number of steps of the run.
 
     Raises:
-        ConfigurationError: the equation has noise, or the run needs more than ``max_steps``.
+        ConfigurationError: the equation has noise, the run needs more than ``max_steps``, or values cannot be read, as
+            under `torch.func.vmap`: chains are one batch.
         DomainError: a time lies outside [0, horizon], or is not finite, or the times are equal.
     """
     check_positive("tolerance", tolerance)
@@ -380,7 +381,7 @@ def solve_adaptive(
     equation = sde.prepare(run)
     assert isinstance(equation, TrivializedSDE)
     state = pair.init(equation, initial, start, None)
-    lost = ~_all_finite(state.memory, len(batch))
+    lost = ~_all_finite(check_values("initial", state.memory), len(batch))
     t, steps, evaluations, limits = start, 0, 1, torch.finfo(state.memory.dtype)
     sizes = _StepSizes(abs(end - start), max_step, limits.eps)
     while t != end:
