@@ -45,8 +45,8 @@ class BodyFrameNetwork(nn.Module):
     The same turn of the picture and of the pose leaves all f(g p) alone, if the functions turn with the picture: what
     remains to be learned is a function of the pose relative to the picture. The functions are polynomials, whose
     degree is at least that of the first one with the symmetry of the body: 3 for a tetrahedron, 4 for a cube, 6 for an
-    icosahedron. The prediction is a velocity and a displacement over the level, as velocities of a flow are displacements
-    over their share of the path: poses fill the group, so that levels are these shares up to a few hundredths.
+    icosahedron. The prediction is a velocity and a displacement over the level. Velocities of a flow are displacements
+    over their share of the path. As poses fill the group, levels are these shares up to a few hundredths.
 
     Args:
         functions: on the sphere.
