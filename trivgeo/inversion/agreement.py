@@ -13,6 +13,7 @@ __all__ = ["verdicts_of_search"]
 
 _RADIUS = 0.3  # distance within which hypotheses are one, in units of the group's basis
 _SAME_PLACE = 1e-3  # distance within which equal energies are expected
+_SAME_WELL = 0.03  # distance within which descents into a smooth well end
 _MIN_COMPARED = 5  # hypotheses below which a comparison says little
 _TIED_SHARE = 0.05  # height at which another well is as low as the best, in units of that of the median hypothesis
 _TIED_SCATTERS = 2.0  # the same, in units of the fall from the median of the hypotheses of a well to the lowest
@@ -104,7 +105,8 @@ def verdicts_of_search(
     random = torch.where(joined >= 2, unranked, alone) & (apart > 0) & ~most_agree
     if added is not None:
         held = _range(added.double(), usable) > _TIED_SHARE * height
-        random = random | (held & ~meet & ~_rises(seen, distance, usable))
+        gathered = 2 * (usable & (distance < _SAME_WELL)).sum(-1) > number
+        random = random | (held & ~gathered & ~_rises(seen, distance, usable))
 
     few = number < _MIN_COMPARED
     verdicts = []

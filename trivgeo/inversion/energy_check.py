@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -55,6 +55,7 @@ _MAX_RELATIVE_DISTANCE = 0.1  # distance of a restored from the clean datum, in 
 _MIN_KNOWN = 8  # restored clean data below which their energies say nothing of others
 _DEPTH_SHARE = 0.5  # height above the energies of clean data, in units of the median rise of moved ones
 _MIN_SHARE_FOUND = 0.75  # share of the data whose transformation is found by a search that works
+_MIN_SHARE_SURE = 0.95  # share below which one result of such a search may well be a miss
 _MAX_HARM_LEFT = 0.2  # share of the loss added by the transformations that may be left where a network is right
 
 ALIKE = "data are like the clean ones of the search, and moved by such transformations"
@@ -186,35 +187,34 @@ class KnownSearch:
     Attributes:
         verdict: verdict on the search, from a trial on clean data.
         highest: energy of a restored datum above which it is unlike clean ones; infinite where that is not known.
+        misses: whether the search missed more than a few in the trial, so that hypotheses are compared as well.
     """
 
     verdict: Verdict
     highest: float = math.inf
+    misses: bool = False
 
     @staticmethod
-    def of_trial(verdict: Verdict, energies: Float[Tensor, " n"], depth: float) -> KnownSearch:
-        """Return what a trial tells of other data.
-
-        Args:
-            verdict: verdict of the trial.
-            energies: energies of the restored data whose transformations were found.
-            depth: median rise of the energy of clean data when they are moved.
-        """
+    def of_trial(trial: SearchBenchmark, depth: float) -> KnownSearch:
+        """Return what a ``trial`` tells of other data, with the median rise of the energy of moved ones, ``depth``."""
+        verdict, misses = trial.verdict, trial.share_found < _MIN_SHARE_SURE
+        energies = trial.energies[trial.found]
         known = energies[torch.isfinite(energies)]
         if len(known) < _MIN_KNOWN:
-            return KnownSearch(verdict)
+            return KnownSearch(verdict, misses=misses)
         usual, highest = float(known.median()), float(known.max())
         rise = _DEPTH_SHARE * depth if depth > 0.0 else 0.0  # NaN where nothing is known
-        return KnownSearch(verdict, max(2.0 * highest - usual, usual + rise))
+        return KnownSearch(verdict, max(2.0 * highest - usual, usual + rise), misses)
 
     def __call__(self, result: InversionResult) -> tuple[Verdict, ...]:
         """Return the verdict on each datum of a result."""
         said = self.verdict & Verdict((), (ALIKE,))
         usable, high = result.has_usable, result.best_energy() > self.highest
         rows = torch.stack([usable, high], -1).tolist()
+        own = replace(result, stage_verdicts=None).verdicts if self.misses else [Verdict()] * len(rows)
         return tuple(
-            said & Verdict((UNUSABLE,) if not is_usable else (TOO_HIGH,) if is_high else ())
-            for is_usable, is_high in rows
+            said & compared & Verdict((UNUSABLE,) if not is_usable else (TOO_HIGH,) if is_high else ())
+            for compared, (is_usable, is_high) in zip(own, rows, strict=True)
         )
 
 
@@ -268,7 +268,7 @@ class SearchBenchmark(NamedTuple):
 
     def known(self, depth: float) -> KnownSearch:
         """Return what the trial tells of other data, with the median rise of the energy of moved ones."""
-        return KnownSearch.of_trial(self.verdict, self.energies[self.found], depth)
+        return KnownSearch.of_trial(self, depth)
 
     def __str__(self) -> str:
         off = f"off by {self.error:.2g} of the spread" if self.pixels is None else f"corners {self.pixels:.2g} px off"
