@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NoReturn
@@ -44,6 +45,23 @@ _ECHOES = ("Given value", "Subtypes:", "Errors:", _NO_KIND, f"- {_NO_KIND}", "- 
 _TEST_OPTION = re.compile(r"Subcommand '(\w+)' does not accept option 'verbose'")
 # what is said where no configuration is given, or one without --config
 _NO_MODEL = re.compile(r"arguments are required: (\w+)\.model")
+# a setting that a class does not have, and the classes in which it was given, the innermost last
+_UNKNOWN = re.compile(r"Option '([\w.]+)' is not accepted")
+_IN_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
+# a value that does not suit its setting: the setting, kinds that would, a class that is not there or is another
+_KEY = re.compile(r'Parser key "([\w.]+)"')
+_EXPECTED = re.compile(r"Expected a <class '(\w+)'>")
+_VALUE = re.compile(r"(?:Got|Given) value: (?:NestedArg\(.*val=)?(.*?)\)?(?=\. Got value:|\n|$)")
+_NO_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
+_NO_CHILD = re.compile(r"Expected '([\w.]+)' to be a subclass of <class '(\w+)'>")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "list": "a list",
+    "dict": "names and values",
+}
 _EXTRA = re.compile(r"unrecognized arguments: (\S+)")
 # dotted paths in the text of a configuration
 _CLASS_PATH = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(\.\w+)+")
@@ -98,8 +116,46 @@ def _reasons(message: str) -> list[str]:
         return [f"{command[1]}: expected a configuration: --config FILE, or --config NAME (`trivgeo list` has names)"]
     if (extra := _EXTRA.fullmatch(message.strip())) and os.path.isfile(find(extra[1])):
         return [f"expected options, got {extra[1]!r}: write --config {extra[1]}"]
+    if unknown := _UNKNOWN.search(message):
+        # the class that a function makes stands behind, in what was given
+        line = message[unknown.end() :].splitlines()[:1]
+        classes = _IN_CLASS.findall(line[0])[:1] if line else []
+        classes = classes or _IN_CLASS.findall(message[: unknown.start()])
+        if classes:
+            return [_unknown_setting(classes[-1], unknown[1])]
+    if one := _bad_value(message):
+        return [one]
     lines = [line.split(" Got value: ", 1)[0] for line in message.splitlines()]
     return [line for line in lines if line.strip() and not line.strip().startswith(_ECHOES)]
+
+
+def _bad_value(message: str) -> str | None:
+    """What is wrong with a value: its setting, what was expected, and what came; ``None`` if the message is another."""
+    keys, values = _KEY.findall(message), _VALUE.findall(message)
+    setting = ".".join(keys)
+    if no_name := _NO_NAME.search(message):
+        module, name = no_name.groups()
+        known = {known.lower(): known for known in dir(sys.modules.get(module)) if not known.startswith("_")}
+        like = get_close_matches(name.lower(), known, n=1)
+        asked = f"; did you mean {known[like[0]]}?" if like else ""
+        return f"{setting}: expected a name in {portable(module)}, got {name}{asked}"
+    if no_child := _NO_CHILD.search(message):
+        return f"{setting}: expected {no_child[2]} or a class derived from it, got {portable(no_child[1])}"
+    kinds = [kind for kind in _EXPECTED.findall(message) if kind != "NoneType"]
+    if not keys or not values or not kinds or any(kind not in _KINDS for kind in kinds):
+        return None
+    return f"{setting}: expected {' or '.join(_KINDS[kind] for kind in kinds)}, got {values[0].strip(chr(39))}"
+
+
+def _unknown_setting(path: str, name: str) -> str:
+    """What is wrong with a setting that a class does not have."""
+    module, _, kind = path.rpartition(".")
+    parents = getattr(vars(sys.modules[module]).get(kind), "__mro__", ()) if module in sys.modules else ()
+    known = {
+        known for parent in parents if "__init__" in vars(parent) for known in inspect.signature(parent).parameters
+    }
+    like = get_close_matches(name, sorted(known), n=1)
+    return f"{portable(path)}: expected its settings, got {name!r}" + (f"; did you mean {like[0]}?" if like else "")
 
 
 class SavedConfig(SaveConfigCallback):
@@ -274,8 +330,16 @@ class TasksCLI(LightningCLI):
         The table of a writer is the only one that is printed.
 
         Raises:
-            ConfigurationError: no batch is to be tested: Lightning would skip the test without a word.
+            ConfigurationError: no batch is to be tested, which Lightning would skip without a word; or the model is one
+                of a training, whose state is not given.
         """
+        model = type(self.model)
+        is_trained = LightningModule.training_step is not model.training_step and hasattr(self.model, "export")
+        if is_trained and self.config_init["test"]["ckpt_path"] is None:
+            raise ConfigurationError(
+                f"model: expected one that is tested, got {model.__name__}, for trivgeo fit (or ckpt_path, "
+                "the state that a training has left)"
+            )
         if self.trainer.limit_test_batches == 0:
             raise ConfigurationError("trainer.limit_test_batches: expected at least one batch, got 0")
         if isinstance(self.model, ShardedTest) and not self._writers():

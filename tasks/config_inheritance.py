@@ -28,6 +28,9 @@ BASE_KEY = "base"
 """Key of the list of files that a configuration builds on; name of the file that a folder shares."""
 _CONFIG_OPTIONS = ("--config", "-c")
 _LIKE = 0.75  # likeness of names from which one is suggested for the other
+_SWEEP_KEY = "rows"  # only sweeps have it, see `tasks.sweep.Sweep`
+_NOTHING = "{}\n"  # an empty file, written again
+_KINDS = {list: "a list", str: "a text", bool: "a truth value"}
 _MAX_SETTINGS = 100_000  # settings in one file, aliases written out
 
 
@@ -83,6 +86,10 @@ def load(path: Path) -> Any:
         mark = error.problem_mark
         where = "" if mark is None else f", in line {mark.line + 1}"
         raise ConfigurationError(f"{path}: expected a configuration in YAML: {error.problem}{where}") from error
+    except IsADirectoryError as error:
+        raise ConfigurationError(f"{path}: expected a file in YAML, got a folder") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: expected a configuration in YAML, got a file that is no text") from error
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{path}: expected a configuration in YAML: {error}") from error
 
@@ -152,18 +159,23 @@ def resolved(arguments: Sequence[str]) -> list[str]:
     which this process imports them.
     """
     found: list[str] = []
-    expects_file = False
+    files: list[str] = []
+    expects_file = has_settings = False
     for argument in arguments:
         option, equals, value = argument.partition("=")
-        if expects_file:
-            found.append(_text(argument))
-        elif option in _CONFIG_OPTIONS and equals:
-            found.append(f"{option}={_text(value)}")
+        is_file = expects_file or (option in _CONFIG_OPTIONS and bool(equals))
+        if is_file:
+            files.append(argument if expects_file else value)
+            text = _text(files[-1])
+            has_settings |= text != _NOTHING
+            found.append(text if expects_file else f"{option}={text}")
         elif option.startswith("-") and equals:
             found.append(f"{option}={_importable_value(value)}")
         else:
             found.append(_importable_value(argument))
-        expects_file = argument in _CONFIG_OPTIONS
+        expects_file = not is_file and argument in _CONFIG_OPTIONS
+    if files and not has_settings:
+        raise ConfigurationError(f"{', '.join(files)}: expected a configuration with settings, got nothing")
     return found
 
 
@@ -204,7 +216,13 @@ def _read(path: Path, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]
         )
     document = load(path) or {}
     if not isinstance(document, dict):
-        raise ConfigurationError(f"{path}: expected a configuration in YAML, got {type(document).__name__}")
+        raise ConfigurationError(
+            f"{path}: expected names with values, such as `trainer: ...`, got {_KINDS.get(type(document), 'a number')}"
+        )
+    if _SWEEP_KEY in document:
+        raise ConfigurationError(
+            f"{path}: expected a configuration of one run, got a sweep (`trivgeo sweep --config ...` runs it)"
+        )
     files = document.pop(BASE_KEY, [])
     if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
         raise ConfigurationError(f"{path}: {BASE_KEY}: expected a list of files, got {files!r}")

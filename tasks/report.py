@@ -3,7 +3,6 @@
 trivgeo report
 """
 
-import argparse
 import json
 import math
 import os
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trivgeo._text import OneLineParser
 from trivgeo.errors import ConfigurationError
 
 from .config_inheritance import load, map_texts, read
@@ -388,9 +388,7 @@ def main(arguments: Sequence[str]) -> None:
     Raises:
         ConfigurationError: there is no such folder of runs, or no such run to keep.
     """
-    parser = argparse.ArgumentParser(
-        prog="trivgeo report", description="published tables with the figures of this repository"
-    )
+    parser = OneLineParser(prog="trivgeo report", description="published tables with the figures of this repository")
     parser.add_argument("--runs", help="folder of runs (default: runs); those kept in the repository fill the gaps")
     parser.add_argument("--output", default="runs/report", help="folder of report.md and report.json")
     parser.add_argument("--keep", nargs="*", default=[], metavar="RUN", help="first keep these runs in the repository")

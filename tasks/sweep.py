@@ -6,14 +6,14 @@ Cells are independent runs. Each has a folder of its own, which one process at a
 stopped. Joblib runs several on one machine, submitit on a cluster.
 """
 
-import argparse
 import copy
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain
@@ -24,6 +24,7 @@ import joblib
 import yaml
 from matplotlib.figure import Figure
 
+from trivgeo._text import OneLineParser
 from trivgeo.checks import check_count
 from trivgeo.errors import ConfigurationError, TrivgeoError, missing_package
 
@@ -100,12 +101,13 @@ class Sweep:
                 lies inside one that has none.
         """
         try:
-            document = config_inheritance.load(config_inheritance.find(path))
+            document = _entries(cls, "", config_inheritance.load(config_inheritance.find(path)))
             for axis in ("rows", "columns"):
-                document[axis] = [Line(**line) for line in document[axis]]
+                _expect(axis, "a list", document[axis], list)
+                document[axis] = [Line(**_entries(Line, f"{axis}: ", line)) for line in document[axis]]
             sweep = cls(**document)
             sweep._check()
-        except (ConfigurationError, KeyError, TypeError) as error:
+        except ConfigurationError as error:
             raise ConfigurationError(f"{path}: expected the description of a table: {error}") from error
         shape = (len(sweep.rows), len(sweep.columns))
         if sweep.published and [len(line) for line in sweep.published] != [shape[1]] * shape[0]:
@@ -393,6 +395,21 @@ def run_cells(
         raise ConfigurationError("\n".join([f"{len(failed)} of {len(cells)} cells failed:", *failed]))
 
 
+def _entries(kind: type, where: str, document: object) -> dict[str, Any]:
+    """A mapping with the entries of a dataclass, all that it needs and no others."""
+    if not isinstance(document, dict):
+        raise ConfigurationError(
+            f"{where}expected names with values, got {'nothing' if document is None else document!r}"
+        )
+    known = {entry.name: entry.default is MISSING and entry.default_factory is MISSING for entry in fields(kind)}
+    if missing := [name for name, is_needed in known.items() if is_needed and name not in document]:
+        run = ", got a configuration of one run (`trivgeo test` or `trivgeo fit`)" if "model" in document else ""
+        raise ConfigurationError(f"{where}{', '.join(missing)} missing{run}")
+    if unknown := [name for name in document if name not in known]:
+        raise ConfigurationError(f"{where}expected {', '.join(known)}, got {', '.join(map(str, unknown))}")
+    return dict(document)
+
+
 def _expect(name: str, expected: str, value: object, *kinds: type) -> None:
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise ConfigurationError(f"{name}: expected {expected}, got {value!r}")
@@ -455,7 +472,7 @@ def main(arguments: Sequence[str], run_test: RunTest = cli.run) -> None:
         arguments: the command line after `sweep`.
         run_test: see `RunTest`.
     """
-    parser = argparse.ArgumentParser(prog="trivgeo sweep", description="run a table of tests, or go on with it")
+    parser = OneLineParser(prog="trivgeo sweep", description="run a table of tests, or go on with it")
     parser.add_argument("--config", required=True, help="YAML file with the table")
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time")
     parser.add_argument("--cluster", choices=CLUSTERS, help="run each cell as a job of submitit; default: no cluster")
@@ -468,6 +485,11 @@ def main(arguments: Sequence[str], run_test: RunTest = cli.run) -> None:
     )
     options = parser.parse_args(arguments)
     check_count("jobs", options.jobs)
+    if options.submit and options.cluster is None:
+        raise ConfigurationError(f"--submit: expected --cluster beside it, got {' '.join(options.submit)} alone")
+    for entry in options.submit:
+        if not re.fullmatch(r"\w+=.+", entry):
+            raise ConfigurationError(f"--submit: expected NAME=VALUE, such as timeout_min=240, got {entry!r}")
     sweep = Sweep.read(options.config)
     folder = Path(sweep.directory)
     # missing runs and folders that cannot be written raise before hours of tests

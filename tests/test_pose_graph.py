@@ -193,6 +193,20 @@ class TestFiles:
         path.write_text("VERTEX_SE2 0 0 0 0\nEDGE_SE2 0 5 1 0 0 1 0 0 1 0 1\n")
         with pytest.raises(ConfigurationError, match="unknown poses"):
             PoseGraph.read_g2o(path)
+        for line in (
+            "EDGE_SE2 0 1 1 0 0 1 0 0",
+            "EDGE_SE2 0 one 1 0 0 1 0 0 1 0 1",
+            "EDGE_SE2 0 1 nan 0 0 1 0 0 1 0 1",
+        ):
+            path.write_text(f"VERTEX_SE2 0 0 0 0\nVERTEX_SE2 1 0 0 0\n{line}\n")
+            with pytest.raises(ConfigurationError, match=r"expected 11 numbers after EDGE_SE2.*line 3"):
+                PoseGraph.read_g2o(path)
+        path.write_text("VERTEX_SE2 0 0 0 0\nVERTEX_SE2 1 0 0 0\nEDGE_SE2 0 1 1 0 0 0 0 0 0 0 0\n")
+        with pytest.raises(DomainError, match="positive definite information"):
+            PoseGraph.read_g2o(path)
+        path.write_bytes(b"\xff\xd8\xff\xe0")
+        with pytest.raises(ConfigurationError, match="no text"):
+            PoseGraph.read_g2o(path)
         with pytest.raises(ConfigurationError, match="natural basis"):
             circle(Translation(2), 4, 0.1)[0].write_g2o(path)
 

@@ -313,7 +313,7 @@ def test_a_header_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "some.safetensors"
     for name in ("stranger.Network", "this.x", "..a.b", "a", "trivgeo.nothing.X", "torch.nn.Linear"):
         save_file({"a": torch.zeros(1)}, path, metadata={"network": name, "architecture": "{}"})
-        with pytest.raises(CheckpointError, match="expected a PoseNetwork"):
+        with pytest.raises(CheckpointError, match="expected a network of class PoseNetwork"):
             load_checkpoint(PoseNetwork, str(path))
     assert not (tmp_path / "ran").exists()
 

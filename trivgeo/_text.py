@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from torch import Tensor, nn
@@ -48,6 +49,14 @@ def described(thing: Any, values: Mapping[str, Any] | None = None) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """A number with its noun: ``1 symmetry``, ``3 symmetries``; the plural adds an s, or is given."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser of command lines whose errors are one line, without the usage of every option."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the reason and leave with status 2."""
+        self.exit(2, f"error: {message} ({self.prog} --help)\n")
 
 
 class Described:

@@ -321,22 +321,27 @@ class NetworkFile:
         """The class of the network in the header, which must be a ``kind``."""
         name = self.header.get("network")
         if name is None:
-            raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got no network of this library")
+            raise CheckpointError(
+                f"{self.path}: expected a network of class {kind.__name__}, got no network of this library"
+            )
         module, _, attribute = importable(name).rpartition(".")
         # importing runs code: modules of this project are imported, others must have been imported by the program
         if is_ours(module) and module not in sys.modules:
             try:
                 importlib.import_module(module)
             except ImportError as error:
-                raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got {name}: {error}") from error
+                raise CheckpointError(
+                    f"{self.path}: expected a network of class {kind.__name__}, got {name}: {error}"
+                ) from error
         if module not in sys.modules:
             raise CheckpointError(
-                f"{self.path}: expected a {kind.__name__}, got {name[:80]}, whose module this program has not "
-                f"imported: write 'import {module[:80]}' first, or in a configuration 'imports: [{module[:80]}]'"
+                f"{self.path}: expected a network of class {kind.__name__}, got {name[:80]}, whose module this "
+                f"program has not imported: write 'import {module[:80]}' first, or 'imports: [{module[:80]}]' in a "
+                "configuration"
             )
         found = vars(sys.modules[module]).get(attribute)
         if not isinstance(found, type) or not issubclass(found, kind):
-            raise CheckpointError(f"{self.path}: expected a {kind.__name__}, got {attribute}")
+            raise CheckpointError(f"{self.path}: expected a network of class {kind.__name__}, got {attribute}")
         return found
 
 

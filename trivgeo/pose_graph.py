@@ -6,6 +6,7 @@ belong to GTSAM, g2o, Ceres or SE-Sync.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -320,16 +321,24 @@ class PoseGraph(Described):
             path: the file.
 
         Raises:
-            ConfigurationError: the file has no edges or no poses, mixes both groups, or an edge names an unknown pose.
+            ConfigurationError: the file is no text, has no edges or no poses, or mixes both groups; a line has other
+                numbers than its kind, or an edge names an unknown pose.
+            DomainError: an information matrix is not positive definite.
+            OSError: the file cannot be read.
         """
         vertices: dict[int, list[float]] = {}
         edges: list[tuple[int, int]] = []
         values: list[list[float]] = []
         sizes: set[int] = set()
-        for line in Path(path).read_text().splitlines():
+        try:
+            lines = Path(path).read_text().splitlines()
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"path: expected a text file of g2o, got {path}, which is no text") from error
+        for place, line in enumerate(lines, 1):
             kind, *numbers = line.split() or [""]
             if kind not in _KINDS:
                 continue
+            _check_line(kind, numbers, f"{path}, line {place}")
             sizes.add(_KINDS[kind])
             if kind.startswith("VERTEX"):
                 vertices[int(numbers[0])] = [float(x) for x in numbers[1:]]
@@ -353,6 +362,8 @@ class PoseGraph(Described):
         rows, columns = torch.triu_indices(dim, dim)
         information = torch.zeros(len(edges), dim, dim, dtype=torch.float64)
         information[:, rows, columns] = information[:, columns, rows] = table[:, width:]
+        if bool((torch.linalg.cholesky_ex(information)[1] > 0).any()):
+            raise DomainError(f"path: expected positive definite information matrices of edges in {path}, got others")
         order, unit = _file_coordinates(n)
         covariance = torch.linalg.inv(information)[:, order][:, :, order] * unit * unit.unsqueeze(-1)
         poses = _from_file(n, torch.tensor(list(vertices.values()), dtype=torch.float64))
@@ -414,6 +425,22 @@ def _to_file(n: int, g: Tensor) -> Tensor:
     rotation, shift = group.split(check_tensor("g", g).double())
     turn = group.linear.log(rotation) if n == 2 else rotation_to_quaternion(rotation)[:, [1, 2, 3, 0]]
     return torch.cat([shift, turn], -1)
+
+
+def _check_line(kind: str, numbers: Sequence[str], place: str) -> None:
+    """Refuse a line of a g2o file whose numbers are not those of its kind."""
+    names, coordinates, dim = (2, 7, 6) if _KINDS[kind] == 3 else (2, 3, 3)
+    expected = 1 + coordinates if kind.startswith("VERTEX") else names + coordinates + dim * (dim + 1) // 2
+    whole = 1 if kind.startswith("VERTEX") else names
+    try:
+        [int(number) for number in numbers[:whole]]
+        is_good = len(numbers) == expected and all(math.isfinite(float(number)) for number in numbers[whole:])
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise ConfigurationError(
+            f"path: expected {expected} numbers after {kind}, the first {whole} whole, in {place}; got {numbers}"
+        )
 
 
 def _line(head: str, numbers: Tensor) -> str:

@@ -68,7 +68,9 @@ class TestRead:
             ("base: low.yaml", "expected a list of files, got 'low.yaml'"),
             ("base: [1]", "expected a list of files"),
             ("base: [none.yaml]", "does not exist"),
-            ("[1, 2]", "expected a configuration in YAML, got list"),
+            ("[1, 2]", "expected names with values, such as `trainer: ...`, got a list"),
+            ("5", "expected names with values, such as `trainer: ...`, got a number"),
+            ("rows: []\ncolumns: []", "expected a configuration of one run, got a sweep"),
             ("a: [", "expected a configuration in YAML"),
             ("a: 2020-13-45", "expected a configuration in YAML: month must be"),
             ("a: {b: 1, c: 2, b: 3}", "expected every name once, got two ['b']"),
@@ -85,8 +87,20 @@ class TestRead:
         assert read(tmp_path / "a.yaml")["high"] == {"n": 3, "m": 2}
 
     def test_a_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigurationError, match="expected a configuration"):
+        with pytest.raises(ConfigurationError, match="expected a file in YAML, got a folder"):
             read(tmp_path)
+
+    def test_a_picture(self, tmp_path: Path) -> None:
+        (tmp_path / "a.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+        with pytest.raises(ConfigurationError, match="got a file that is no text"):
+            read(tmp_path / "a.jpg")
+
+    def test_settings_that_all_are_commented_out(self, tmp_path: Path) -> None:
+        write(tmp_path, nothing="# a: 1", low="a: 1")
+        with pytest.raises(ConfigurationError, match=r"nothing.yaml: expected a configuration with settings"):
+            resolved(["test", "--config", f"{tmp_path}/nothing.yaml"])
+        both = resolved(["test", "--config", f"{tmp_path}/low.yaml", "--config", f"{tmp_path}/nothing.yaml"])
+        assert both == ["test", "--config", "a: 1\n", "--config", "{}\n"]
 
     def test_command_line(self, tmp_path: Path) -> None:
         write(tmp_path, low="a: 1", top="base: [low.yaml]")

@@ -158,6 +158,8 @@ def test_bad_tables_are_refused(tmp_path: Path) -> None:
         Sweep.read(str(path))
     with pytest.raises(ConfigurationError, match="expected the description of a table"):
         Sweep.read(str(tmp_path / "missing.yaml"))
+    with pytest.raises(ConfigurationError, match="got a configuration of one run"):
+        Sweep.read("affnist/small")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,9 @@ def test_bad_tables_are_refused(tmp_path: Path) -> None:
         ({"published": 5}, "published: expected a list, got 5"),
         ({"published": [5, 6]}, "published: expected lists of numbers, got 5"),
         ({"directory": None}, "directory: expected a text, got None"),
-        ({"rows": 5}, "expected the description of a table"),
+        ({"rows": 5}, "expected the description of a table: rows: expected a list, got 5"),
+        ({"rows": [{"settings": {}}]}, "rows: label missing"),
+        ({"colour": "red"}, "expected title, base, .*, got colour"),
         ({"settings": {1: 2}}, "names of settings and labels: expected texts, got 1"),
         ({"settings": {"model.inverter": None}}, "steps: expected 'inverter' to have settings, got None"),
         ({"rows": [{"label": "a", "settings": []}]}, "a: settings: expected names and values"),

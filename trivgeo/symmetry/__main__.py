@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trivgeo._text import ending_quietly
+from trivgeo._text import OneLineParser, ending_quietly
 from trivgeo.actions.files import read_solutions
 from trivgeo.errors import AlgebraError, ConfigurationError, TrivgeoError
 from trivgeo.expressions import exact
@@ -45,7 +45,7 @@ class _Part:
 @ending_quietly()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a report; the status is 2 if the equation or the file is refused."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="trivgeo symmetries", description="Point symmetries of equations, their algebra, and conservation laws."
     )
     parser.add_argument("equations", nargs="*", help="such as 'u_t + u*u_x = 0.1*u_xx' or \"y'' + y = 0\"")

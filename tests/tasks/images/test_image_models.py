@@ -193,8 +193,11 @@ class TestCheckpoints:
                 r"head.bias: expected .*10.* got .*3",
             ),
             (lambda tensors, header: tensors.update({"head.bias": torch.zeros(10).half()}), r"got .*float16"),
-            (lambda tensors, header: header.pop("network"), "expected a ConvNet, got no network"),
-            (lambda tensors, header: header.update({"network": "tasks.images.vae.VAE"}), "expected a ConvNet, got VAE"),
+            (lambda tensors, header: header.pop("network"), "expected a network of class ConvNet, got no network"),
+            (
+                lambda tensors, header: header.update({"network": "tasks.images.vae.VAE"}),
+                "expected a network of class ConvNet, got VAE",
+            ),
             (lambda tensors, header: header.pop("metadata"), "expected 'metadata'"),
             (lambda tensors, header: header.update({"metadata": "{"}), "expected 'metadata' .* as JSON"),
             (lambda tensors, header: header.update({"metadata": "[]"}), "object, got list"),

@@ -166,7 +166,7 @@ class TestFiles:
         heat = OperatorAction(HeatSymmetry(0.1).action())
         with pytest.raises(CheckpointError, match="expected a readable safetensors file"):
             load_score("none.safetensors", heat)
-        with pytest.raises(CheckpointError, match="expected a NoiseNetwork, got DeepONet"):
+        with pytest.raises(CheckpointError, match="expected a network of class NoiseNetwork, got DeepONet"):
             load_score("heat_deeponet", heat)
         save(untrained(), "score.safetensors", {})
         with pytest.raises(CheckpointError, match="BurgersSymmetry"):
