@@ -361,7 +361,7 @@ def symmetries_of(
     values_of = "".join(f", {name} = {value}" for name, value in parameters.items())
     lines = [
         f"The operator solves {derived}{values_of}. The channels of a field are {', '.join(derived.unknowns)}.",
-        f"Known of the symmetries of the equation: {found.statement}.",
+        f"Symmetries of the equation that were found: {found.statement}.",
         f"A field that was moved by {'a combination of these' if len(carried) > 1 else 'this symmetry'} is moved back "
         "to where the network was trained:",
     ]
@@ -406,8 +406,8 @@ def search_for(found: OperatorSymmetries, clean: Field, frame: TrainingFrame) ->
     if not len(free):
         return Inverter(action, energy, []), "no search: the box of a field determines how it was moved"
     words = (
-        "search: the box of a field tells in part how it was moved; for the rest Newton's method starts "
-        f"{_NUM_STARTS} times, and looks for where the field is most like the clean ones by {type(energy).__name__}"
+        "search: the box of a field determines a part of its transformation; Newton's method from "
+        f"{_NUM_STARTS} starts finds the rest, which makes the field most like the clean ones ({type(energy).__name__})"
     )
     start = Field(clean.values[:1].double(), Grid(*(leaf[:1].double() for leaf in clean.grid)))
     density = FieldDensity(values, clean, found.is_affine)
