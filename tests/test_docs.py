@@ -60,6 +60,7 @@ PUBLIC = (
     *("sde.mcmc", "pose_graph"),
     *("generative", "generative.paths", "generative.distributions"),
     *(
+        "actions.files",
         "actions.image",
         "groups.action",
         "groups.harmonic",
