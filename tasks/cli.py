@@ -54,6 +54,8 @@ _EXPECTED = re.compile(r"Expected a <class '(\w+)'>")
 _VALUE = re.compile(r"(?:Got|Given) value: (?:NestedArg\(.*val=)?(.*?)\)?(?=\. Got value:|\n|$)")
 _NO_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 _NO_CHILD = re.compile(r"Expected '([\w.]+)' to be a subclass of <class '(\w+)'>")
+_CHOICE = re.compile(r"Expected a typing\.Literal\[(.*?)\]")
+_REFUSED = re.compile(r"expects a function or a callable class: (?!Parser key)(.+?)(?=\. Got value:|\n|$)")
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -141,6 +143,10 @@ def _bad_value(message: str) -> str | None:
         return f"{setting}: expected a name in {portable(module)}, got {name}{asked}"
     if no_child := _NO_CHILD.search(message):
         return f"{setting}: expected {no_child[2]} or a class derived from it, got {portable(no_child[1])}"
+    if refused := _REFUSED.search(message):
+        return f"{setting}: {refused[1]}"
+    if choice := _CHOICE.search(message):
+        return f"{setting}: expected one of {choice[1]}" + (f", got {values[0]}" if values else "")
     kinds = [kind for kind in _EXPECTED.findall(message) if kind != "NoneType"]
     if not keys or not values or not kinds or any(kind not in _KINDS for kind in kinds):
         return None
@@ -282,7 +288,7 @@ class TasksCLI(LightningCLI):
             kwargs["use_distributed_sampler"] = False
         try:
             trainer = super().instantiate_trainer(**kwargs)
-        except (MisconfigurationException, TypeError, ValueError) as error:
+        except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError) as error:
             raise ConfigurationError(f"trainer: {error}") from error
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # Lightning's own: the user has set none
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()

@@ -221,9 +221,13 @@ class NetworkFile:
         Raises:
             CheckpointError: the entry is missing, or no JSON object.
         """
+        if key not in self.header:
+            raise CheckpointError(
+                f"{self.path}: expected {key!r} in the safetensors header, got a file of another kind"
+            )
         try:
             value = json.loads(self.header[key])
-        except (KeyError, ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"{self.path}: expected {key!r} in the safetensors header, as JSON: {error}"
             ) from error

@@ -125,6 +125,8 @@ def read_picture(file: Path, size: tuple[int, int], channels: int, keep_aspect: 
                 picture = ImageOps.pad(coloured, (width, height), Image.Resampling.BILINEAR)
             else:
                 picture = coloured.resize((width, height), Image.Resampling.BILINEAR)
+    except UnidentifiedImageError as error:
+        raise DataError(f"{file}: expected a picture, got a file of another kind") from error
     except (OSError, *_PICTURE_ERRORS) as error:
         raise DataError(f"{file}: expected a picture: {error}") from error
     return torch.from_numpy(np.array(picture)).reshape(height, width, channels).movedim(-1, 0)

@@ -309,5 +309,9 @@ class TestVolume:
             good.resampled(good.data)  # type: ignore[arg-type]
         with pytest.raises(DomainError, match="regular"):
             Volume(good.data, torch.zeros(4, 4)).resampled(good)
+        for name in ("scan.png", "scan.nii.gz"):
+            (tmp_path / name).write_bytes(b"no volume")
+            with pytest.raises(ConfigurationError, match=rf"expected a file such as scan.nii.gz, got .*{name}"):
+                Volume.load(tmp_path / name)
         with pytest.raises(ConfigurationError, match="expected a path or an image of nibabel, got ndarray"):
             Volume.load(np.zeros((2, 3, 4)))

@@ -57,6 +57,11 @@ def run(arguments: list[str]) -> NoReturn:
             ["test", HEAT, "--model.init_args.inverter.class_path=trivgeo.groups.SE"],
             "inverter: expected Inverter or a class derived from it, got trivgeo.groups.SE\n",
         ),
+        (
+            ["test", HEAT, "--model.init_args.inverter.class_path=no_module.TIED"],
+            "inverter: No module named 'no_module'\n",
+        ),
+        (["test", HEAT, "--trainer.accelerator=tpu"], "ConfigurationError: trainer: "),
         (["test", "--config=heat/deeponet"], "model: expected one that is tested, got PhysicsInformedTraining"),
         (["test", "--config=heat/budget"], "expected a configuration of one run, got a sweep"),
         (["sweep", "--config=heat/tied"], "got a configuration of one run"),

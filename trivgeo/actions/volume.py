@@ -54,10 +54,12 @@ class Volume(NamedTuple):
             dtype: dtype of the data; that of the affine is float64.
 
         Raises:
-            ConfigurationError: neither a path nor an image of nibabel, or nibabel is not installed.
+            ConfigurationError: neither the path of a file that nibabel reads nor an image of it; or nibabel is not
+                installed.
+            OSError: there is no such file.
             ShapeError: the image has neither three nor four dimensions.
         """
-        image = _nibabel().load(source) if isinstance(source, str | Path) else source
+        image = _read(source) if isinstance(source, str | Path) else source
         if not hasattr(image, "dataobj") or not hasattr(image, "affine"):
             raise ConfigurationError(f"source: expected a path or an image of nibabel, got {type(source).__name__}")
         if image.ndim not in (3, 4):
@@ -189,6 +191,14 @@ def sample_affine(
         grid = grid.expand(len(x), *grid.shape)
         parts.append(functional.grid_sample(x, grid, "bilinear", "zeros", align_corners=False))
     return torch.cat(parts, 2)
+
+
+def _read(path: str | Path) -> Any:
+    nibabel = _nibabel()
+    try:
+        return nibabel.load(path)
+    except nibabel.filebasedimages.ImageFileError as error:
+        raise ConfigurationError(f"source: expected a file such as scan.nii.gz, got {path}: {error}") from error
 
 
 def _nibabel() -> Any:

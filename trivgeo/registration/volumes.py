@@ -509,7 +509,10 @@ def register_volumes(
     if isinstance(moving, Volume) != isinstance(fixed, Volume):
         raise ConfigurationError(f"fixed: expected a {type(moving).__name__}, as moving, got {type(fixed).__name__}")
     if 3 not in group.action().point_dims:
-        raise ConfigurationError(f"group: expected one that acts on points of 3 coordinates, got {group!r}")
+        raise ConfigurationError(
+            f"group: expected one that acts on points of 3 coordinates, got {group!r}, for volumes [c, d, h, w] "
+            "(photographs are [c, h, w])"
+        )
     group.action().homogeneous(group.identity(1))  # raises where the group has no matrices
     if similarity not in get_args(Similarity):
         raise ConfigurationError(f"similarity: expected one of {', '.join(get_args(Similarity))}, got {similarity!r}")

@@ -145,7 +145,7 @@ class TestImageFolder:
         with pytest.raises(DataError, match=r"pink: expected files \.png"):
             ImageFolder(train, test, [8, 8]).train()
         (pictures / "test" / "pink" / "a.png").write_text("no picture")
-        with pytest.raises(DataError, match=r"a\.png: expected a picture"):
+        with pytest.raises(DataError, match=r"a\.png: expected a picture, got a file of another kind"):
             ImageFolder(train, test, [8, 8]).test()
 
     def test_wrong_sizes(self, pictures: Path) -> None:
