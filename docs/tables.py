@@ -593,9 +593,14 @@ def few_steps() -> str:
     rows = []
     for r in json.loads((BENCHMARKS / "few-steps-cpu.json").read_text())["rows"]:
         for name, found in (("map", r["learned_map"]), ("flow", r["flow"])):
-            cells = ["{:.4f} ± {:.4f}".format(*found[n]) if n in found else NONE for n in columns[2:7]]
+            cells = [_with_error(found[n]) if n in found else NONE for n in columns[2:7]]
             rows.append([r["target"], name, *cells, f"{r['training_set']:.4f}", f"{r['nll']:.2f}"])
     return markdown(columns, rows)
+
+
+def _with_error(found: float | list[float]) -> str:
+    """A distance with its standard error, or one of a single sample."""
+    return f"{found:.4f}" if isinstance(found, float) else "{:.4f} ± {:.4f}".format(*found)
 
 
 def earth() -> str:

@@ -37,6 +37,7 @@ __all__ = [
     "check_dtype",
     "check_fraction",
     "check_positive",
+    "check_seed",
     "check_tensor",
     "check_type",
     "check_values",
@@ -214,6 +215,17 @@ def check_positive(name: str, value: float) -> float:
     if not _is_number(value) or not (math.isfinite(value) and value > 0):
         raise ConfigurationError(f"{name}: expected a positive finite number, got {value!r}")
     return value
+
+
+def check_seed(seed: int) -> int:
+    """Return ``seed`` if it is an integer that torch's generators take, in [0, 2^63).
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if check_count("seed", seed, 0) >= 2**63:
+        raise ConfigurationError(f"seed: expected an integer below 2^63, got {seed}")
+    return seed
 
 
 def check_fraction(name: str, value: float) -> float:

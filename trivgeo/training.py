@@ -31,7 +31,7 @@ from trivgeo._devices import module_device
 from trivgeo._random import keyed
 from trivgeo._timing import announce
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count, check_fraction, check_positive
+from trivgeo.checks import check_count, check_fraction, check_positive, check_seed
 from trivgeo.errors import CheckpointError, ConfigurationError, missing_package
 from trivgeo.networks import Network, beside, check_destination, check_weights, write_file
 
@@ -135,7 +135,7 @@ class NetworkTraining(pl.LightningModule, ABC, Generic[ModuleT]):
         self.learning_rate = check_positive("learning_rate", learning_rate)
         self.weight_decay = weight_decay
         self.warmup = check_fraction("warmup", warmup)
-        self.seed = check_count("seed", seed, 0)
+        self.seed = check_seed(seed)
         self.export = export
         self.seconds: float | None = None
         self.max_steps: int | None = None

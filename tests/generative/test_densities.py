@@ -134,3 +134,19 @@ def test_rows_under_vmap_are_refused() -> None:
     slope = torch.func.grad(lambda x: model.log_prob(x).sum())(g)
     assert slope.shape == g.shape
     assert float(slope.detach().norm()) > 0.0
+
+
+def test_gradient_by_the_condition() -> None:
+    """By `torch.func.grad`, against differences."""
+    model = fitted(Torus(2), "flow", condition=1).double()
+    g = Torus(2).random_haar(2, generator=seeded(0), dtype=torch.float64)
+    c = torch.tensor([[0.2], [0.7]], dtype=torch.float64)
+
+    def total(x: Tensor) -> Tensor:
+        return model.log_prob(g, condition=x, tolerance=1e-4).sum()
+
+    found = torch.func.grad(total)(c).detach()
+    step = torch.full_like(c, 1e-3) * torch.tensor([[1.0], [0.0]])
+    difference = (total(c + step) - total(c - step)) / 2e-3
+    assert float(found[0, 0]) == pytest.approx(float(difference), rel=0.01)
+    assert abs(float(difference)) > 1e-6

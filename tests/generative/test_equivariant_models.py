@@ -177,3 +177,8 @@ def test_few_steps_are_equivariant() -> None:
     moved = model.sample(5, condition=motion.compose(move, poses[:5]), steps=1, generator=seeded(3))
     assert torch.allclose(motion.compose(move, still), moved, atol=1e-5)
     assert float((still - model.sample(5, condition=poses[:5], generator=seeded(3))).abs().max()) > 1e-4
+
+
+def test_frames_of_no_clouds() -> None:
+    with pytest.raises(NonFiniteError, match="points: expected finite numbers"):
+        principal_frames(torch.full((2, 5, 3), torch.nan))

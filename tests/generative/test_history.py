@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.helpers import seeded
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.generative.distributions import HeatKernelDistribution
 from trivgeo.generative.history import TrainingHistory
@@ -181,6 +181,20 @@ def test_every_kind_of_data(kind: str) -> None:
         bridge = GroupDiffusion(Torus(1), "flow", **small).fit(g, coupling=Bridge(g), held_out=0.5, **fit).history
         assert bridge is not None
         assert bool(bridge.held_out_log_prob.isnan().all())
+
+
+def test_held_out_data_are_named() -> None:
+    """In messages, beside the samples; none of them are no data."""
+    model, g = GroupDiffusion(Torus(1), "flow", **SMALL), angles(20)
+    for held_out, error, message in (
+        (g[:0], ShapeError, "held_out: expected at least one element"),
+        (g[:, :0], ShapeError, "held_out: expected elements"),
+        (g * torch.nan, NonFiniteError, "held_out: expected finite numbers"),
+    ):
+        with pytest.raises(error, match=message):
+            model.fit(g, held_out=held_out, steps=1)
+    with pytest.raises(ConfigurationError, match="seed: expected an integer below"):
+        GroupDiffusion(Torus(1), "flow", 2**63)
 
 
 def test_bad_input() -> None:

@@ -229,6 +229,14 @@ def test_covariances_are_not_negative() -> None:
     assert UncertainPose(group, unit, skew).batch_shape == ()
 
 
+def test_draws_of_an_unknown_pose() -> None:
+    """They are NaN, in its row alone."""
+    covariances = torch.stack([torch.eye(3), torch.full((3, 3), torch.nan)])
+    drawn = UncertainPose(SE(2), SE(2).identity(), covariances).sample(4, generator=seeded(0))
+    assert bool(torch.isfinite(drawn[:, 0]).all())
+    assert bool(drawn[:, 1].isnan().any(-1).any(-1).all())
+
+
 def test_compiled() -> None:
     """Poses that are made, composed and compared in one graph."""
     group = SE(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -225,11 +226,14 @@ def training_data(samples: Any, condition: Any, check: Check) -> TrainingData:
     return own
 
 
-def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device) -> Pair:
+def check_pair(
+    pair: Any, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device, name: str = "samples"
+) -> Pair:
     """Check elements and conditions of a training, and move them to a device.
 
     Args:
         encoder: encoder of the conditions, ``None`` for a model without them.
+        name: what messages call the elements.
 
     Raises:
         ConfigurationError: the dtype is below float32, or conditions are missing or not expected.
@@ -240,10 +244,10 @@ def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, dev
     samples, condition = pair
     samples = samples.detach() if isinstance(samples, Tensor) else samples
     if isinstance(condition, MaskedCondition):
-        return _check_masked(samples, condition, group, encoder, device)
-    data = check_samples(group, samples, "samples")
+        return _check_masked(samples, condition, group, encoder, device, name)
+    data = check_samples(group, samples, name)
     if torch.finfo(data.dtype).bits < 32:
-        raise ConfigurationError(f"samples: expected float32 or float64, got {data.dtype}")
+        raise ConfigurationError(f"{name}: expected float32 or float64, got {data.dtype}")
     data = data.to(device)
     if encoder is None:
         if condition is not None:
@@ -264,15 +268,20 @@ def check_pair(pair: Any, group: LieGroup, encoder: ConditionEncoder | None, dev
 
 
 def _check_masked(
-    samples: Any, condition: MaskedCondition, group: LieGroup, encoder: ConditionEncoder | None, device: torch.device
+    samples: Any,
+    condition: MaskedCondition,
+    group: LieGroup,
+    encoder: ConditionEncoder | None,
+    device: torch.device,
+    name: str,
 ) -> Pair:
     """Elements whose absent particles are at the identity, and conditions with their mask."""
     particles = Particles(group)
-    g = group.check_elements(samples, "samples")
+    g = group.check_elements(samples, name)
     batch = group.batch_shape(g)
     mask = particles.check(condition.mask, batch, g)
     hidden = particles.hide(g, mask.reshape(*batch, particles.num_particles))
-    data, known = check_pair((hidden, condition.condition), group, encoder, device)
+    data, known = check_pair((hidden, condition.condition), group, encoder, device, name)
     return data, MaskedCondition(known, mask.to(device))
 
 
@@ -306,7 +315,7 @@ def _rows(data: Pair, indices: Tensor) -> Pair:
     return pytree.tree_map(lambda x: x[indices.to(x.device)] if isinstance(x, Tensor) else x, data)
 
 
-def held_out_rows(held_out: Any, data: TrainingData, check: Check, seed: int) -> Pair | None:
+def held_out_rows(held_out: Any, data: TrainingData, check: Callable[..., Pair], seed: int) -> Pair | None:
     """Return held-out rows, of which a share of the training data is taken out of these; ``None`` for none.
 
     Several processes have the same rows, of the data of all, so that all end the training at the same step.
@@ -316,6 +325,7 @@ def held_out_rows(held_out: Any, data: TrainingData, check: Check, seed: int) ->
 
     Raises:
         ConfigurationError: the share is out of range, or the data cannot be split.
+        ShapeError: there is no held-out element.
     """
     generator = keyed(seed, 3)
     if isinstance(held_out, int | float):
@@ -323,8 +333,13 @@ def held_out_rows(held_out: Any, data: TrainingData, check: Check, seed: int) ->
             raise ConfigurationError(f"held_out: expected a share in [0, 1) or data, got {held_out}")
         held = data.hold_out(held_out, generator) if held_out else None
     else:
-        held = training_data(held_out, None, check)
-    return None if held is None else gathered_shares(held.first_rows(_MAX_HELD_OUT_ROWS, generator))
+        held = training_data(held_out, None, functools.partial(check, name="held_out"))
+    if held is None:
+        return None
+    rows: Pair = gathered_shares(held.first_rows(_MAX_HELD_OUT_ROWS, generator))
+    if not len(rows[0]):
+        raise ShapeError("held_out: expected at least one element, got none")
+    return rows
 
 
 class TrainingSettings(NamedTuple):

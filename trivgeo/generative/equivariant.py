@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trivgeo._random import integers
 from trivgeo._torch import pytree
-from trivgeo.checks import check_count, check_tensor, checked
+from trivgeo.checks import check_count, check_tensor, check_values, checked
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.generative.history import TrainingHistory
 from trivgeo.generative.model import GroupDiffusion
@@ -273,6 +273,7 @@ def principal_frames(points: Float[Tensor, "b p n"]) -> Float[Tensor, "b k n m"]
 
     Raises:
         ShapeError: they are no points of the plane or of space, or there are less than two.
+        NonFiniteError: they hold NaN or infinity.
 
     Example:
         >>> principal_frames(torch.randn(5, 10, 3)).shape
@@ -281,6 +282,8 @@ def principal_frames(points: Float[Tensor, "b p n"]) -> Float[Tensor, "b k n m"]
     n = points.shape[-1]
     if n not in (2, 3) or points.shape[-2] < 2:
         raise ShapeError(f"points: expected clouds [b, p, 2] or [b, p, 3], p at least 2, got {list(points.shape)}")
+    if not bool(torch.isfinite(check_values("points", points)).all()):
+        raise NonFiniteError("points: expected finite numbers, got NaN or infinity")
     centre = points.mean(-2)
     away = points - centre.unsqueeze(-2)
     axes = torch.linalg.eigh(away.mT @ away)[1].flip(-1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trivgeo._processes import join
 from trivgeo._torch import pytree
-from trivgeo.checks import check_choice, check_count, check_positive, check_type, checked
+from trivgeo.checks import check_choice, check_count, check_positive, check_seed, check_type, checked
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.generative.conditioning import ConditionalNetwork, ConditionEncoder
 from trivgeo.generative.distributions import (
@@ -125,7 +125,7 @@ class GroupDiffusion(nn.Module):
         self.group = _connected(group)
         self._path_class = _path_class(kind)
         self.kind = kind if isinstance(kind, str) else kind.__name__
-        self.seed, self.num_draws = check_count("seed", seed, 0), check_count("num_draws", num_draws)
+        self.seed, self.num_draws = check_seed(seed), check_count("num_draws", num_draws)
         encoder: ConditionEncoder | None = None
         self.fitted: FittedPath | None = None
         self.history: TrainingHistory | None = None
@@ -447,7 +447,8 @@ class GroupDiffusion(nn.Module):
             near = check_samples(self.group, flat, "g").to(self._like())
             if is_tracked:  # projected elements, with the derivative of the identity
                 near = flat.to(near) + (near - flat.to(near)).detach()
-                near = near if near.requires_grad else near.requires_grad_()
+                if not near.requires_grad:  # only conditions are tracked, and the flow asks the elements
+                    near = near + 0.0 * next(x for x in leaves if x.requires_grad).sum().to(near)
             network, particles = networks.given(features), networks.particles
             shares: Any = 1.0 if particles is None else particles.share(features.mask).to(flat)
             found = fitted.path.with_draws(check_count("num_draws", num_draws)).log_density(

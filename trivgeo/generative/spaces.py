@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._numerics import Constant
-from trivgeo.checks import check_choice, check_count, check_tensor, check_values, checked
+from trivgeo.checks import check_choice, check_count, check_seed, check_tensor, check_values, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.fitted import SavedModel
 from trivgeo.generative.group_network import ResidualNetwork
@@ -395,7 +395,7 @@ class SpaceDiffusion(nn.Module):
         if space.has_fibres:
             check_choice("kind", kind, ("flow", "diffusion"))
             with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(seed)
+                torch.default_generator.manual_seed(check_seed(seed))
                 network = SpaceNetwork(space, width, depth, None if isinstance(condition, nn.Module) else condition)
         settings: dict[str, Any] = {"condition_dropout": condition_dropout, "width": width, "depth": depth}
         self.model = GroupDiffusion(space.group, kind, seed, condition=condition, network=network, **settings)

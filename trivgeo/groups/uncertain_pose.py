@@ -234,10 +234,12 @@ class UncertainPose(Described):
         return matmul(matmul(matrix, self.covariance), matrix.mT)
 
     def _vectors(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-        values, vectors = torch.linalg.eigh(self.covariance)  # also of covariances without an inverse
+        found = torch.isfinite(self.covariance).flatten(-2).all(-1)[..., None, None]
+        # also of covariances without an inverse
+        values, vectors = torch.linalg.eigh(torch.where(found, self.covariance, 0.0))
         root = vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
         z = normal((*shape, *self.batch_shape, self.group.dim), self.covariance, generator)
-        return matmul(root, z.unsqueeze(-1)).squeeze(-1)
+        return matmul(torch.where(found, root, torch.nan), z.unsqueeze(-1)).squeeze(-1)
 
     def _as_pose(self, other: UncertainPose | Tensor) -> UncertainPose:
         if not isinstance(other, UncertainPose):

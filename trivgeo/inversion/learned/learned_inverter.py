@@ -19,7 +19,7 @@ from trivgeo._random import NoiseStreams, integers, keyed, permutation, same_str
 from trivgeo._random import seed as seed_of
 from trivgeo._timing import announce, time_evaluations
 from trivgeo._torch import pytree
-from trivgeo.checks import check_choice, check_count, check_positive, check_type, checked, with_tensors
+from trivgeo.checks import check_choice, check_count, check_positive, check_seed, check_type, checked, with_tensors
 from trivgeo.errors import CheckpointError, ConfigurationError, ShapeError
 from trivgeo.generative.distributions import sum_over_compact
 from trivgeo.groups import Action
@@ -127,7 +127,7 @@ class LearnedInverter(Inverter):
         self.num_hypotheses = check_count("num_hypotheses", num_hypotheses)
         default = RefiningStep() if num_hypotheses == 1 else AncestralStep()
         self.stepper = default if stepper is None else check_type("stepper", stepper, DenoisingStep)  # type: ignore[type-abstract]
-        self.seed = check_count("seed", seed, 0)
+        self.seed = check_seed(seed)
 
     @classmethod
     def from_score(
