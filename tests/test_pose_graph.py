@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from tests.helpers import assert_relative, seeded
-from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, LieGroup, Translation
 from trivgeo.inversion.energies import GemanMcClure
 from trivgeo.pose_graph import PoseGraph
@@ -226,6 +226,10 @@ def test_bad_input() -> None:
     for wrong in (-torch.eye(3), torch.zeros(3, 3), torch.full((3, 3), math.nan)):
         with pytest.raises(DomainError, match="covariance: expected positive definite"):
             PoseGraph(group, edges, group.identity(1), wrong)
+    with pytest.raises(DomainError, match="covariance: expected symmetric"):
+        PoseGraph(group, edges, group.identity(1), torch.eye(3) + torch.ones(3, 3).triu(1) / 9.0)
+    with pytest.raises(NonFiniteError, match="measured"):
+        PoseGraph(group, edges, group.identity(1) * torch.nan, torch.eye(3))
     graph = PoseGraph(group, edges, group.identity(1), torch.eye(3))
     with pytest.raises(ConfigurationError, match="fixed"):
         graph.solve(fixed=(2,))

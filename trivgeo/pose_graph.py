@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trivgeo._text import Described
 from trivgeo.checks import check_count, check_tensor, checked
-from trivgeo.errors import ConfigurationError, DomainError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, LieGroup, UncertainPose
 from trivgeo.groups.rotations import rotation_from_quaternion, rotation_to_quaternion
 from trivgeo.verdict import Verdict
@@ -83,7 +83,8 @@ class PoseGraph(Described):
         ShapeError: tensors do not fit each other.
         ConfigurationError: there are no edges, or one from a pose to itself without ``through``; an edge names a pose
             that is not there, or no poses are given and edges do not connect them.
-        DomainError: a covariance is not positive definite.
+        DomainError: a covariance is not symmetric and positive definite.
+        NonFiniteError: a measurement holds NaN or infinity.
 
     Example:
         >>> group = SE(2)
@@ -112,8 +113,11 @@ class PoseGraph(Described):
             raise ConfigurationError(f"edges: expected some, each of two different poses, got {edges.tolist()}")
         if covariance.shape not in ((n, n), (count, n, n)):
             raise ShapeError(f"covariance: expected [{count}, {n}, {n}] or [{n}, {n}], got {list(covariance.shape)}")
+        if not bool(torch.isfinite(measured).all()):
+            raise NonFiniteError("measured: expected finite numbers, got NaN or infinity")
         if bool((torch.linalg.cholesky_ex(covariance.double())[1] > 0).any()):
             raise DomainError("covariance: expected positive definite matrices, got others")
+        UncertainPose(group, measured, covariance)  # refuses matrices that are not symmetric
         through = group.identity().to(measured) if through is None else group.check_elements(through, "through")
         if group.batch_shape(through) not in ((), (count,)):
             raise ShapeError(f"through: expected one element or {count}, got {list(through.shape)}")

@@ -237,6 +237,17 @@ def test_draws_of_an_unknown_pose() -> None:
     assert bool(drawn[:, 1].isnan().any(-1).any(-1).all())
 
 
+def test_precisions_are_promoted() -> None:
+    """Of poses and elements of different dtypes, to the larger one."""
+    group = SE(2)
+    single = UncertainPose(group, group.random(std=0.3, generator=seeded(0)), 0.01 * torch.eye(3))
+    double = pose(group, 0.1)
+    for first, second in ((single, double), (double, single)):
+        for found in (first.compose(second), first.relative(second), first.fuse(second), first.compose(second.mean)):
+            assert found.covariance.dtype == found.mean.dtype == torch.float64
+        assert first.mahalanobis(second.mean).dtype == torch.float64
+
+
 def test_compiled() -> None:
     """Poses that are made, composed and compared in one graph."""
     group = SE(3)

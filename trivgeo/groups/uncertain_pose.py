@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -20,6 +21,7 @@ from trivgeo.groups.group import LieGroup, check_broadcast, precision_mean
 
 _NUM_DRAWS = 32768  # draws of the covariance of a product by samples
 _MAX_ITERATIONS = 100  # iterations of a mean
+_MAX_ASYMMETRY = 1e-4  # difference of mirrored entries over the largest entry, from rounding in single precision
 
 Method = Literal["fourth", "second", "samples"]
 
@@ -61,7 +63,7 @@ class UncertainPose(Described):
             least = torch.linalg.eigvalsh(0.5 * (known + known.mT))
             size = least.abs().amax(-1) * math.sqrt(torch.finfo(covariance.dtype).eps)
             difference = (known - known.mT).abs().amax((-1, -2))
-            if bool((difference > size).any()):
+            if bool((difference > _MAX_ASYMMETRY * known.abs().amax((-1, -2))).any()):
                 raise DomainError(
                     "covariance: expected symmetric matrices, got entries that differ from their mirror images by "
                     f"{float(difference.max()):.3g}"
@@ -147,8 +149,9 @@ class UncertainPose(Described):
         """
         check_choice("method", method, ("fourth", "second", "samples"))
         group, other = self.group, self._as_pose(other)
-        mean = group.compose(self.mean, other.mean)
-        a = self._moved(group.Ad(group.inverse(other.mean)))
+        first, second = promoted(first=self.mean, second=other.mean)
+        mean = group.compose(first, second)
+        a = self._moved(group.Ad(group.inverse(second)))
         a, b = promoted(a=a, b=other.covariance)
         if method == "samples":
             one = group.identity(dtype=a.dtype, device=a.device)
@@ -190,8 +193,9 @@ class UncertainPose(Described):
         poses = [self, *map(self._as_pose, others)]
         batch = broadcast_shapes(*(pose.batch_shape for pose in poses))
         shape, n = self.group.element_shape, self.group.dim
-        g = torch.stack([pose.mean.expand(*batch, *shape) for pose in poses], len(batch))
-        covariances = torch.stack([pose.covariance.expand(*batch, n, n) for pose in poses], -3)
+        dtype = functools.reduce(torch.promote_types, (pose.covariance.dtype for pose in poses))
+        g = torch.stack([pose.mean.to(dtype).expand(*batch, *shape) for pose in poses], len(batch))
+        covariances = torch.stack([pose.covariance.to(dtype).expand(*batch, n, n) for pose in poses], -3)
         weights = torch.ones_like(covariances[..., 0, 0])
         mean, information = precision_mean(self.group, g, weights, _inverse(covariances), _MAX_ITERATIONS)
         return UncertainPose(self.group, mean, _inverse(information))
@@ -205,8 +209,9 @@ class UncertainPose(Described):
         Args:
             g: elements, whose batch broadcasts.
         """
-        v = self.group.log(self.group.compose(self.group.inverse(self.mean), g))
-        root, failed = torch.linalg.cholesky_ex(self.covariance)
+        mean, g = promoted(mean=self.mean, g=self.group.check_elements(g, "g"))
+        v = self.group.log(self.group.compose(self.group.inverse(mean), g))
+        root, failed = torch.linalg.cholesky_ex(self.covariance.to(v))
         white = torch.linalg.solve_triangular(root, v.unsqueeze(-1), upper=False).squeeze(-1)
         return torch.where(failed > 0, torch.nan, white.norm(dim=-1))
 
@@ -231,7 +236,8 @@ class UncertainPose(Described):
         return UncertainPose(group, value, matmul(matmul(d, self.covariance), d.mT))
 
     def _moved(self, matrix: Tensor) -> Tensor:
-        return matmul(matmul(matrix, self.covariance), matrix.mT)
+        matrix, covariance = promoted(matrix=matrix, covariance=self.covariance)
+        return matmul(matmul(matrix, covariance), matrix.mT)
 
     def _vectors(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         found = torch.isfinite(self.covariance).flatten(-2).all(-1)[..., None, None]

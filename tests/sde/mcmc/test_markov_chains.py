@@ -252,6 +252,11 @@ class TestTempering:
         found = sample(kernel, 150, start=target.sample(64, 3), warmup=60, generator=seeded(1)).mean(target.statistics)
         assert float(((found.mean - target.expected) / found.standard_error).abs().max()) < 3.0
 
+    def test_no_chains(self) -> None:
+        kernel = HamiltonianMonteCarlo(SE(2), lambda g: g[..., 2].square().sum(-1))
+        with pytest.raises(ShapeError, match="at least one"):
+            sample(kernel, 4, start=SE(2).identity(0))
+
     def test_bad_ladders(self) -> None:
         kernel = HamiltonianMonteCarlo(SE(2), lambda g: g[..., 2].square().sum(-1))
         for betas in ([1.0], [0.9, 0.5], [1.0, 0.5, 0.5], [1.0, 0.0]):
@@ -400,7 +405,7 @@ class TestLattice:
         lattice = GaugeTorus(n, beta)
         found = sample(
             HamiltonianMonteCarlo(lattice.group, lattice.energy),
-            200,
+            400,
             chains=16,
             warmup=150,
             statistics=lattice.mean_plaquette,

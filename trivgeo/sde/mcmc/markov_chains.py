@@ -231,8 +231,8 @@ def sample(
         start = draw(chains, generator=generator, dtype=torch.float64)
     if not isinstance(start, ChainState):
         batch = group.batch_shape(group.check_elements(start, "start"))
-        if len(batch) != 1:
-            raise ShapeError(f"start: expected elements of chains [chains, ...], got batch {list(batch)}")
+        if len(batch) != 1 or not batch[0]:
+            raise ShapeError(f"start: expected elements of chains [chains, ...], at least one, got batch {list(batch)}")
         start = kernel.init(start)
     state = warm_up(kernel, start, warmup, generator)
     elements, energies, swaps = [], [], []
