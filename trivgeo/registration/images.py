@@ -48,7 +48,7 @@ _MIN_STD = 1e-3  # standard deviation of residuals for the robust loss, in units
 _NOISY_STD = 0.02  # standard deviation of residuals from which on images are blurred, in units of the contrast
 _BLUR_REACH, _HALO = 2, 2  # pixels on each side that a blur, and a slope, reads
 _MIN_SHARED_CONTRAST = 0.5  # share of the contrast that both images must have in common
-_MEAN_SIDE, _NUM_MEANS = 4, 2**12  # pixels along squares whose means show an uneven exposure, and the number of these
+MEAN_SIDE, _NUM_MEANS = 4, 2**12  # pixels along squares whose means show an uneven exposure, and the number of these
 _MAX_LEFT_BY_EXPOSURE = 0.5  # share of squares of residuals of means that an uneven exposure may leave
 _MIN_REFINED_STD = 1e-5  # standard deviation of residuals from which on the last steps fit the loss to them
 _LEAST_CURVATURE = 1e-12  # curvature that is rounding, in units of the largest
@@ -303,14 +303,16 @@ class ImageRegistration(RegistrationMethod["Found"]):
             return replace(nothing(self.action, elements), action=ImageWarp(group), frames=self.frames)
         noisy = found.width > _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD
         if noisy:
-            comparison = self._blurred(comparison)
+            comparison = self._blurred(comparison, found.elements[0])
         uneven = self._is_uneven(found)
         solution = self._solved(comparison, found, uneven)
         close, estimate = solution.close, self._estimated(solution.close)
         ended = solution.ended
         if uneven and not len(estimate.free):
             # a tone curve of blurred images is not that of sharp ones: edges move towards the side that it makes darker
-            softer = self._solved(self._blurred(comparison), found._replace(elements=solution.element[None]), uneven)
+            softer = self._solved(
+                self._blurred(comparison, solution.element), found._replace(elements=solution.element[None]), uneven
+            )
             second = self._estimated(softer.close)
             ended = ended and softer.ended and not len(second.free)
             v = group.log(group.compose(group.inverse(solution.element), softer.element))
@@ -352,8 +354,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
             frames=self.frames,
         )
 
-    def _blurred(self, comparison: Comparison) -> Comparison:
-        """Return a comparison of blurred pictures."""
+    def _blurred(self, comparison: Comparison, h: Tensor) -> Comparison:
+        """Return a comparison of blurred pictures near an element."""
         return _blurred(comparison)
 
     def _estimated(self, close: CloseComparison) -> BlockEstimate:
@@ -465,8 +467,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         Of means over squares of pixels: there is little noise in them, for which such an exposure would fit less.
         """
         assert found.width is not None
-        factor = next((f for f in self.factors if f >= 1.0 / _MEAN_SIDE), 1.0)
-        comparison = self._comparison(factor)
+        comparison = self._of_means(found.elements[0])
         values, fixed, seen = comparison.sample(found.elements[0], _NUM_MEANS)
         place = comparison.sampled_places(_NUM_MEANS)
         plain = found.exposure.to(values.dtype)
@@ -483,6 +484,10 @@ class ImageRegistration(RegistrationMethod["Found"]):
                     weight = seen / (1.0 + r.square().sum(0) / found.width**2) ** 2
             left.append(float((weight * r.square().sum(0)).sum()))
         return left[1] < most * left[0] and left[0] > _MIN_STD**2 * float(seen.sum())
+
+    def _of_means(self, h: Tensor) -> Comparison:
+        """Return the comparison of means over squares of pixels near an element."""
+        return self._comparison(next((f for f in self.factors if f >= 1.0 / MEAN_SIDE), 1.0))
 
     def _others(
         self, solution: Solution, met: Tensor, least_width: float, covariance: Tensor, noisy: bool, hidden: Tensor

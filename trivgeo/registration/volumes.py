@@ -22,8 +22,18 @@ from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, Shap
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.transformations import Transformations, sample_elements
 from trivgeo.registration.blocks import MIN_SHARED_CURVATURE, BlockEstimate, block_estimate
-from trivgeo.registration.images import Found, ImageRegistration, Solution
-from trivgeo.registration.inverse_compositional import CloseComparison, Comparison, Exposure, Grid, Picture, Sums
+from trivgeo.registration.images import MEAN_SIDE, Found, ImageRegistration, Solution
+from trivgeo.registration.inverse_compositional import (
+    SPLINE_VARIANCE,
+    CloseComparison,
+    Comparison,
+    Exposure,
+    Grid,
+    Interpolation,
+    Picture,
+    Sums,
+    indices_of,
+)
 from trivgeo.registration.mutual_information import MutualComparison
 from trivgeo.registration.record import Registration, rounding_std
 
@@ -36,11 +46,10 @@ _NUM_KEPT_FIRST = 12  # first elements from which descents begin
 _NUM_KEPT = (4, 2)  # distinct hypotheses that go on from each level
 _NUM_STEPS = (12, 8, 5)  # steps at each level
 _LEAST_STEP_IN_VOXELS = 0.02  # length of steps at which descents end at a level
-_FINER = math.sqrt(2.0)  # ratio of spacings from which on the finer volume is shrunk
 _LEAST_COVER = 0.999  # mean of a mask from which on a larger voxel counts
 _MATRIX_TOLERANCE = 1e-6  # distance of a matrix from the group
 _FIRST_DAMPING, _MAX_DAMPING, _ENDING_DAMPING = 1e-3, 1e3, 1.0  # of Levenberg and Marquardt, in units of the diagonal
-_MAX_VARIANCE = 0.5  # variance of a kernel of three voxels
+_LEAST_VARIANCE, _MAX_VARIANCE = 1e-3, 0.5  # variance of a kernel of three voxels
 _SIDE_OF_SAMPLE = 24  # voxels along the longest side at which places between voxels are looked at
 _MARGIN = 2  # voxels along each edge that slopes and blurs read
 _WIDTH_IN_STDS = 5.0  # width of the first robust loss, in standard deviations of the residuals
@@ -79,6 +88,7 @@ class VolumeRegistration(ImageRegistration):
             Picture((image - middle) / self.contrast, Grid(tuple(image.shape[1:]), back @ matrix), mask)
             for image, matrix, mask in zip((self.moving, self.fixed), self.matrices, self.masks, strict=True)
         )
+        self._own = moving.grid.matrix, fixed.grid.matrix
         self.spacing = max(_spacing(moving), _spacing(fixed))
         self.pictures = tuple(_with_spacing(picture, self.spacing) for picture in (moving, fixed))
         self.longer = max(self.pictures[1].grid.size)
@@ -88,7 +98,7 @@ class VolumeRegistration(ImageRegistration):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        alone = "what one contrast shows and the other does not has no structure: else the covariance is too small"
+        alone = "with either volume held fixed the results differ by as much as both may be off"
         return (
             "most of what both volumes show moves as one",
             "noise of one is not that of the other",
@@ -100,16 +110,16 @@ class VolumeRegistration(ImageRegistration):
     def frames(self) -> tuple[Tensor, Tensor]:
         return self.matrices[0], self.matrices[1]
 
-    def _compared(self, moving: Picture, fixed: Picture) -> Comparison:
+    def _compared(self, moving: Picture, fixed: Picture, interpolation: Interpolation = "linear") -> Comparison:
         kind = MutualComparison if self.similarity == "mutual_information" else Comparison
-        return kind(self.group, self.action.point_action, moving, fixed)
+        return kind(self.group, self.action.point_action, moving, fixed, interpolation)
 
     def _comparison(self, factor: float) -> Comparison:
         """Return the comparison at voxels of so many times the spacing, in single precision."""
         if factor not in self._comparisons:
             pictures = [_with_spacing(picture.to(torch.float32), self.spacing / factor) for picture in self.pictures]
             if self.similarity != "intensity":  # labels have slopes beside their edges, too
-                pictures = [_soft(picture, (1.0, 1.0, 1.0)) for picture in pictures]
+                pictures = [_soft(picture, torch.eye(3)) for picture in pictures]
             self._comparisons[factor] = self._compared(pictures[0], pictures[1])
         return self._comparisons[factor]
 
@@ -204,18 +214,26 @@ class VolumeRegistration(ImageRegistration):
         moving, fixed = pictures
         margin = min(_MARGIN, (min(fixed.grid.size) - 1) // 8)
         fixed = fixed._replace(margin=margin, mask=_eroded(fixed.mask, margin))
-        fixed = _soft(fixed, _interpolated(self._compared(moving, fixed), h))
-        return self._compared(moving, fixed)
+        if self.similarity != "intensity":  # what is wider has edges of two tissues elsewhere in another modality
+            plain = self._compared(moving, fixed)
+            return self._compared(moving, _soft(fixed, _pulled_back(_interpolated(plain, h), plain, h)))
+        # means over voxels and splines widen the moving volume, and means the fixed one
+        means = [
+            torch.diag((1.0 - (own[:3, :3].norm(dim=0) / picture.grid.matrix[:3, :3].norm(dim=0)).square()) / 12.0)
+            for picture, own in zip((moving, fixed), self._own, strict=True)
+        ]
+        widened = means[0] + SPLINE_VARIANCE * torch.eye(3).to(means[0])
+        fixed = _soft(fixed, _pulled_back(widened, self._compared(moving, fixed), h) - means[1])
+        return self._compared(moving, fixed, "smoothing")
 
-    def _blurred(self, comparison: Comparison) -> Comparison:
+    def _blurred(self, comparison: Comparison, h: Tensor) -> Comparison:
         if self.similarity != "intensity":
             return comparison  # noise is of the histogram, and does not draw volumes to where it is interpolated away
-        # one kernel in space for both, whatever their voxels
-        pictures = [
-            _soft(picture, (self.spacing / picture.grid.matrix[:3, :3].norm(dim=0)).square().tolist())
-            for picture in (comparison.moving, comparison.fixed)
-        ]
-        return self._compared(pictures[0], pictures[1])
+        moving, fixed = comparison.moving, comparison.fixed
+        kernel = torch.diag((self.spacing / moving.grid.matrix[:3, :3].norm(dim=0)).square())
+        # the motion stretches the kernel on the moving volume
+        pictures = _soft(moving, kernel), _soft(fixed, _pulled_back(kernel, comparison, h))
+        return self._compared(*pictures, comparison.interpolation)
 
     def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
         if self.similarity == "intensity":
@@ -246,6 +264,16 @@ class VolumeRegistration(ImageRegistration):
 
     def _is_uneven(self, found: Found, most: float = 0.5) -> bool:
         return self.similarity == "intensity" and super()._is_uneven(found, most)
+
+    def _of_means(self, h: Tensor) -> Comparison:
+        factor = next((f for f in self.factors if f >= 1.0 / MEAN_SIDE), 1.0)
+        # means of few voxels have noise, of which an exposure that is flat where a volume shows nothing takes a part
+        return self._coarse(1.0 / factor, h) if factor < 1.0 else super()._of_means(h)
+
+    def _coarse(self, factor: float, h: Tensor) -> Comparison:
+        """Return a comparison near an element on voxels of so many times the spacing."""
+        coarse = [_with_spacing(picture.to(torch.float32), factor * self.spacing) for picture in self.pictures]
+        return self._close(coarse, h)
 
     def _others(
         self, solution: Solution, met: Tensor, least_width: float, covariance: Tensor, noisy: bool, hidden: Tensor
@@ -291,8 +319,7 @@ class VolumeRegistration(ImageRegistration):
         of the distance to what voxels of twice the side give.
         """
         group, h = self.group, self.group.inverse(r.element.double())
-        coarse = [_with_spacing(picture, 2.0 * self.spacing) for picture in self.pictures]
-        comparison = self._blurred(self._close(coarse, h))
+        comparison = self._blurred(self._coarse(2.0, h), h)
         found = found._replace(elements=h[None])
         other = self._solved(comparison, found, self._is_uneven(found))
         v = group.log(group.compose(group.inverse(r.element.double()), group.inverse(other.element))) / 15.0
@@ -330,7 +357,7 @@ def _between(r: Registration, other: Registration) -> Registration:
     share = torch.linalg.solve(first + second, first, left=False)  # of the way
     covariance = 2.0 * share @ second
     step = share @ v
-    square = step @ torch.linalg.solve(covariance, step)
+    square = v @ torch.linalg.solve(covariance, v)  # of the whole way: what draws one draws the other, too
     covariance = (1.0 + square / len(v)) * 0.5 * (covariance + covariance.mT)
     element = group.perturb(r.element.double(), step)
     elements = r.modes.elements.clone()
@@ -394,56 +421,85 @@ def _spacing(picture: Picture) -> float:
 
 
 def _with_spacing(picture: Picture, spacing: float) -> Picture:
-    """Return the picture with voxels of about a spacing along the axes along which they are clearly smaller."""
-    own = picture.grid.matrix[:3, :3].norm(dim=0).tolist()[::-1]
-    size = tuple(
-        max(1, round(n * side / spacing)) if spacing > _FINER * side else n
-        for n, side in zip(picture.grid.size, own, strict=True)
-    )
-    if size == picture.grid.size:
+    """Return the picture of means over whole numbers of voxels, whose sides are about a spacing or larger."""
+    size, matrix = picture.grid.size, picture.grid.matrix
+    own = matrix[:3, :3].norm(dim=0).tolist()[::-1]
+    whole = [min(max(1, round(spacing / side)), n) for n, side in zip(size, own, strict=True)]
+    if max(whole) == 1:
         return picture
-    shrunk = [
-        functional.interpolate(part[None], size, mode="area")[0]
+    # the last means are of fewer voxels where a side is no multiple
+    image, mask = (
+        None if part is None else functional.avg_pool3d(part[None], whole, ceil_mode=True, count_include_pad=False)[0]
         for part in (picture.image, None if picture.mask is None else picture.mask[None])
-        if part is not None
-    ]
-    mask = None if picture.mask is None else (shrunk[1][0] > _LEAST_COVER).to(picture.image.dtype)
-    return Picture(shrunk[0], picture.grid.resized(size), mask)
+    )
+    assert image is not None
+    to_ours = torch.diag(matrix.new_tensor([*whole[::-1], 1.0]))
+    to_ours[:3, 3] = 0.5 * (matrix.new_tensor(whole[::-1]) - 1.0)
+    counted = None if mask is None else (mask[0] > _LEAST_COVER).to(image.dtype)
+    return Picture(image, Grid(tuple(image.shape[1:]), matrix @ to_ours), counted)
 
 
-def _soft(picture: Picture, variances: Sequence[float]) -> Picture:
-    """Return the picture under a kernel of given variances along w, h and d, in voxels.
+def _soft(picture: Picture, covariance: Float[Tensor, "3 3"]) -> Picture:
+    """Return the picture under a kernel of a given covariance along w, h and d, in voxels.
 
-    The kernel is a product of kernels of three voxels, whose variances add up exactly.
+    The kernel is a product of kernels of three voxels along axes and diagonals, whose covariances add up exactly. No
+    such product has a covariance between two axes that is larger than the variance along either.
     """
-    image, reach = picture.image, 0
-    for dim, variance in enumerate(reversed(variances), 1):
-        passes, last = math.ceil(variance / _MAX_VARIANCE), image.shape[dim] - 1
-        beside = 0.5 * variance / max(passes, 1)
-        for _ in range(passes if last > 0 else 0):
-            ends = torch.cat([image.narrow(dim, 1, 1), image, image.narrow(dim, last - 1, 1)], dim)  # mirrored
-            around = ends.narrow(dim, 0, last + 1) + ends.narrow(dim, 2, last + 1)
-            image = torch.add((1.0 - 2.0 * beside) * image, around, alpha=beside)
-        reach = max(reach, passes)
-    fits = min(image.shape[1:]) > 8 * reach
-    margin = max(picture.margin, reach) if fits else picture.margin
-    return Picture(image, picture.grid, _eroded(picture.mask, reach), margin)
+    image, size = picture.image, picture.grid.size[::-1]
+    along = covariance.diagonal().clamp(min=0.0).tolist()
+    directions: list[tuple[tuple[int, ...], float]] = []
+    for a, b in itertools.combinations(range(3), 2):
+        both = min(abs(float(covariance[a, b])), along[a], along[b])
+        if both > _LEAST_VARIANCE and min(size[a], size[b]) > 1:
+            sign = int(math.copysign(1.0, float(covariance[a, b])))
+            directions.append((tuple(1 if axis == a else sign if axis == b else 0 for axis in range(3)), both))
+            along[a], along[b] = along[a] - both, along[b] - both
+    directions += [
+        (tuple(int(other == axis) for other in range(3)), along[axis]) for axis in range(3) if size[axis] > 1
+    ]
+    reach = [0, 0, 0]
+    for direction, variance in directions:
+        passes = math.ceil(variance / _MAX_VARIANCE)
+        reach = [before + passes * abs(step) for before, step in zip(reach, direction, strict=True)]
+        for _ in range(passes):
+            image = _between_neighbours(image, direction, 0.5 * variance / passes)
+    most = max(reach)
+    margin = max(picture.margin, most) if min(size) > 8 * most else picture.margin
+    return Picture(image, picture.grid, _eroded(picture.mask, most), margin)
 
 
-def _interpolated(comparison: Comparison, h: Tensor) -> list[float]:
-    """Return the variances by which interpolation of the moving volume widens it, along w, h and d of the fixed one.
+def _between_neighbours(image: Float[Tensor, "c d h w"], direction: Sequence[int], share: float) -> Tensor:
+    """Return the image with a share of the neighbour on either side, along w, h and d; the outermost are repeated."""
+    padded = functional.pad(image, [abs(step) for step in direction for _ in range(2)], mode="replicate")
+    beside = []
+    for sign in (1, -1):
+        other = padded
+        for dim, (step, length) in enumerate(zip(direction[::-1], image.shape[1:], strict=True), 1):
+            other = other.narrow(dim, abs(step) + sign * step, length)
+        beside.append(other)
+    return torch.add((1.0 - 2.0 * share) * image, beside[0] + beside[1], alpha=share)
 
-    Between two voxels, at a part f of the way, these are f (1 - f) (Parzen).
+
+def _interpolated(comparison: Comparison, h: Tensor) -> Float[Tensor, "3 3"]:
+    """Return the covariance by which linear interpolation of the moving volume widens it, in voxels.
+
+    Between two voxels, at a part f of the way, the variance is f (1 - f).
     """
     n = comparison.n
     fixed, moving = comparison.fixed.grid, comparison.moving.grid
     matrix = torch.linalg.inv(moving.matrix) @ comparison.action.homogeneous(h) @ fixed.matrix
     step = max(1, max(fixed.size) // _SIDE_OF_SAMPLE)
-    axes = [torch.arange(0, side, step).to(matrix) for side in fixed.size]
-    index = torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], -1).flatten(0, -2)
-    part = (index @ matrix[:n, :n].mT + matrix[:n, n]) % 1.0
-    back = torch.linalg.inv(matrix[:n, :n])
-    return (back.square() @ (part * (1.0 - part)).mean(0)).tolist()
+    index = indices_of([torch.arange(0, side, step).to(matrix) for side in fixed.size]).flatten(1)
+    part = (matrix[:n, :n] @ index + matrix[:n, n:]) % 1.0
+    return torch.diag((part * (1.0 - part)).mean(1))
+
+
+def _pulled_back(covariance: Float[Tensor, "3 3"], comparison: Comparison, h: Tensor) -> Float[Tensor, "3 3"]:
+    """Return the covariance of a kernel on the moving volume, in voxels, as one on the fixed volume, in voxels."""
+    n = comparison.n
+    matrix = torch.linalg.inv(comparison.moving.grid.matrix) @ comparison.action.homogeneous(h)
+    back = torch.linalg.inv((matrix @ comparison.fixed.grid.matrix)[:n, :n])
+    return back @ covariance.to(back) @ back.mT
 
 
 def _eroded(mask: Float[Tensor, "d h w"] | None, reach: int) -> Float[Tensor, "d h w"] | None:
