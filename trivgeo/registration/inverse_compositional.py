@@ -484,7 +484,7 @@ class Comparison:
         if self.interpolation == "cubic":
             sampled = _cubic(image, grid, places)
         elif self.interpolation == "smoothing":
-            sampled = _smooth(image, places)
+            sampled = smoothed(image, places)
         else:
             sampled = _sampled(image, grid, "bilinear")
         if mask is not None:
@@ -891,7 +891,7 @@ def _cubic(image: Float[Tensor, "c h w"], grid: Tensor, places: Sequence[Float[T
     return linear.add_(_sampled(image, grid, "bicubic"), alpha=2.0).div_(3.0)
 
 
-def _smooth(image: Float[Tensor, "c *size"], places: Sequence[Float[Tensor, "k p"]]) -> Tensor:
+def smoothed(image: Float[Tensor, "c *size"], places: Sequence[Float[Tensor, "k p"]]) -> Tensor:
     """Return sums of cubic B-splines at pixels, with the values as coefficients.
 
     The variance of the kernel is a third of a pixel wherever it is read. That of linear interpolation is f (1 - f) at a

@@ -119,7 +119,7 @@ class VolumeRegistration(ImageRegistration):
         if factor not in self._comparisons:
             pictures = [_with_spacing(picture.to(torch.float32), self.spacing / factor) for picture in self.pictures]
             if self.similarity != "intensity":  # labels have slopes beside their edges, too
-                pictures = [_soft(picture, torch.eye(3)) for picture in pictures]
+                pictures = [soft(picture, torch.eye(3)) for picture in pictures]
             self._comparisons[factor] = self._compared(pictures[0], pictures[1])
         return self._comparisons[factor]
 
@@ -216,14 +216,14 @@ class VolumeRegistration(ImageRegistration):
         fixed = fixed._replace(margin=margin, mask=_eroded(fixed.mask, margin))
         if self.similarity != "intensity":  # what is wider has edges of two tissues elsewhere in another modality
             plain = self._compared(moving, fixed)
-            return self._compared(moving, _soft(fixed, _pulled_back(_interpolated(plain, h), plain, h)))
+            return self._compared(moving, soft(fixed, _pulled_back(_interpolated(plain, h), plain, h)))
         # means over voxels and splines widen the moving volume, and means the fixed one
         means = [
             torch.diag((1.0 - (own[:3, :3].norm(dim=0) / picture.grid.matrix[:3, :3].norm(dim=0)).square()) / 12.0)
             for picture, own in zip((moving, fixed), self._own, strict=True)
         ]
         widened = means[0] + SPLINE_VARIANCE * torch.eye(3).to(means[0])
-        fixed = _soft(fixed, _pulled_back(widened, self._compared(moving, fixed), h) - means[1])
+        fixed = soft(fixed, _pulled_back(widened, self._compared(moving, fixed), h) - means[1])
         return self._compared(moving, fixed, "smoothing")
 
     def _blurred(self, comparison: Comparison, h: Tensor) -> Comparison:
@@ -232,7 +232,7 @@ class VolumeRegistration(ImageRegistration):
         moving, fixed = comparison.moving, comparison.fixed
         kernel = torch.diag((self.spacing / moving.grid.matrix[:3, :3].norm(dim=0)).square())
         # the motion stretches the kernel on the moving volume
-        pictures = _soft(moving, kernel), _soft(fixed, _pulled_back(kernel, comparison, h))
+        pictures = soft(moving, kernel), soft(fixed, _pulled_back(kernel, comparison, h))
         return self._compared(*pictures, comparison.interpolation)
 
     def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
@@ -292,6 +292,12 @@ class VolumeRegistration(ImageRegistration):
             return r
         if self.similarity == "intensity":
             return self._with_interpolation(r, found)
+        theirs, back = self._the_other_way(r)
+        first, second = (r, back) if found.shared >= theirs.shared else (back, r)
+        return _between(first, second) if second.trusted else first
+
+    def _the_other_way(self, r: Registration) -> tuple[Found, Registration]:
+        """Return what the search finds with the other volume held fixed, and the same registration from there."""
         other = VolumeRegistration(
             self.fixed,
             self.moving,
@@ -306,11 +312,7 @@ class VolumeRegistration(ImageRegistration):
         )
         comparison = other._comparison(other.factors[max(0, len(other.factors) - 2)])
         theirs = other._beside(comparison, r.element[None].double(), other._exposure())
-        back = _undone(ImageRegistration.judged(other, theirs))
-        # only the first one has a mask at the voxels of the fixed volume
-        back = replace(back, mask=r.mask, overlap=r.overlap)
-        first, second = (r, back) if found.shared >= theirs.shared else (back, r)
-        return _between(first, second) if second.trusted else first
+        return theirs, _undone(ImageRegistration.judged(other, theirs), r)
 
     def _with_interpolation(self, r: Registration, found: Found) -> Registration:
         """Return the registration with a covariance that admits errors of interpolation.
@@ -336,13 +338,20 @@ class VolumeRegistration(ImageRegistration):
         return replace(r, element=element.to(dtype), covariance=covariance.to(dtype), modes=modes)
 
 
-def _undone(r: Registration) -> Registration:
-    """Return the registration of the fixed data to the moving ones."""
-    group = r.group
-    adjoint = group.Ad(r.element.double())
-    covariance = adjoint @ r.covariance.double() @ adjoint.mT
-    modes = replace(r.modes, elements=group.inverse(r.modes.elements))
-    return replace(r, element=group.inverse(r.element), covariance=covariance.to(r.covariance.dtype), modes=modes)
+def _undone(back: Registration, r: Registration) -> Registration:
+    """Return the registration of the fixed data to the moving ones as one like r, of the moving to the fixed ones."""
+    group = back.group
+    adjoint = group.Ad(back.element.double())
+    covariance = adjoint @ back.covariance.double() @ adjoint.mT
+    modes = replace(back.modes, elements=group.inverse(back.modes.elements))
+    return replace(
+        r,
+        element=group.inverse(back.element),
+        covariance=covariance.to(back.covariance.dtype),
+        modes=modes,
+        residual=back.residual,
+        verdict=back.verdict,
+    )
 
 
 def _between(r: Registration, other: Registration) -> Registration:
@@ -439,7 +448,7 @@ def _with_spacing(picture: Picture, spacing: float) -> Picture:
     return Picture(image, Grid(tuple(image.shape[1:]), matrix @ to_ours), counted)
 
 
-def _soft(picture: Picture, covariance: Float[Tensor, "3 3"]) -> Picture:
+def soft(picture: Picture, covariance: Float[Tensor, "3 3"]) -> Picture:
     """Return the picture under a kernel of a given covariance along w, h and d, in voxels.
 
     The kernel is a product of kernels of three voxels along axes and diagonals, whose covariances add up exactly. No
