@@ -17,6 +17,7 @@ from trivgeo.errors import ConfigurationError
 from trivgeo.generative import GroupDiffusion
 from trivgeo.groups import SE, SO, Affine, DirectProduct, E, O, SemidirectProduct, Translation, check_group
 from trivgeo.groups.harmonic import log_haar_volume
+from trivgeo.groups.orthogonal import aligning_rotation
 from trivgeo.inversion import Inverter
 from trivgeo.inversion.energies import LeastSquares, PairedPoints
 from trivgeo.inversion.stages import LevenbergMarquardt, Select
@@ -189,3 +190,16 @@ def test_mirror_images_are_two_modes(matched: bool) -> None:
     assert group.is_proper(r.modes.elements[0]).sum() == 1
     assert not r.trusted
     assert r.residual < 1e-6
+
+
+def test_aligning_rotations() -> None:
+    """No rotation has a larger trace with the matrix, also where it is singular or its determinant is negative."""
+    matrices = randn(6, 3, 3, seed=0)
+    matrices[:2, :, 2] = 0.0
+    found, values = aligning_rotation(matrices)
+    assert torch.allclose(torch.linalg.det(found), torch.ones(6).double())
+    best = (found * matrices).sum((-2, -1))
+    assert torch.allclose(best, values.sum(-1))
+    others = SO(3).random_haar(5000, generator=seeded(0), dtype=torch.float64)
+    assert bool(((others[:, None] * matrices).sum((-2, -1)).amax(0) <= best + 1e-12).all())
+    assert bool((torch.linalg.det(matrices)[2:] < 0.0).any())

@@ -41,7 +41,7 @@ from trivgeo.groups.homogeneous import (
     stiefel_to_rotation,
 )
 from trivgeo.groups.matrix import matrix_units
-from trivgeo.groups.orthogonal import is_proper
+from trivgeo.groups.orthogonal import aligning_rotation, log_sphere_area
 
 __all__ = ["Grassmann", "HomogeneousSpace", "PositiveDefinite", "SpaceDiffusion", "Sphere", "Stiefel"]
 
@@ -148,7 +148,7 @@ class _RotationSpace(HomogeneousSpace):
 
     def _log_volume(self) -> float:
         """The volume of the space, where each rotation by one radian in a plane has length one."""
-        return sum(log_sphere_area(j) for j in range(self._n - self._k, self._n))
+        return sum(log_sphere_area(j) for j in range(self._n - self._k + 1, self._n + 1))
 
     def log_measure(self, points: Tensor, measure: str) -> Tensor:
         is_volume = check_choice("measure", measure, ("haar", "volume")) == "volume"
@@ -157,7 +157,7 @@ class _RotationSpace(HomogeneousSpace):
     def align(self, g: Tensor, h: Tensor) -> Tensor:
         k = self._k
         relative = g.mT @ h
-        return torch.cat([h[..., :k], h[..., k:] @ _nearest_rotation(relative[..., k:, k:])], -1)
+        return torch.cat([h[..., :k], h[..., k:] @ aligning_rotation(relative[..., k:, k:])[0].mT], -1)
 
 
 @checked
@@ -238,11 +238,11 @@ class Grassmann(_RotationSpace):
 
     def align(self, g: Tensor, h: Tensor) -> Tensor:
         k = self.k
-        first = h[..., :k] @ _nearest_rotation((g.mT @ h)[..., :k, :k])
+        first = h[..., :k] @ aligning_rotation((g.mT @ h)[..., :k, :k])[0].mT
         return super().align(g, torch.cat([first, h[..., k:]], -1))
 
     def _log_volume(self) -> float:
-        frames = sum(log_sphere_area(j) for j in range(1, self.k))  # of the rotations within a subspace
+        frames = sum(log_sphere_area(j) for j in range(2, self.k + 1))  # of the rotations within a subspace
         return super()._log_volume() - frames - math.log(2.0)
 
 
@@ -505,19 +505,6 @@ class SpaceDiffusion(nn.Module):
             if not isinstance(features, Tensor) or features.ndim != 2:
                 raise ConfigurationError("condition: expected a module that returns features [b, d]")
             network.add_condition(features.shape[-1])
-
-
-def log_sphere_area(n: int) -> float:
-    """Return the logarithm of the area of the unit sphere S^n."""
-    return math.log(2.0) + 0.5 * (n + 1) * math.log(math.pi) - math.lgamma(0.5 * (n + 1))
-
-
-def _nearest_rotation(matrix: Tensor) -> Tensor:
-    """The rotation Q ``[*batch, m, m]`` for which the trace of matrix Q is largest."""
-    u, _, vh = torch.linalg.svd(matrix)
-    flip = torch.where(is_proper(u @ vh), 1.0, -1.0).to(matrix)
-    v = torch.cat([vh[..., :-1, :], vh[..., -1:, :] * flip[..., None, None]], -2).mT
-    return v @ u.mT
 
 
 def _check_part(n: int, k: int) -> None:

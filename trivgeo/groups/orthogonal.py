@@ -10,6 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from trivgeo._autocast import matmul
 from trivgeo._numerics import half_power, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count, checked
@@ -134,6 +135,18 @@ def nearest_isometry(g: Tensor) -> tuple[Tensor, Tensor]:
     q = polar(g)
     off = (q.mT @ q - identity_like(q)).detach().abs().amax((-2, -1))
     return q, off < 1e-3
+
+
+def aligning_rotation(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The rotations R ``[*batch, n, n]`` of the largest tr(R^T matrix), also of matrices of any rank and determinant.
+
+    Returns:
+        The rotations, and the singular values, the last one negative where the determinant is (Umeyama 1991).
+    """
+    u, values, vh = torch.linalg.svd(matrix)
+    last = torch.where(is_proper(matmul(u, vh)), 1.0, -1.0).to(values).unsqueeze(-1)
+    signs = torch.cat([torch.ones_like(values[..., :-1]), last], -1)
+    return matmul(u * signs.unsqueeze(-2), vh), values * signs
 
 
 def random_isometry(n: int, batch: Sequence[int], reference: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from trivgeo._autocast import matmul
 from trivgeo.groups import SE, SO, Affine, GLPlus, LieGroup, Projective, Similarity, Translation
 from trivgeo.groups.inhomogeneous import InhomogeneousGroup
+from trivgeo.groups.orthogonal import aligning_rotation
 from trivgeo.groups.similarity import ScaledRotations
 
 
@@ -64,12 +65,9 @@ def fit_homographies(x: Float[Tensor, "*batch m n"], y: Float[Tensor, "*batch m 
 def _fit_similarities(x: Tensor, y: Tensor, *, centred: bool, scaled: bool) -> Tensor:
     """Return rotations, with a scale or a shift if wanted."""
     mx, my = (p.mean(-2, keepdim=True) if centred else torch.zeros_like(p[..., :1, :]) for p in (x, y))
-    u, s, vh = torch.linalg.svd(matmul((y - my).mT, x - mx))
-    signs = torch.ones_like(s)
-    signs[..., -1] = torch.where(torch.linalg.det(matmul(u, vh)) < 0, -1.0, 1.0).to(s.dtype)
-    a = matmul(u * signs.unsqueeze(-2), vh)
+    a, values = aligning_rotation(matmul((y - my).mT, x - mx))
     if scaled:
-        a = a * ((s * signs).sum(-1) / (x - mx).square().sum((-2, -1)))[..., None, None]
+        a = a * (values.sum(-1) / (x - mx).square().sum((-2, -1)))[..., None, None]
     return _joined(a, (my - matmul(mx, a.mT)).squeeze(-2))
 
 
