@@ -47,6 +47,7 @@ _TEST_OPTION = re.compile(r"Subcommand '(\w+)' does not accept option 'verbose'"
 _NO_MODEL = re.compile(r"arguments are required: (\w+)\.model")
 # a setting that a class does not have, and the classes in which it was given, the innermost last
 _UNKNOWN = re.compile(r"Option '([\w.]+)' is not accepted")
+_NO_CLASS_NAMED = ("lightning.LightningModule", "lightning.LightningDataModule")
 _IN_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
 # a value that does not suit its setting: the setting, kinds that would, a class that is not there or is another
 _KEY = re.compile(r'Parser key "([\w.]+)"')
@@ -137,7 +138,9 @@ def _bad_value(message: str) -> str | None:
     setting = ".".join(keys)
     if no_name := _NO_NAME.search(message):
         module, name = no_name.groups()
-        known = {known.lower(): known for known in dir(sys.modules.get(module)) if not known.startswith("_")}
+        # classes for a class
+        names = [known for known in dir(sys.modules.get(module)) if known[0].isupper() == name[0].isupper()]
+        known = {known.lower(): known for known in names if not known.startswith("_")}
         like = get_close_matches(name.lower(), known, n=1)
         asked = f"; did you mean {known[like[0]]}?" if like else ""
         return f"{setting}: expected a name in {portable(module)}, got {name}{asked}"
@@ -155,6 +158,10 @@ def _bad_value(message: str) -> str | None:
 
 def _unknown_setting(path: str, name: str) -> str:
     """What is wrong with a setting that a class does not have."""
+    if path in _NO_CLASS_NAMED:
+        return (
+            f"expected the classes of model and data, got settings ({name}) to lie on another configuration: give both"
+        )
     module, _, kind = path.rpartition(".")
     parents = getattr(vars(sys.modules[module]).get(kind), "__mro__", ()) if module in sys.modules else ()
     known = {

@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line; that of the process when None.
     """
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("--help", "-h", "--version"):
+    if name in ("--help", "-h", "help", "--version"):
         sys.stdout.write(usage() if name != "--version" else f"trivgeo {__version__}\n")
         return 0
     command = COMMANDS.get(name)

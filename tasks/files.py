@@ -176,8 +176,10 @@ def make_folder(directory: Path) -> None:
 
     Raises:
         ConfigurationError: a symbolic link lies in it.
-        StorageError: it cannot be made.
+        StorageError: it cannot be made, or is a file.
     """
+    if directory.is_file():
+        raise StorageError(f"{directory}: expected a folder to write to, got a file")
     with storage(directory):
         directory.mkdir(parents=True, exist_ok=True)
         linked = sorted(path.name for path in directory.iterdir() if path.is_symlink())

@@ -62,6 +62,15 @@ def run(arguments: list[str]) -> NoReturn:
             "inverter: No module named 'no_module'\n",
         ),
         (["test", HEAT, "--trainer.accelerator=tpu"], "ConfigurationError: trainer: "),
+        (
+            ["test", HEAT, "--model.init_args.inverter.class_path=trivgeo.inversion.LieLac"],
+            "inverter: expected a name in trivgeo.inversion, got LieLac; did you mean LieLAC?\n",
+        ),
+        (["test", "--config=affnist/subset"], "to lie on another configuration: give both\n"),
+        (
+            ["test", HEAT, "--trainer.default_root_dir=README.md"],
+            "README.md: expected a folder to write to, got a file\n",
+        ),
         (["test", "--config=heat/deeponet"], "model: expected one that is tested, got PhysicsInformedTraining"),
         (["test", "--config=heat/budget"], "expected a configuration of one run, got a sweep"),
         (["sweep", "--config=heat/tied"], "got a configuration of one run"),
