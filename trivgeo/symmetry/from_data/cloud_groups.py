@@ -254,22 +254,29 @@ def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     moments = moments / moments.abs().square().mean(0).sqrt().clamp_min(1e-12)
     half = min(_NUM_TESTED, len(moments) // 2)
     order = permutation((len(moments),), moments, draw)
-    first, second = moments[order[:half]], moments[order[half : 2 * half]]
+    samples = [(moments[i], moments[j]) for i, j in _two_splits(order, half)]
     orders = torch.arange(1, _MAX_ORDER + 1, dtype=torch.float64)
-    noise = _NOISE_RATIO * _distance_of_noise(_real(first), _real(second), draw)
+    noise = _NOISE_RATIO * _distance_of_noise(_real(samples[0][0]), _real(samples[0][1]), draw)
 
-    def moved(angle: float, is_reflection: bool = False) -> Tensor:
+    def pair(angle: float, is_reflection: bool = False, sample: int = 0) -> tuple[Tensor, Tensor]:
+        first, second = samples[sample]
         turned = second.conj() if is_reflection else second
-        return turned * torch.exp(1j * angle * orders)[:, None]
+        return _real(first), _real(turned * torch.exp(1j * angle * orders)[:, None])
 
     def apart(angle: float, is_reflection: bool = False) -> float:
-        return _energy_distance(_real(first), _real(moved(angle, is_reflection)))
+        return _energy_distance(*pair(angle, is_reflection))
 
     most = max(apart(2 * math.pi * k / 23) for k in range(1, 12))  # no group of the list has these rotations
+    doubtful: list[tuple[float, bool]] = []
 
     def same(angle: float, is_reflection: bool = False) -> bool:
-        passes = _p_value(_real(first), _real(moved(angle, is_reflection)), draw) >= _MIN_P_VALUE
-        return passes and (most < noise or apart(angle, is_reflection) < _MAX_DISTANCE * most)
+        if most >= noise and apart(angle, is_reflection) >= _MAX_DISTANCE * most:
+            return False
+        if _p_value(*pair(angle, is_reflection), draw) >= _MIN_P_VALUE:
+            return True
+        if _p_value(*pair(angle, is_reflection, sample=1), draw) >= _MIN_P_VALUE:
+            doubtful.append((angle, is_reflection))
+        return False
 
     turns = [n for n in range(2, _MAX_ORDER + 1) if same(2 * math.pi / n)]
     is_round = len(turns) >= _MAX_ORDER - 3 and all(same(a) for a in _GENERIC_ANGLES)
@@ -287,7 +294,7 @@ def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     has_reflections = same(best, True)
     if is_round:
         # all rotations hide a reflection from the moments, but not from their invariants
-        kept, mirrored = _invariants(first), _invariants(second.conj())
+        kept, mirrored = _invariants(samples[0][0]), _invariants(samples[0][1].conj())
         has_reflections = _p_value(_real(kept), _real(mirrored), draw) >= _MIN_P_VALUE
     size = 72 if is_round else count
     rotations = SO(2).exp(2 * math.pi * torch.arange(size, dtype=torch.float64).unsqueeze(-1) / size)
@@ -303,7 +310,29 @@ def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
         name = f"D_{count}"
     else:
         name = f"C_{count}" if count > 1 else "trivial"
-    return name, elements, not is_round, reasons
+    left = [
+        "a reflection" if is_reflection else f"a rotation by {angle / 2 / math.pi:.3g} of a turn"
+        for angle, is_reflection in doubtful
+        if (not has_reflections if is_reflection else not (is_round or _is_whole(angle / 2 / math.pi * count)))
+    ]
+    return name, elements, not is_round, reasons + _at_least(name, left)
+
+
+def _is_whole(x: float) -> bool:
+    return abs(x - round(x)) < 1e-9
+
+
+def _two_splits(order: Tensor, half: int) -> list[tuple[Tensor, Tensor]]:
+    """Two pairs of samples of one size, of other clouds as far as there are enough."""
+    orders = order, order.roll(-2 * half - half // 2)
+    return [(o[:half], o[half : 2 * half]) for o in orders]
+
+
+def _at_least(name: str, doubtful: Sequence[str]) -> list[str]:
+    """The reason why a group may be larger: maps that one sample excludes, and another does not."""
+    if not doubtful:
+        return []
+    return [f"the group is at least {name}: of two samples one excludes {doubtful[0]}, and the other does not"]
 
 
 def _invariants(moments: Tensor) -> Tensor:
@@ -357,10 +386,17 @@ def _in_space(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     points = points / points.square().sum(-1).mean().sqrt()
     points = points[permutation((len(points),), points, draw)]
     half = min(_NUM_TESTED, len(points) // 2)
-    first = _moments(points[:half])
+    samples = [(points[i], points[j]) for i, j in _two_splits(torch.arange(len(points)), half)]
+    samples = [(_moments(first), second) for first, second in samples]
+    doubtful: list[Tensor] = []
 
     def same(g: Tensor) -> bool:
-        return _p_value(first, _moments(points[half : 2 * half] @ g.mT), draw) >= _MIN_P_VALUE
+        passes = (_p_value(first, _moments(second @ g.mT), draw) >= _MIN_P_VALUE for first, second in samples)
+        if next(passes):
+            return True
+        if next(passes):
+            doubtful.append(g)
+        return False
 
     moved = points[: _NUM_POSES + 1]
     poses, misfits = _poses(moved[0], moved[1:], draw)
@@ -368,8 +404,10 @@ def _in_space(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     is_plain, is_mirrored = misfits < _CLEAR_FIT * other_misfits, other_misfits < _CLEAR_FIT * misfits
     has_images = float(is_mirrored.double().mean()) >= _MIN_MIRRORED_SHARE and bool(is_plain.any())
     name, elements, is_finite, reasons = _of_poses(poses[is_plain] if has_images else poses, same, draw)
+    turns = [g for g in doubtful if is_finite and float(_nearest(g[None], elements)) >= _CLUSTER_ANGLE]
+    left = [f"a rotation by {float(_angle(g)) / 2 / math.pi:.2g} of a turn" for g in turns]
     if not has_images:
-        return name, elements, is_finite, reasons
+        return name, elements, is_finite, reasons + _at_least(name, left)
     # a mirror image of the reference that is turned by R is moved by -R
     images = -torch.stack([mirrored[is_mirrored][c].mean(0) for c in _clustered(mirrored[is_mirrored])])
     images = torch.stack([-SO(3).project(-g) for g in images])
@@ -378,7 +416,7 @@ def _in_space(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
         reasons.append("some clouds are mirror images of others, but no reflection leaves the distribution as it is")
         return name, elements, is_finite, reasons
     name = "O(3)" if name == "SO(3)" else f"{name} with reflections"
-    return name, torch.cat([elements, image @ elements]), is_finite, reasons
+    return name, torch.cat([elements, image @ elements]), is_finite, reasons + _at_least(name, left)
 
 
 def _of_poses(
