@@ -65,6 +65,14 @@ def test_finite_groups(name: str, size: int) -> None:
         found.group()
 
 
+@pytest.mark.parametrize("seed", [21, 37])
+def test_a_group_that_the_sample_does_not_show_whole(seed: int) -> None:
+    """Of these draws of D_4 the quarter turn fails a test that one in two hundred fails by chance."""
+    found = symmetries_of_clouds(clouds("D_4", seed=seed))
+    assert (found.name, found.verdict.trusted) == ("D_2", False)
+    assert "at least D_2: a rotation by 0.25 of a turn is not clearly excluded" in found.verdict.reasons[0]
+
+
 @pytest.mark.parametrize(("name", "dimension"), [("SO(2)", 1), ("SE(2)", 3), ("SO(3)", 3)])
 def test_continuous_groups(name: str, dimension: int) -> None:
     found = symmetries_of_clouds(clouds(name))

@@ -22,6 +22,7 @@ _MIN_CLOUDS = 60  # clouds of a set
 _NUM_TESTED = 200  # clouds in each of two samples that are compared
 _NUM_PERMUTATIONS = 199
 _MIN_P_VALUE = 0.006  # below it two samples are of different distributions
+_CLEARLY_APART = 2.0  # energy distance of different distributions, relative to the largest of permutations
 _MAX_DISTANCE = 0.25  # energy distance of a symmetry, relative to that of maps that are none
 _NOISE_RATIO = 5.0  # energy distances below this multiple of that of two samples are of noise
 _NUM_ANGLES = 90  # axes of reflections that are tried
@@ -254,17 +255,16 @@ def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     moments = moments / moments.abs().square().mean(0).sqrt().clamp_min(1e-12)
     half = min(_NUM_TESTED, len(moments) // 2)
     order = permutation((len(moments),), moments, draw)
-    samples = [(moments[i], moments[j]) for i, j in _two_splits(order, half)]
+    first, second = moments[order[:half]], moments[order[half : 2 * half]]
     orders = torch.arange(1, _MAX_ORDER + 1, dtype=torch.float64)
-    noise = _NOISE_RATIO * _distance_of_noise(_real(samples[0][0]), _real(samples[0][1]), draw)
+    noise = _NOISE_RATIO * _distance_of_noise(_real(first), _real(second), draw)
 
-    def pair(angle: float, is_reflection: bool = False, sample: int = 0) -> tuple[Tensor, Tensor]:
-        first, second = samples[sample]
+    def moved(angle: float, is_reflection: bool = False) -> Tensor:
         turned = second.conj() if is_reflection else second
-        return _real(first), _real(turned * torch.exp(1j * angle * orders)[:, None])
+        return _real(turned * torch.exp(1j * angle * orders)[:, None])
 
     def apart(angle: float, is_reflection: bool = False) -> float:
-        return _energy_distance(*pair(angle, is_reflection))
+        return _energy_distance(_real(first), moved(angle, is_reflection))
 
     most = max(apart(2 * math.pi * k / 23) for k in range(1, 12))  # no group of the list has these rotations
     doubtful: list[tuple[float, bool]] = []
@@ -272,11 +272,10 @@ def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     def same(angle: float, is_reflection: bool = False) -> bool:
         if most >= noise and apart(angle, is_reflection) >= _MAX_DISTANCE * most:
             return False
-        if _p_value(*pair(angle, is_reflection), draw) >= _MIN_P_VALUE:
-            return True
-        if _p_value(*pair(angle, is_reflection, sample=1), draw) >= _MIN_P_VALUE:
+        found = _of_one_distribution(_real(first), moved(angle, is_reflection), draw)
+        if found is None:
             doubtful.append((angle, is_reflection))
-        return False
+        return bool(found)
 
     turns = [n for n in range(2, _MAX_ORDER + 1) if same(2 * math.pi / n)]
     is_round = len(turns) >= _MAX_ORDER - 3 and all(same(a) for a in _GENERIC_ANGLES)
@@ -291,11 +290,15 @@ def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     best = float(angles[int(torch.tensor(heights).argmin())])
     nearby = best + torch.linspace(-1, 1, 21, dtype=torch.float64) * 2 * math.pi / _NUM_ANGLES
     best = min(nearby.tolist(), key=lambda a: apart(a, True))
-    has_reflections = same(best, True)
     if is_round:
         # all rotations hide a reflection from the moments, but not from their invariants
-        kept, mirrored = _invariants(samples[0][0]), _invariants(samples[0][1].conj())
-        has_reflections = _p_value(_real(kept), _real(mirrored), draw) >= _MIN_P_VALUE
+        doubtful.clear()
+        found = _of_one_distribution(_real(_invariants(first)), _real(_invariants(second.conj())), draw)
+        has_reflections = bool(found)
+        if found is None:
+            doubtful.append((best, True))
+    else:
+        has_reflections = same(best, True)
     size = 72 if is_round else count
     rotations = SO(2).exp(2 * math.pi * torch.arange(size, dtype=torch.float64).unsqueeze(-1) / size)
     elements = rotations
@@ -313,7 +316,7 @@ def _in_plane(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     left = [
         "a reflection" if is_reflection else f"a rotation by {angle / 2 / math.pi:.3g} of a turn"
         for angle, is_reflection in doubtful
-        if (not has_reflections if is_reflection else not (is_round or _is_whole(angle / 2 / math.pi * count)))
+        if (not has_reflections if is_reflection else not _is_whole(angle / 2 / math.pi * count))
     ]
     return name, elements, not is_round, reasons + _at_least(name, left)
 
@@ -322,17 +325,11 @@ def _is_whole(x: float) -> bool:
     return abs(x - round(x)) < 1e-9
 
 
-def _two_splits(order: Tensor, half: int) -> list[tuple[Tensor, Tensor]]:
-    """Two pairs of samples of one size, of other clouds as far as there are enough."""
-    orders = order, order.roll(-2 * half - half // 2)
-    return [(o[:half], o[half : 2 * half]) for o in orders]
-
-
 def _at_least(name: str, doubtful: Sequence[str]) -> list[str]:
-    """The reason why a group may be larger: maps that one sample excludes, and another does not."""
+    """The reason why a group may be larger: maps that the test excludes, but not clearly."""
     if not doubtful:
         return []
-    return [f"the group is at least {name}: of two samples one excludes {doubtful[0]}, and the other does not"]
+    return [f"the group is at least {name}: {doubtful[0]} is not clearly excluded"]
 
 
 def _invariants(moments: Tensor) -> Tensor:
@@ -354,10 +351,15 @@ def _energy_distance(first: Tensor, second: Tensor) -> float:
     return float(2 * between - torch.cdist(first, first).mean() - torch.cdist(second, second).mean())
 
 
-def _p_value(first: Tensor, second: Tensor, draw: torch.Generator) -> float:
-    """How often samples of one distribution are as far apart, by permutations."""
+def _of_one_distribution(first: Tensor, second: Tensor, draw: torch.Generator) -> bool | None:
+    """Whether samples may be of one distribution, by permutations; ``None`` if they may not, but not clearly.
+
+    Where they are, distances beyond twice that of the least probable of 200 are about as rare as its square.
+    """
     own, shuffled = _permuted_distances(first, second, draw)
-    return (1 + int((shuffled >= own).sum())) / (1 + _NUM_PERMUTATIONS)
+    if 1 + int((shuffled >= own).sum()) >= _MIN_P_VALUE * (1 + _NUM_PERMUTATIONS):
+        return True
+    return False if own > _CLEARLY_APART * shuffled.max() else None
 
 
 def _distance_of_noise(first: Tensor, second: Tensor, draw: torch.Generator) -> float:
@@ -386,17 +388,14 @@ def _in_space(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     points = points / points.square().sum(-1).mean().sqrt()
     points = points[permutation((len(points),), points, draw)]
     half = min(_NUM_TESTED, len(points) // 2)
-    samples = [(points[i], points[j]) for i, j in _two_splits(torch.arange(len(points)), half)]
-    samples = [(_moments(first), second) for first, second in samples]
+    first, second = _moments(points[:half]), points[half : 2 * half]
     doubtful: list[Tensor] = []
 
     def same(g: Tensor) -> bool:
-        passes = (_p_value(first, _moments(second @ g.mT), draw) >= _MIN_P_VALUE for first, second in samples)
-        if next(passes):
-            return True
-        if next(passes):
+        found = _of_one_distribution(first, _moments(second @ g.mT), draw)
+        if found is None:
             doubtful.append(g)
-        return False
+        return bool(found)
 
     moved = points[: _NUM_POSES + 1]
     poses, misfits = _poses(moved[0], moved[1:], draw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -57,6 +57,7 @@ class FittedEquation:
         shares: size of each term, relative to the left side.
         variations: size of what depends on place or time, likewise, by term.
         varied: the variable that a coefficient depends on, by term.
+        profiles: these functions: coefficients of slow functions of the variable, and their stated errors, ``[2, k]``.
         grid_terms: terms of higher order that were left out as errors of the scheme that made the data, with shares.
         reasons: why the equation is not certain, one sentence each; none if it is.
     """
@@ -71,6 +72,7 @@ class FittedEquation:
     shares: dict[str, float] = field(default_factory=dict)
     variations: dict[str, float] = field(default_factory=dict)
     varied: dict[str, str] = field(default_factory=dict)
+    profiles: dict[str, Array] = field(default_factory=dict)
     grid_terms: dict[str, float] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
 
@@ -138,7 +140,7 @@ def fit_equations(
     """
     windows = Windows(values, axes)
     fits = _Fits(windows, order, degree)
-    return [fits.equation(unknown) for unknown in range(windows.unknowns)]
+    return with_tied_functions([fits.equation(unknown) for unknown in range(windows.unknowns)])
 
 
 class _Member(NamedTuple):
@@ -150,6 +152,7 @@ class _Member(NamedTuple):
     share: float
     variation: float
     axis: str
+    profile: Array
 
 
 class _Candidate:
@@ -176,7 +179,9 @@ class _Candidate:
             sizes = [float(np.linalg.norm(own[:, k:] @ values[k:])) / self.regression.total for k in (0, 1)]
             term = self.terms[j if j < n else j - n]
             axis = self.axes[j] if is_varied else ""
-            result.append(_Member(term, float(values[0]), float(self.fit.errors[part][0]), sizes[0], sizes[1], axis))
+            errors = self.fit.errors[part]
+            profile = np.stack([values, errors])
+            result.append(_Member(term, float(values[0]), float(errors[0]), sizes[0], sizes[1], axis, profile))
         return sorted(result, key=lambda member: member.term.complexity)
 
     @property
@@ -384,6 +389,7 @@ class _Fits:
             {m.term.text: m.share for m in members},
             {m.term.text: m.variation for m in members if m.axis},
             {m.term.text: m.axis for m in members if m.axis},
+            {m.term.text: m.profile for m in members if m.axis},
             candidate.grid_terms,
             tuple(reasons),
         )
@@ -409,6 +415,41 @@ class _Fits:
                 if off > 0.05 * scale:
                     return other
         return None
+
+
+def with_tied_functions(equations: Sequence[FittedEquation]) -> list[FittedEquation]:
+    """Equations in which coefficients that are functions of one variable are multiples of each other, if within errors.
+
+    As for numbers, no function is compared whose relative error is large.
+    """
+    known: list[tuple[str, str, Array]] = []
+    result = []
+    for equation in equations:
+        factors = dict(equation.factors)
+        for term, axis in equation.varied.items():
+            profile = equation.profiles[term]
+            if np.linalg.norm(profile[1]) >= _TIE_ERROR * np.linalg.norm(profile[0]):
+                continue
+            multiples = [(name, m) for name, other, p in known if other == axis and (m := _multiple(p, profile))]
+            if multiples:
+                name, multiple = multiples[0]
+                factors[term] = f"({multiple})*{name}"
+            else:
+                known.append((factors[term], axis, profile))
+        result.append(replace(equation, factors=factors))
+    return result
+
+
+def _multiple(first: Array, second: Array) -> Fraction | None:
+    """The number times which a function is another one, within stated errors; ``None`` if there is none."""
+    (values, errors), (others, other_errors) = first, second
+    ratio = float(values @ others / (values @ values))
+    scatter = np.hypot(ratio * errors, other_errors)
+    floor = _MIN_RELATIVE_ERROR * float(np.linalg.norm(others))
+    if (np.abs(others - ratio * values) > _MAX_STDS * np.maximum(scatter, floor)).any():
+        return None
+    error = float(np.sqrt(np.square(values) @ np.square(scatter))) / float(values @ values)
+    return simplest(ratio, _MAX_STDS * error)
 
 
 def _unexplained(misfit: float, noise: float, discretization: float) -> float:
