@@ -132,6 +132,40 @@ def test_coefficients_that_depend_on_place_or_time(
     assert found.verdict.trusted
 
 
+@pytest.mark.parametrize(
+    ("rate", "kind"),
+    [
+        (lambda t, u: 0.2 * slope(u, 2) - u * slope(u), ""),
+        (lambda t, u: 0.2 * slope(u, 2) - u * slope(u) + 0.1 * torch.cos(WAVE - t), "a force that"),
+        (lambda t, u: -0.1 * slope(u, 3) - u * slope(u), ""),
+        (lambda t, u: -0.1 * slope(u, 3) - (1 + 0.03 * WAVE.cos()) * u * slope(u), "diff(u^2, x, 1) that"),
+    ],
+    ids=["Burgers", "moving source", "Korteweg-de Vries", "depth"],
+)  # fmt: skip
+def test_a_rest_that_depends_on_place(rate: Callable[[float, Tensor], Tensor], kind: str) -> None:
+    """Noise hides what breaks a symmetry from one window, but not from thirty solutions together."""
+    u, times = solved(rate, waves(30), 1.5)
+    verdict = symmetries_from_data(noisy(u, 0.01), (X, times)).verdict
+    assert verdict.trusted == (not kind)
+    assert not kind or any(f"is like {kind} depends on place" in reason for reason in verdict.reasons)
+
+
+def test_functions_that_are_multiples_of_each_other() -> None:
+    """The cubic Schroedinger equation in a potential: time, and the phase, which ties both equations."""
+    potential = 0.05 * WAVE.cos()
+
+    def rate(_: float, z: Tensor) -> Tensor:
+        u, v = z[:, 0], z[:, 1]
+        height = u * u + v * v - potential
+        return torch.stack([-slope(v, 2) / 2 - height * v, slope(u, 2) / 2 + height * u], 1)
+
+    start = torch.stack([waves(12, mean=0.5), waves(12).flip(0)], 1)
+    times = torch.linspace(0.0, 1.5, 37, dtype=torch.float64)
+    found = symmetries_from_data(stepped(rate, start, times, 2e-3).transpose(1, 2), (X, times))
+    assert "(-1)*a1(x)*u" in found.equations[1].text
+    assert (found.dimension, found.verdict.trusted) == (2, True)
+
+
 def test_solutions_of_different_equations() -> None:
     """A force of its own for each solution: an equation of second order in time fits somewhat, and is not certain."""
     size = 0.2 * torch.linspace(-1, 1, 12, dtype=torch.float64)[:, None]

@@ -35,6 +35,9 @@ _MAX_STDS = 3.0  # distance of two equal numbers, in stated errors
 _TIE_ERROR = 0.2  # relative error above which coefficients are not compared
 _MIN_RELATIVE_ERROR = 1e-6  # relative error of a coefficient that is always allowed for
 _NOISE_DIFFERENCE_ORDER = 6  # order of the differences that measure noise
+_NUM_TRENDS = 5  # slow functions of each axis of space, and one less of time, that the rest is compared with
+_MIN_NUM_TREND, _NUM_TREND_FOLDS = 5, 5  # solutions that are compared so, and folds of them
+_MIN_TREND_GAIN = 4.0  # gain on held-out solutions of a trend in the rest, in its standard errors
 _MAX_SAID = 3  # terms of an equation in a message
 _FUNCTION_NAMES = "abcdefghij"  # of coefficients that depend on place or time
 _STILL = 1e-9  # change in time, relative to the values, of data that do not change
@@ -158,8 +161,16 @@ class _Member(NamedTuple):
 class _Candidate:
     """A fitted equation in the making."""
 
-    def __init__(self, regression: Regression, fit: Fit, terms: Sequence[Term], axes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        regression: Regression,
+        fit: Fit,
+        terms: Sequence[Term],
+        axes: Sequence[str] = (),
+        reading: int | None = None,
+    ) -> None:
         self.regression, self.fit, self.terms = regression, fit, terms
+        self.reading = fit.reading if reading is None else reading  # of the grid
         self.axes = axes  # of each term of the regression, the axis that its coefficient depends on
         self.grid_terms: dict[str, float] = {}
 
@@ -190,6 +201,13 @@ class _Candidate:
         members = sorted(self.members, key=lambda m: -m.share)
         more = f" + {len(members) - _MAX_SAID} more" if len(members) > _MAX_SAID else ""
         return " + ".join(f"{m.value:.3g}*{m.term.text}" for m in members[:_MAX_SAID]) + more
+
+    @property
+    def rest(self) -> Array:
+        """What the equation leaves of the left side in each window."""
+        columns = self.regression.columns(self.fit.subset)
+        x = self.regression.x[self.fit.reading][:, columns] * self.regression.scale[columns]
+        return np.asarray(self.regression.y - x @ self.fit.values, dtype=np.float64)
 
     def expanded(self) -> dict[Monomial, float]:
         """The right side as a sum of products of derivatives."""
@@ -244,7 +262,7 @@ class _Fits:
             candidate = self.candidate(target)
             unexplained = math.sqrt(max(candidate.fit.misfit**2 - noise**2, 0.0))
             if unexplained <= _MAX_UNEXPLAINED and noise <= _MAX_NOISE:
-                return self.stated(candidate, f"{name}_{'t' * times}", noise, unknown + 1)
+                return self.stated(candidate, target, f"{name}_{'t' * times}", noise, unknown + 1)
             refused = refused or (
                 f"of {name}_{'t' * times} {candidate.fit.misfit:.0%} are left unexplained by {candidate.said}, "
                 f"and noise accounts for {min(noise, 1.0):.0%}"
@@ -332,7 +350,7 @@ class _Fits:
         fit = regression.fit(0, sorted(subset))
         fit = fit._replace(discretization=best.fit.discretization)
         names = [self.names[axis] for axis in axes for _ in range(n // len(axes))]
-        return _Candidate(regression, fit, terms, names)
+        return _Candidate(regression, fit, terms, names, reading)
 
     def simplified(self, full: _Candidate) -> _Candidate:
         """A smaller equation that differs by terms of higher order alone, as errors of difference schemes do."""
@@ -357,7 +375,47 @@ class _Fits:
                         return small
         return full
 
-    def stated(self, candidate: _Candidate, left: str, noise: float, number_of_unknown: int) -> FittedEquation:
+    def trend(self, candidate: _Candidate, target: Array) -> tuple[str, float]:
+        """The term times a slow function of place and time that predicts the rest of held-out solutions best.
+
+        Returns:
+            The term in words, and the share of the left side that it predicts; no words and zero if there is none.
+        """
+        rest = candidate.rest.reshape(target.shape)
+        if len(rest) < _MIN_NUM_TREND:
+            return "", 0.0
+        # each solution counts alike: errors are larger where solutions are
+        weights = 1 / np.maximum(np.sqrt(np.square(rest).sum((1, 2))), 1e-300)
+        windows = self.windows
+        slow = [
+            axis.basis(_NUM_TRENDS - (i == 0))[:, axis.centres].numpy()
+            for i, axis in enumerate((windows.time, *windows.space))
+        ]
+        counts = [values.shape[1] for values in slow[1:]]
+        places = [np.ones((1, *counts))]
+        for i, values in enumerate(slow[1:]):
+            shape = [len(values) - 1, *(n if k == i else 1 for k, n in enumerate(counts))]
+            places.append(np.broadcast_to(values[1:].reshape(shape), (len(values) - 1, *counts)))
+        in_space = np.concatenate(places).reshape(-1, math.prod(counts))
+        products = slow[0][:, None, :, None] * in_space[None, :, None, :]  # [time, space, t, w]
+        trends = {"t": products[1:, 0], "place": products[:, 1:].reshape(-1, *products.shape[2:])}
+        force = next(j for j, term in enumerate(self.terms) if not term.factors)
+        own = [self.terms.index(member.term) for member in candidate.members]
+        best, said, share = _MIN_TREND_GAIN, "", 0.0
+        for j in dict.fromkeys([force, *own]):
+            for kind, functions in trends.items():
+                columns = np.einsum("btw,mtw->btwm", self.features[candidate.reading][..., j, 0], functions)
+                gains = _held_out_gains(columns * weights[:, None, None, None], rest * weights[:, None, None])
+                size = float(gains.mean()) / max(float(gains.std()) / (len(gains) - 1) ** 0.5, 1e-300)
+                gained = math.sqrt(max(float(gains.mean()), 0.0)) * candidate.fit.misfit
+                if size > best and gained > MIN_SHARE:
+                    name = self.terms[j].text if self.terms[j].factors else "a force"
+                    best, said, share = size, f"{name} that depends on {kind}", gained
+        return said, share
+
+    def stated(
+        self, candidate: _Candidate, target: Array, left: str, noise: float, number_of_unknown: int
+    ) -> FittedEquation:
         """The equation with its coefficients made simple, and the reasons why it is not certain."""
         members, fit = candidate.members, candidate.fit
         numbers = rounded([m.value for m in members], [m.error for m in members])
@@ -372,6 +430,9 @@ class _Fits:
                 f"{fit.misfit:.1%} of {left} are left unexplained, more than noise ({noise:.1%}) and discretization "
                 f"({fit.discretization:.1%}) account for"
             )
+        trend, share = self.trend(candidate, target)
+        if trend:
+            reasons.append(f"of what is left of {left} a part of {share:.1%} is like {trend}")
         other = self.alternative(candidate)
         if other is not None:
             raise ConfigurationError(
@@ -450,6 +511,26 @@ def _multiple(first: Array, second: Array) -> Fraction | None:
         return None
     error = float(np.sqrt(np.square(values) @ np.square(scatter))) / float(values @ values)
     return simplest(ratio, _MAX_STDS * error)
+
+
+def _held_out_gains(columns: Array, rest: Array) -> Array:
+    """How much less of the squared rest of each solution a fit to other solutions leaves, ``[b]``.
+
+    Args:
+        columns: what is fitted, ``[b, t, w, m]``.
+        rest: ``[b, t, w]``.
+    """
+    grams = np.einsum("btwm,btwn->bmn", columns, columns)
+    moments = np.einsum("btwm,btw->bm", columns, rest)
+    folds = np.arange(len(rest)) % _NUM_TREND_FOLDS
+    gains = np.empty(len(rest))
+    for fold in range(_NUM_TREND_FOLDS):
+        own = folds == fold
+        gram = grams[~own].sum(0)
+        ridge = 1e-10 * max(float(np.trace(gram)) / len(gram), 1e-300) * np.eye(len(gram))
+        theta = np.linalg.solve(gram + ridge, moments[~own].sum(0))
+        gains[own] = 2 * moments[own] @ theta - np.einsum("i,bij,j->b", theta, grams[own], theta)
+    return gains
 
 
 def _unexplained(misfit: float, noise: float, discretization: float) -> float:
