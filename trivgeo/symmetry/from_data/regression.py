@@ -408,7 +408,7 @@ class _Fits:
                 gains = _held_out_gains(columns * weights[:, None, None, None], rest * weights[:, None, None])
                 size = float(gains.mean()) / max(float(gains.std()) / (len(gains) - 1) ** 0.5, 1e-300)
                 gained = math.sqrt(max(float(gains.mean()), 0.0)) * candidate.fit.misfit
-                if size > best and gained > MIN_SHARE:
+                if size > best and gained > _MIN_SAID:
                     name = self.terms[j].text if self.terms[j].factors else "a force"
                     best, said, share = size, f"{name} that depends on {kind}", gained
         return said, share
