@@ -2,10 +2,11 @@
 
 python -m benchmarks.operator_consistency [--cases 10] [--released FOLDER] [--save]
 
-Each network is asked for solutions that were moved by random symmetries of its equation. The search knows neither its
-training data nor its domain: `trivgeo.inversion.energies.OperatorConsistency`, with the equation and without, is
-lowered by draws and Levenberg-Marquardt steps over all directions of the group. FOLDER is a checkout of the method's
-released code, with its two networks for the heat equation; their problems are the published ones, multiples of a sine.
+Each network is asked for solutions that were moved by random symmetries of its equation. The search knows no training
+data: `trivgeo.inversion.energies.OperatorConsistency`, with the equation, without it, and with the box of the training
+points instead, is lowered by draws and Levenberg-Marquardt steps over all directions of the group. FOLDER is a checkout
+of the method's released code, with its two networks for the heat equation; their problems are the published ones,
+multiples of a sine.
 """
 
 from __future__ import annotations
@@ -128,8 +129,13 @@ def row(case: Case, draws: int, chains: int, steps: int) -> dict[str, Any]:
         found["alone"] = float(errors(case.operator(problems.x)).mean())
     exact = undone(true, problems.elements)
     found["true transformation"] = float(exact.mean())
-    for name, equation in (("with the equation", case.equation.formula), ("without it", None)):
-        energy = OperatorConsistency(case.operator, equation, None if equation is None else case.equation.constants)
+    formula, constants, base = case.equation.formula, case.equation.constants, case.equation.domain.base
+    energies = {
+        "with the equation": OperatorConsistency(case.operator, formula, constants),
+        "without it": OperatorConsistency(case.operator),
+        "with the box": OperatorConsistency(case.operator, box=base),
+    }
+    for name, energy in energies.items():
         inverter = Inverter(action, energy, [GaussianSearch(draws, chains, 1.0), LevenbergMarquardt(steps)])
         begin = time.process_time()
         result = inverter(problems.x, generator=torch.Generator().manual_seed(0))

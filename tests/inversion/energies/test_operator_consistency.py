@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trivgeo.actions import OperatorAction, OperatorInput, PointCloud
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, HeatSymmetry
 from trivgeo.inversion import Inverter
 from trivgeo.inversion.energies import OperatorConsistency
@@ -147,6 +147,25 @@ def test_the_search_undoes_what_the_operator_cannot_do() -> None:
 
     assert float(error(alone).min()) > 0.05
     assert float(error(answer).max()) < 0.01
+
+
+def test_points_beyond_the_box_are_seen_by_the_box_alone() -> None:
+    """A quarter of an edge too long in x and half an edge too late in t; the operator is right everywhere."""
+    x = problem(torch.tensor([1.0, 5.0]).double())
+    place, times = x.initial[0, :, 0], x.query[0, :, 1]
+    low, edge, last = float(place.min()), float(place.max() - place.min()), float(times.max())
+    within = [(low, low + edge), (0.0, last)]
+    assert float(OperatorConsistency(sine_operator(), box=within).relative_error(x).max()) < 1e-12
+    beyond = [(low, low + 0.8 * edge), (0.0, last / 1.5)]
+    points = spread_points(x.query, 64)[0].unbind(-1)
+    out = [(p - high).clamp(min=0) / (high - first) for p, (first, high) in zip(points, beyond, strict=True)]
+    expected = (sum(float(distance.square().mean()) for distance in out) + 0.25**2) ** 0.5
+    error = OperatorConsistency(sine_operator(), box=beyond).relative_error(x)
+    torch.testing.assert_close(error, torch.full_like(error, expected))
+    with pytest.raises(DomainError, match="expected finite ranges low < high"):
+        OperatorConsistency(sine_operator(), box=[(0.0, 0.0), (0.0, 1.0)])
+    with pytest.raises(ShapeError, match="expected points of 1 coordinates, of which the box has ranges, got 2"):
+        OperatorConsistency(sine_operator(), box=[(0.0, 1.0)])(x)
 
 
 def test_arguments_are_checked_before_work() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from trivgeo._numerics import jvp
+from trivgeo._numerics import Constant, jvp
 from trivgeo.actions import OperatorAction, OperatorInput
 from trivgeo.checks import check_count, check_type, checked
-from trivgeo.errors import ConfigurationError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.expressions import exact
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.least_squares import LeastSquares
@@ -34,6 +35,9 @@ class OperatorConsistency(LeastSquares):
         r_2 = \frac{\tau \, \|\partial_t f(u_0) - F[f(u_0)]\|}{\|u_0\|}, \quad
         \frac{1}{\tau} = \frac{\|\partial_t f(u_0)(\cdot, t_0)\|}{\|u_0\|} + \frac{1}{T}
 
+    With the ``box`` of the operator's training points there is a third term, the root mean square distance of query
+    points to the box, and those of the ends of the initial condition to its ends, in units of its edges.
+
     Norms are root mean squares over points: of the initial condition where the time is :math:`t_0`, else of the query
     points, which span the time T. The first term asks the operator for the initial condition that it was given, and for
     no time before the start; the second whether its answer solves the equation :math:`u_t = F[u]`, in units of the time
@@ -43,7 +47,7 @@ class OperatorConsistency(LeastSquares):
 
     An operator that is wrong but agrees with itself has a low energy, too: one that returns the given field for all
     times, without an ``equation``; or one that continues solutions well beyond its training domain, where the energy
-    finds some transformation with a small error, not the one with the smallest.
+    finds some transformation with a small error, not the one with the smallest. The ``box`` keeps it there.
 
     Args:
         operator: the network as a function from an `OperatorInput` to its answers at the query points, as jets
@@ -55,10 +59,13 @@ class OperatorConsistency(LeastSquares):
         parameters: numbers for the parameters, see `trivgeo.inversion.EquivariantOperator.from_equation`.
         num_points: numbers of points of the initial condition, and of query points, at which the terms are taken:
             evenly spread ones of those given.
+        box: the range (low, high) of each x, and that of t, on which the operator was trained, where initial conditions
+            fill the range of x; ``None`` where it is not known.
 
     Raises:
         ConfigurationError: the operator is no function, or the equation is not of first order in t, or a parameter has
             no number; or (when run) the action is not one on operator inputs.
+        DomainError: a range of the box is empty or infinite.
         ShapeError: (when run) the operator returns other shapes, or the data have other coordinates than the equation.
 
     Example:
@@ -77,15 +84,19 @@ class OperatorConsistency(LeastSquares):
         equation: Any = None,
         parameters: Mapping[str, float] | None = None,
         num_points: tuple[int, int] = (_NUM_INITIAL_POINTS, _NUM_QUERY_POINTS),
+        box: Sequence[tuple[float, float]] | None = None,
     ) -> None:
         if not callable(operator):
             raise ConfigurationError(f"operator: expected a function of an OperatorInput, got {operator!r}")
         numbers = tuple(check_count("num_points", number) for number in num_points)
-        super().__init__(_Disagreement(operator, equation, dict(parameters or {}), numbers[0]), _tempered)
+        for low, high in box or ():
+            if not -math.inf < low < high < math.inf:
+                raise DomainError(f"box: expected finite ranges low < high, got {list(box or ())}")
+        super().__init__(_Disagreement(operator, equation, dict(parameters or {}), box, numbers[0]), _tempered)
         self._num_query_points = numbers[1]
 
     def relative_error(self, x: OperatorInput) -> Float[Tensor, " batch"]:
-        r"""Return an estimate of the operator's relative error, :math:`(r_1^2 + r_2^2)^{1/2}`.
+        r"""Return an estimate of the operator's relative error, :math:`(r_1^2 + r_2^2)^{1/2}`, with what a box adds.
 
         Args:
             x: problems, one batch dimension.
@@ -114,10 +125,16 @@ class _Disagreement(nn.Module):
     """The residuals of `OperatorConsistency`."""
 
     def __init__(
-        self, operator: Callable[..., Tensor], equation: Any, parameters: dict[str, float], number: int
+        self,
+        operator: Callable[..., Tensor],
+        equation: Any,
+        parameters: dict[str, float],
+        box: Sequence[tuple[float, float]] | None,
+        number: int,
     ) -> None:
         super().__init__()
         self.operator, self.number = operator, number
+        self._box = None if box is None else Constant(torch.tensor([list(ends) for ends in box], dtype=torch.float64))
         self.equation: EvolutionEquation | None = None
         if equation is not None:
             self.equation = equation if isinstance(equation, EvolutionEquation) else EvolutionEquation(equation)
@@ -175,9 +192,22 @@ class _Disagreement(nn.Module):
             r = self._residuals(answers, x.query)
             residuals = [(r * unit_time / size).flatten(-2) / r.shape[-2] ** 0.5]
         misfit = ((at_start - given[..., ::stride, :]) / size).flatten(-2) / place.shape[-2] ** 0.5
-        terms = [torch.cat([misfit, before], -1), *residuals]
+        terms = [torch.cat([misfit, before], -1), *residuals, *self._outside(x)]
         length = max(term.shape[-1] for term in terms)
         return torch.stack([nn.functional.pad(term, (0, length - term.shape[-1])) for term in terms], -2)
+
+    def _outside(self, x: OperatorInput) -> list[Float[Tensor, "batch k"]]:
+        """Return how far points are from the training box, none without a box."""
+        if self._box is None:
+            return []
+        low, high = self._box.matching(x.query).unbind(-1)
+        n = x.query.shape[-1]
+        if len(low) != n:
+            raise ShapeError(f"x: expected points of {len(low)} coordinates, of which the box has ranges, got {n}")
+        edges, place = high - low, x.initial[..., : n - 1]
+        beyond = ((low - x.query).clamp(min=0.0) + (x.query - high).clamp(min=0.0)) / edges
+        ends = torch.cat([place.amin(-2) - low[:-1], place.amax(-2) - high[:-1]], -1) / edges[:-1].repeat(2)
+        return [torch.cat([beyond.flatten(-2) / x.query.shape[-2] ** 0.5, ends], -1)]
 
     def _residuals(self, answers: Callable[[Tensor], Tensor], points: Tensor) -> Float[Tensor, "batch q c"]:
         """Return u_t - F[u] of the answers at the points."""
