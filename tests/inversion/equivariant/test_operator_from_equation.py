@@ -486,6 +486,25 @@ def test_shallow_water_in_the_plane() -> None:
     assert true < 0.002
 
 
+@pytest.mark.slow(reason="twelve symmetries, in space")
+def test_velocities_in_space_turn_with_the_place() -> None:
+    """Three equations like that of Burgers on a coarse grid: rotations about all axes, boosts, scalings."""
+    equation = [f"{a}_t + u*{a}_x + v*{a}_y + w*{a}_z = ({a}_xx + {a}_yy + {a}_zz)/10" for a in ("u", "v", "w")]
+    box, spectral = [(0.0, 4.0)] * 3, SpectralEquation.from_equation(equation)
+    waves = torch.meshgrid(*3 * [2 * torch.pi * torch.arange(8, dtype=F64) / 8], indexing="ij")
+    parts = torch.randn(8, 3, 6, generator=seeded(0), dtype=F64) / 4
+    functions = torch.stack([f(x) for x in waves for f in (torch.cos, torch.sin)])
+    clean = torch.einsum("bck,kxyz->bcxyz", parts, functions)
+
+    def network(values: Tensor) -> Tensor:
+        return solve(spectral, Field.on_box(values, box), [0.3], 0.05).values[:, :, 0]
+
+    operator = EquivariantOperator.from_equation(equation, network, clean, times=[0.3], box=box)
+    assert "z*∂_x - x*∂_z + w*∂_u - u*∂_w" in operator.report
+    error = operator.equivariance_error(Field.on_box(clean[:1], box), num_elements=2, generator=seeded(1))
+    assert error.worst < 1e-9
+
+
 def walled(values: Tensor) -> Tensor:
     """Burgers' equation of viscosity 0.2 between walls where the slope vanishes, from 0 to 1, by finite differences."""
     step, u = 0.1, values
