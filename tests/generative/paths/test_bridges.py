@@ -86,6 +86,8 @@ def test_bad_input() -> None:
         (Bridge(torch.zeros(5, 3)), ShapeError),
         (Bridge(torch.zeros(0, 2)), ShapeError),
         (Bridge("source"), ConfigurationError),  # type: ignore[arg-type]
+        (lambda data, drawn: drawn[:1], ShapeError),
+        (lambda data, drawn: None, ConfigurationError),
     ],
 )
 def test_refused_before_the_work(coupling: Any, error: type[Exception]) -> None:

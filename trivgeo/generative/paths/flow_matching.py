@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trivgeo._text import described
 from trivgeo.checks import check_choice, check_positive, checked
+from trivgeo.errors import ShapeError
 from trivgeo.generative.distribution_fitting import fit_base_distribution
 from trivgeo.generative.distributions import GroupDistribution
 from trivgeo.generative.paths.base import Coupling, Network, ProbabilityPath, TrainingBatch
@@ -125,11 +126,18 @@ class FlowMatchingPath(ProbabilityPath):
         Times are drawn one from each of b equal intervals of [0, 1].
 
         Elements are on the geodesics, velocities ``[b, dim]`` in units of ``speed``; they are NaN without a logarithm.
+
+        Raises:
+            ShapeError: a coupling returns another number of draws, or no elements.
         """
         level = stratified(len(data), data, generator)
         drawn = self.base.sample(len(data), generator)
         if callable(self.coupling):
-            drawn = self.coupling(data, drawn)
+            drawn = self.group.check_elements(self.coupling(data, drawn), "coupling")
+            if drawn.shape != data.shape:
+                raise ShapeError(
+                    f"coupling: expected a draw for each datum, {list(data.shape)}, got {list(drawn.shape)}"
+                )
         elif self.coupling == "optimal":
             drawn = drawn[_optimal_assignment(self.group, data, drawn)]
         u = self.group.log(self.group.compose(self.group.inverse(data), drawn))
