@@ -135,6 +135,9 @@ def test_another_modality(name: str) -> None:
     # the other way round gives the inverse
     back = register(other, moving, group, similarity="mutual_information")
     assert error(group, back, group.inverse(g)) < 0.6
+    for one, (first, second) in ((r, (moving, other)), (back, (other, moving))):
+        matrix = torch.linalg.inv(second.affine) @ group.homogeneous(one.element.double()) @ first.affine
+        assert_relative(one.to_pixels(), matrix, 1e-6)
 
 
 def test_masks() -> None:
