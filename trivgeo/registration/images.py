@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -18,7 +19,17 @@ from trivgeo.groups import Projective
 from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.transformations import sample_elements
 from trivgeo.registration.blocks import BlockEstimate, block_estimate
-from trivgeo.registration.inverse_compositional import CloseComparison, Comparison, Exposure, Grid, Picture, box_sums
+from trivgeo.registration.inverse_compositional import (
+    EXACT_FOR_PARABOLAS,
+    CloseComparison,
+    Comparison,
+    Exposure,
+    Grid,
+    Interpolation,
+    Picture,
+    box_sums,
+    slopes_of,
+)
 from trivgeo.registration.keypoints import MISSING, consensus
 from trivgeo.registration.look_alikes import look_alikes
 from trivgeo.registration.record import (
@@ -39,7 +50,7 @@ _MIN_SHORTER_SIDE = 5  # shorter side of the coarsest images, in pixels
 _FIRST_STEPS, _NUM_KEPT_FIRST = 4, 32  # steps of all hypotheses at the coarsest level, and how many of them go on
 _NUM_STEPS = (12, 8, 6, 5, 4)  # steps at each level
 _NUM_KEPT = (12, 8, 6, 4, 4)  # distinct hypotheses that go on from each level
-_LEAST_STEP_IN_PIXELS = 0.05  # length of steps at which descents end at a level
+_LEAST_STEP_IN_PIXELS = 0.1  # length of steps at which descents end at a level
 _MIN_SHARED_NEAR = 0.8  # shared contrast at the end of the nearest hypotheses from which on others are not looked for
 _LOSS_WIDTH_IN_STDS = 5.0  # width of the robust loss, in standard deviations of the residuals
 _FIRST_WIDTH = 2.0  # width of the loss at the coarsest size, in units of the contrast; half of it at the next
@@ -66,6 +77,7 @@ _BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = (
 )  # blocks along the longer side, and pixels along one, whose losses are compared
 _MAX_SIDE_OF_HIDDEN = 320  # longer side of the images in which hidden parts are looked for, in pixels
 _HIDDEN_REACH, _MIN_HIDDEN_SHARE = 2, 0.5  # pixels on each side of which so many disagree where an image is hidden
+_SHARE_OF_KERNEL = 0.1  # share of what the fit of the kernel changed that is a standard deviation
 _GRADIENT_BLURS = 2  # blurs of one pixel before gradients are taken
 _GRADIENT_WINDOW = 5  # pixels on each side, over which the mean length of gradients is taken
 _MIN_GRADIENT = 0.02  # gradient by a pixel that counts as noise, in units of the contrast
@@ -89,6 +101,8 @@ _MIN_SHARED_BY_PART, _MIN_OVERLAP_OF_PART, _MAX_RATIO = 0.7, 0.5, 0.9
 _NUM_STARTS_OF_PART = 64  # elements near the identity from which it begins
 # distance of that element from the other, in pixels at the size of the comparison, and in units of the longer side
 _MIN_MOVE_IN_PIXELS, _MAX_MOVE_IN_SIDES = 0.5, 0.15
+_MIN_SHARE_OF_SLOPES = 0.7  # share of the squares of slopes that combinations of channels have, which are then enough
+_MAX_PIXELS_IN_COLOUR = 2**22  # pixels of images of which one combination of channels is enough
 _OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from which on that one is shrunk
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
@@ -121,16 +135,10 @@ class ImageRegistration(RegistrationMethod["Found"]):
             # what lay beside a frame is in gradients near its edges
             blurred = _GRADIENT_BLURS * _BLUR_REACH + _GRADIENT_WINDOW
             self.moving, self.fixed = normalized_gradients(self.moving), normalized_gradients(self.fixed)
-        self.contrast = float(self.fixed.std(correction=0)) or 1.0
-        middle = self.fixed.mean()
+        self.contrast, self.middle = float(self.fixed.std(correction=0)) or 1.0, float(self.fixed.mean())
         self.longer = max(self.fixed.shape[-2:])
-        self.pictures = tuple(
-            Picture(
-                (image - middle) / self.contrast,
-                Grid(tuple(image.shape[-2:]), _frame(image.shape[-2:], self.longer, image)),
-                mask,
-                margin,
-            )
+        self._data = tuple(
+            Picture(image, Grid(tuple(image.shape[-2:]), _frame(image.shape[-2:], self.longer, image)), mask, margin)
             # beside what the moving image covers, the fixed one may show nothing, from which slopes are not to be taken
             for image, mask, margin in (
                 (self.moving, self.masks[0], _HALO + blurred),
@@ -148,10 +156,18 @@ class ImageRegistration(RegistrationMethod["Found"]):
             "noise and dirt of one are not those of the other",
         )
 
+    @cached_property
+    def pictures(self) -> tuple[Picture, ...]:
+        """Both images at their full sizes, in units of the contrast of the fixed one, whose mean is zero."""
+        return tuple(self._in_contrast(picture) for picture in self._data)
+
+    def _in_contrast(self, picture: Picture) -> Picture:
+        return picture._replace(image=(picture.image - self.middle).div_(self.contrast))
+
     @property
     def frames(self) -> tuple[Tensor, Tensor]:
         """The maps from pixels of both images to coordinates."""
-        moving, fixed = self.pictures
+        moving, fixed = self._data
         return moving.grid.matrix, fixed.grid.matrix
 
     def _comparison(self, factor: float) -> Comparison:
@@ -160,6 +176,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
             larger = next((f for f in self.factors if f > factor), None)
             if larger is None:
                 moving, fixed = (picture.to(torch.float32) for picture in self.pictures)
+            elif larger * self.longer > _MAX_SIDE_OF_DESCENTS:  # which may not be needed
+                moving, fixed = (self._in_contrast(picture.resized(factor)).to(torch.float32) for picture in self._data)
             else:
                 finer = self._comparison(larger)
                 moving, fixed = (picture.resized(factor / larger) for picture in (finer.moving, finer.fixed))
@@ -173,8 +191,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
     def _matched(self) -> Tensor:
         """Return elements that matches of keypoints support, inverted; none without OpenCV."""
         group = self.group
-        moving, fixed = self.pictures
-        found = consensus(group, moving.image, fixed.image, self.frames, _NUM_CONSENSUS)
+        found = consensus(group, self.moving, self.fixed, self.frames, _NUM_CONSENSUS)
         self.matches_keypoints = found is not None
         none = group.identity(0, dtype=torch.float64, device=self.moving.device)
         return none if found is None else group.inverse(group.project(found))
@@ -192,7 +209,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
     def registered(self) -> Registration:
         met = []
         for found in self._attempts():
-            met.append(judged := self.judged(found))
+            some, found = self._in_few_channels(found)
+            met.append(judged := some.judged(found))
             if judged.trusted:
                 return judged
         return max(met, key=lambda r: 0.0 if r.mask is None else float(r.mask.float().mean()))
@@ -210,6 +228,36 @@ class ImageRegistration(RegistrationMethod["Found"]):
             if found.shared >= _MIN_SHARED_CONTRAST:
                 yield found
         yield self._descended(torch.cat([identity, matched, self._drawn()]))
+
+    def _in_few_channels(self, found: Found) -> tuple[ImageRegistration, Found]:
+        """Return the registration of the combinations of channels in which images have nearly all of their slopes.
+
+        Most photographs have one, their brightness. Channels are first brought to each other by the exposure that was
+        found: one that varies over the frame is not fitted to combinations.
+        """
+        channels = len(self.fixed)
+        if channels == 1 or not found.found or found.width is None:
+            return self, found
+        coarse = self._comparison(self._factor_within(_MAX_SIDE_OF_OTHERS))
+        slopes = slopes_of(coarse.fixed.image).transpose(0, 1).flatten(1).double()
+        shares, directions = torch.linalg.eigh(slopes @ slopes.mT)
+        least = 1.0 - (_MIN_SHARE_OF_SLOPES if math.prod(self.fixed.shape[1:]) < _MAX_PIXELS_IN_COLOUR else 0.0)
+        rest = shares.cumsum(0) / shares.sum().clamp(min=torch.finfo(shares.dtype).tiny)
+        number = max(int((rest > least).sum()), 1)
+        width, found = found.width, found._replace(uneven=self._is_uneven(found))
+        if number == channels or found.uneven:
+            return self, found
+        offset, gain = found.exposure.theta.to(self.fixed).unbind(-1)
+        chosen = directions[:, -number:].mT.to(self.fixed)  # [k, c]
+        added = chosen @ (self.contrast * offset + self.middle * (1.0 - gain))
+        images = (
+            torch.tensordot(chosen * gain, self.moving, 1) + added[:, None, None],
+            torch.tensordot(chosen, self.fixed, 1),
+        )
+        some = replace(self, moving=images[0], fixed=images[1])
+        some.matches_keypoints = self.matches_keypoints
+        width *= self.contrast / some.contrast * math.sqrt(number / channels)
+        return some, found._replace(exposure=Exposure.none(number, self.fixed.float()), width=width)
 
     def searched(self) -> Found:
         identity = self.group.identity(1, dtype=torch.float64, device=self.moving.device)
@@ -232,8 +280,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
             found: what is known of the first element, with its exposure.
         """
         if found is None:
-            reference = self.pictures[1].image.float()
-            found = self._level(first, Found(starts, Exposure.none(len(reference), reference)))
+            found = self._level(first, Found(starts, Exposure.none(len(self.fixed), self.fixed.float())))
             if not found.shared >= _MIN_SHARED_CONTRAST:  # the exposures may be very different
                 alike = self._level(first, Found(starts, self._standardised()))
                 found = alike if alike.shared > found.shared else found
@@ -249,8 +296,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
 
     def _standardised(self) -> Exposure:
         """Return the exposure that gives each channel the mean and the standard deviation of the fixed image."""
+        coarse = self._comparison(self.factors[0])
         (std, mean), (wanted, middle) = (
-            torch.std_mean(picture.image.flatten(1).float(), 1, correction=0) for picture in self.pictures
+            torch.std_mean(picture.image.flatten(1), 1, correction=0) for picture in (coarse.moving, coarse.fixed)
         )
         known = torch.minimum(std, wanted) > _MIN_STD * torch.maximum(std, wanted)
         gain = torch.where(known, wanted / torch.where(known, std, 1.0), 1.0)
@@ -297,14 +345,13 @@ class ImageRegistration(RegistrationMethod["Found"]):
             elements = group.inverse(found.elements).to(dtype)
             return replace(nothing(self.action, elements), action=ImageWarp(group), frames=self.frames)
         hidden, share = self._hidden(found)
+        uneven = self._is_uneven(found) if found.uneven is None else found.uneven
         comparison = self._full(found.elements[0], hidden)
         if not bool(comparison.sample(found.elements[0], _NUM_SAMPLES)[2].any()):
             elements = group.inverse(found.elements).to(dtype)
             return replace(nothing(self.action, elements), action=ImageWarp(group), frames=self.frames)
-        noisy = found.width > _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD
-        if noisy:
+        if noisy := self._is_noisy(found):
             comparison = self._blurred(comparison, found.elements[0])
-        uneven = self._is_uneven(found)
         solution = self._solved(comparison, found, uneven)
         close, estimate = solution.close, self._estimated(solution.close)
         ended = solution.ended
@@ -318,18 +365,25 @@ class ImageRegistration(RegistrationMethod["Found"]):
             v = group.log(group.compose(group.inverse(solution.element), softer.element))
             square = v @ torch.linalg.solve(estimate.covariance, v)
             estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
-        # how the images were interpolated is not known: half of what another kernel changes is a standard deviation
+        # how the images were interpolated is not known: a part of what another kernel changes is a standard deviation
         if not len(estimate.free):
-            v = 0.5 * self._step(comparison.interpolated("linear"), solution)
-            square = v @ torch.linalg.solve(estimate.covariance, v)
-            estimate = estimate._replace(covariance=(1.0 + square / len(v)) * estimate.covariance)
+            square = torch.zeros(()).to(estimate.covariance)
+            kernels: tuple[tuple[float, Interpolation], ...] = (
+                (0.5, "linear"),
+                (_SHARE_OF_KERNEL, EXACT_FOR_PARABOLAS),
+            )
+            for share, kernel in kernels:
+                if kernel != solution.comparison.interpolation:
+                    v = share * self._step(solution.comparison.interpolated(kernel), solution)
+                    square = square + v @ torch.linalg.solve(estimate.covariance, v)
+            estimate = estimate._replace(covariance=(1.0 + square / len(estimate.covariance)) * estimate.covariance)
         h = solution.element
         element, adjoint = group.inverse(h), group.Ad(h)
         covariance = adjoint @ estimate.covariance @ adjoint.mT
         reasons = list(doubts(covariance, 0.0, (1.0 - share) * close.agreement, estimate.free @ adjoint.mT))
         if not ended:
             reasons.append("the last steps have not ended")
-        shared = self._shared(comparison, solution, found)
+        shared = self._shared(solution.comparison, solution, found)
         if not shared >= _MIN_SHARED_CONTRAST:
             reasons.append(f"{shared:.0%} of the contrast is shared: less than {_MIN_SHARED_CONTRAST:.0%}")
         modes = modes_at(element[None], element.new_ones(1))
@@ -347,12 +401,17 @@ class ImageRegistration(RegistrationMethod["Found"]):
             element.to(dtype),
             (0.5 * (covariance + covariance.mT)).to(dtype),
             modes,
-            close.rms * self.contrast,
+            close.rms * self.contrast / math.sqrt(len(self.fixed)),
             True,
             Verdict(tuple(dict.fromkeys(reasons)), self.assumptions),
             mask=_at_size(close.agrees, self.fixed.shape[1:]),
             frames=self.frames,
         )
+
+    def _is_noisy(self, found: Found) -> bool:
+        """Return whether images are to be blurred, of whose noise interpolation takes a part."""
+        assert found.width is not None
+        return found.width > _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD
 
     def _blurred(self, comparison: Comparison, h: Tensor) -> Comparison:
         """Return a comparison of blurred pictures near an element."""
@@ -387,7 +446,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         if math.isfinite(scale) and not 1.0 / _OTHER_SCALE < scale < _OTHER_SCALE:
             moving, fixed = moving.resized(min(1.0, 1.0 / scale)), fixed.resized(min(1.0, scale))
         fixed = _uncovered(fixed._replace(margin=max(fixed.margin, _HALO)), hidden)
-        return Comparison(self.group, self.action.point_action, moving, fixed, "cubic")
+        return Comparison(self.group, self.action.point_action, moving, fixed, EXACT_FOR_PARABOLAS)
 
     def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
         """Return the solution of the equations of the inverse compositional steps, gain and offset among them."""
@@ -401,8 +460,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
             exposure = exposure.bent(values[:, seen > 0], comparison.n)
         least = max(_MAX_LAST_STEP_IN_DIGITS * torch.finfo(dtype).eps, 1e-9)
         steep, held, root = comparison.steep(_NUM_SAMPLES), h, math.sqrt(len(self.fixed))
-        inverse, stale = found.elements.new_zeros(group.dim, group.dim), True
-        before, far, grown = math.inf, False, False
+        inverse: Tensor | None = None
+        before, far, grown, stale = math.inf, False, False, False
+        fits_kernel = comparison.interpolation != "linear" and not uneven and not self._is_noisy(found)
         for _ in range(_MAX_LAST_STEPS):
             values, fixed, seen = comparison.sample(h[0], _NUM_SAMPLES, exposure)
             if not bool(seen.any()):  # the last step led out of the frame
@@ -412,6 +472,10 @@ class ImageRegistration(RegistrationMethod["Found"]):
             std = self._residual_std((values - fixed).mT, seen, steep)
             if std > _MIN_REFINED_STD:
                 width = min(width, _LOSS_WIDTH_IN_STDS * root * std)
+            if fits_kernel and inverse is not None:  # after the first step
+                fits_kernel, stale, grown, before = False, True, False, math.inf
+                kernel = comparison.kernel(h[0], _NUM_SAMPLES, exposure, width)
+                comparison = comparison.interpolated(kernel)
             if stale or ended:
                 close = comparison.closely(h[0], exposure, width, max(width, _LOSS_WIDTH_IN_STDS * root * _NOISY_STD))
                 slope, curvature, parts = -close.sums.scores.sum(0), close.curvature, close.parts
@@ -422,6 +486,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
                     inverse = _newton_inverse(curvature, close.sums.descent[0])
             else:
                 slope, curvature, parts = (part[0] for part in comparison.sums(h, exposure, width).reduced())
+                if inverse is None:
+                    inverse = _newton_inverse(curvature, curvature)
+                    far = not float((inverse @ slope).norm()) * self.longer < 2.0 * _MAX_NEWTON_STEP_IN_PIXELS
             step = -inverse @ slope
             stds = math.sqrt(max(float(step @ curvature @ step), 0.0)) / max(std, _MIN_REFINED_STD)
             if not math.isfinite(stds):
@@ -444,7 +511,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
             ended = False
         if not ended:
             close = comparison.closely(h[0], exposure, width, max(width, _LOSS_WIDTH_IN_STDS * root * _NOISY_STD))
-        return Solution(h[0], exposure, width, close, ended, inverse)
+        assert inverse is not None
+        return Solution(h[0], exposure, width, close, ended, inverse, comparison)
 
     def _residual_std(self, off: Float[Tensor, "p c"], seen: Tensor, steep: Tensor) -> float:
         """Return the standard deviation of residuals that agree."""
@@ -598,6 +666,7 @@ class Found(NamedTuple):
         width: width of the next robust loss; ``None`` before the first descent.
         shared: share of the contrast that both images have in common.
         found: whether there is an element of finite energy.
+        uneven: whether the exposure varies over the frame; ``None`` where nobody asked.
     """
 
     elements: Tensor
@@ -605,11 +674,12 @@ class Found(NamedTuple):
     width: float | None = None
     shared: float = 0.0
     found: bool = True
+    uneven: bool | None = None
 
 
 class Solution(NamedTuple):
     """The end of the last steps: an inverse element, the exposure, the width of the loss, sums, whether steps ended,
-    and the inverse of the curvature for steps.
+    the inverse of the curvature for steps, and the comparison, with the kernel that fits best.
     """
 
     element: Tensor
@@ -618,6 +688,7 @@ class Solution(NamedTuple):
     close: CloseComparison
     ended: bool
     inverse: Float[Tensor, "n n"]
+    comparison: Comparison
 
 
 def _newton_inverse(curvature: Float[Tensor, "n n"], shared: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:

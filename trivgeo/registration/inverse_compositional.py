@@ -15,7 +15,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import torch
@@ -34,6 +34,10 @@ _MAX_NUMBERS_KEPT = 2**24  # numbers of strips that are kept between steps; else
 HALO = 2  # pixels on each side that a slope reads
 _EDGE_IN_PIXELS = 1e-3  # distance beyond the outermost centres of pixels at which an image still shows something
 _MIN_BICUBIC_SIDE = 16  # sides of images whose outermost pixels bicubic interpolation leaves out
+EXACT_FOR_PARABOLAS, _SHARPEST = (
+    -0.5,
+    0.75,
+)  # parameter of the cubic kernel that is; the size of that of torch and OpenCV
 _LEAST_COVER = 0.999  # value of an interpolated mask from which on all pixels around are in the mask
 LEAST_OVERLAP = 0.1  # share of the fixed image that is compared, below which an element is not found
 _MAX_RISE = 1.02  # energy after a step that is taken, in units of that before
@@ -45,7 +49,7 @@ _BLOCKS_PER_SIDE, MIN_BLOCK_SIDE = 16, 8  # blocks along the longer side, and pi
 CORRELATION_REACH = 4  # pixels on each side in which scores of blurred noise are correlated
 
 
-Interpolation = Literal["linear", "cubic", "smoothing"]
+Interpolation = Literal["linear", "smoothing"] | float
 SPLINE_VARIANCE = 1.0 / 3.0  # by which cubic B-splines with values as coefficients widen a picture, in pixels squared
 
 
@@ -289,8 +293,9 @@ class Comparison:
         action: its action on points of n coordinates.
         moving: the picture that is read at h p.
         fixed: the picture with pixels p.
-        interpolation: between pixels of the moving picture; ``"cubic"`` is for two dimensions only, and
-            ``"smoothing"`` widens the picture, as much between pixels as at them.
+        interpolation: between pixels of the moving picture: linear, by the cubic kernel of this parameter a (Keys
+            1981), for two dimensions only, or ``"smoothing"``, which widens the picture, as much between pixels as at
+            them.
     """
 
     def __init__(
@@ -466,7 +471,7 @@ class Comparison:
         """
         image, mask, size = self.moving.image, self.moving.mask, self.moving.grid.size[::-1]
         places, valid = self._places(h, index)
-        outermost = self.interpolation == "cubic" and min(size) > _MIN_BICUBIC_SIDE
+        outermost = isinstance(self.interpolation, float) and min(size) > _MIN_BICUBIC_SIDE
         margin = self.moving.kept_margin + outermost
         # the share of a pixel fades out along a pixel beside the margin, so that solutions are no jumps between shares
         fade = max(min(margin, 1), _EDGE_IN_PIXELS)
@@ -481,12 +486,12 @@ class Comparison:
             place.clamp_(-0.5 * length - 0.5, 1.5 * length - 0.5) for place, length in zip(places, size, strict=True)
         ]
         grid = _grid(places, size)
-        if self.interpolation == "cubic":
-            sampled = _cubic(image, grid, places)
+        if self.interpolation == "linear":
+            sampled = _sampled(image, grid, "bilinear")
         elif self.interpolation == "smoothing":
             sampled = smoothed(image, places)
         else:
-            sampled = _sampled(image, grid, "bilinear")
+            sampled = _cubic(image, grid, places, self.interpolation)
         if mask is not None:
             cover = functional.grid_sample(mask[None, None], grid, padding_mode="zeros", align_corners=False)
             seen.mul_((cover > _LEAST_COVER).reshape(seen.shape))
@@ -521,6 +526,19 @@ class Comparison:
                 seen = seen * ((along >= margin) & (along < length - margin))
         values = values if exposure is None else exposure.exposed(values, self._place(index))
         return values, self.fixed.image.flatten(1)[:, place], seen
+
+    def kernel(self, h: Tensor, number: int, exposure: Exposure, width: float) -> float:
+        """Return the parameter of the cubic kernel that leaves least of the squares at a sample.
+
+        The fixed picture may have been interpolated itself, by a kernel that is not known.
+        """
+        soft, sharp = (self.interpolated(a).sample(h, number, exposure) for a in (0.0, -_SHARPEST))
+        off, change = soft[1] - soft[0], sharp[0] - soft[0]
+        at_usual = off - change * (-EXACT_FOR_PARABOLAS / _SHARPEST)
+        weight = soft[2] / (1.0 + at_usual.square().sum(0) / width**2) ** 2
+        square, product = ((weight * change * part).sum().double() for part in (change, off))
+        share = float(product / square.clamp(min=torch.finfo(square.dtype).tiny))
+        return -_SHARPEST * min(max(share, 0.0), 1.0)
 
     def steep(self, number: int) -> Float[Tensor, " p"]:
         """Return ones at the pixels of a sample at which the slope of the fixed picture is above its mean square."""
@@ -768,12 +786,12 @@ class Comparison:
         descent = contracted(of_slopes[:, :n, n:], fields.mT, fields.mT) - torch.einsum(
             "cxi,cxj->ij", mixed[0], parts[..., :-1]
         )
-        theirs = parts_of_cells.double().sum(0) - torch.einsum("cxi,cxj->ij", mixed[1], parts[..., :-1])
+        theirs = parts_of_cells.sum(0, dtype=torch.float64) - torch.einsum("cxi,cxj->ij", mixed[1], parts[..., :-1])
         descent, theirs = (0.5 * (part + part.mT) for part in (descent, theirs))
         bend = contracted(bends, along, along)
         reach = -(-CORRELATION_REACH // self.side)
         windows = box_sums(parts_of_cells.flatten(1).mT.unflatten(1, self.cells), reach).flatten(1).mT
-        freed = without_own_pull(scores, windows.unflatten(1, (dim, dim)), parts_of_cells.double().sum(0))
+        freed = without_own_pull(scores, windows.unflatten(1, (dim, dim)), parts_of_cells.sum(0, dtype=torch.float64))
         around = freed.mT @ box_sums(freed.mT.unflatten(1, self.cells), reach).flatten(1).mT
         sums = BlockSums(
             -scores.double(),
@@ -875,12 +893,11 @@ def _sampled(image: Float[Tensor, "c *size"], grid: Tensor, mode: str) -> Tensor
     return functional.grid_sample(image[None], grid, mode=mode, padding_mode="border", align_corners=False)
 
 
-def _cubic(image: Float[Tensor, "c h w"], grid: Tensor, places: Sequence[Float[Tensor, "k p"]]) -> Tensor:
-    """Return values between pixels by the cubic kernel with a = -1/2, which alone is exact for parabolas (Keys 1981).
+def _cubic(image: Float[Tensor, "c h w"], grid: Tensor, places: Sequence[Float[Tensor, "k p"]], a: float) -> Tensor:
+    """Return values between pixels by the cubic kernel of a parameter a.
 
-    Kernels are linear in a. That of torch has a = -3/4, and moves pictures by a share of a pixel; that with a = 0 is
-    linear interpolation at other places. The rest of the product of two kernels is an eighth of a product of two small
-    differences.
+    Kernels are linear in a. That of torch has a = -3/4, and that with a = 0 is linear interpolation at other places.
+    The rest of the product of two kernels is a product of two small differences.
     """
     smooth = []
     for place in places:
@@ -888,7 +905,7 @@ def _cubic(image: Float[Tensor, "c h w"], grid: Tensor, places: Sequence[Float[T
         part = place - first
         smooth.append(first.add_((3.0 - 2.0 * part).mul_(part).mul_(part)))
     linear = _sampled(image, _grid(smooth, image.shape[:0:-1]), "bilinear")
-    return linear.add_(_sampled(image, grid, "bicubic"), alpha=2.0).div_(3.0)
+    return linear.lerp_(_sampled(image, grid, "bicubic"), -a / _SHARPEST)
 
 
 def smoothed(image: Float[Tensor, "c *size"], places: Sequence[Float[Tensor, "k p"]]) -> Tensor:
@@ -920,21 +937,28 @@ def smoothed(image: Float[Tensor, "c *size"], places: Sequence[Float[Tensor, "k 
 
 def _vector_fields(group: LieGroup, action: PointAction, points: Float[Tensor, "p n"]) -> Float[Tensor, "p d n"]:
     """Return the vector fields of the basis at points; those of homographies from their matrices."""
-    identity = group.identity(dtype=points.dtype, device=points.device)
-    zero, eye = points.new_zeros(group.dim), torch.eye(group.dim, dtype=points.dtype, device=points.device)
-
-    def along(f: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return derivatives of a function of elements along the basis."""
-        moved = lambda v: f(group.perturb(identity, v))  # noqa: E731
-        return torch.func.vmap(lambda t: torch.func.jvp(moved, (zero,), (t,))[1])(eye)
-
     try:
-        matrices = along(action.homogeneous)
+        matrices = _matrices_of_basis(group, action).to(points)
     except ConfigurationError:
-        return along(lambda g: action(g, points)).transpose(0, 1)
+        return _along_basis(group, points, lambda g: action(g, points)).transpose(0, 1)
     lifted = torch.cat([points, torch.ones_like(points[:, :1])], 1)
     moved = torch.einsum("dij,pj->pdi", matrices, lifted)
     return moved[..., :-1] - points.unsqueeze(1) * moved[..., -1:]
+
+
+@lru_cache(maxsize=16)
+def _matrices_of_basis(group: LieGroup, action: PointAction) -> Float[Tensor, "d i i"]:
+    """Return the matrices of the basis of the algebra; all sizes of two pictures have the same."""
+    return _along_basis(group, torch.zeros(1, dtype=torch.float64), action.homogeneous)
+
+
+def _along_basis(group: LieGroup, reference: Tensor, f: Callable[[Tensor], Tensor]) -> Float[Tensor, "d *r"]:
+    """Return derivatives of a function of elements along the basis, at the identity."""
+    identity = group.identity(dtype=reference.dtype, device=reference.device)
+    zero = torch.zeros(group.dim, dtype=reference.dtype, device=reference.device)
+    eye = torch.eye(group.dim, dtype=reference.dtype, device=reference.device)
+    moved = lambda v: f(group.perturb(identity, v))  # noqa: E731
+    return torch.func.vmap(lambda t: torch.func.jvp(moved, (zero,), (t,))[1])(eye)
 
 
 def _solved(curvature: Tensor, slope: Tensor, damping: Float[Tensor, " k"]) -> Tensor:

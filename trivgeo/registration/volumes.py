@@ -254,7 +254,7 @@ class VolumeRegistration(ImageRegistration):
                 longer = min(max(longer / max(1.0 - left, _MIN_SHARE_OF_STEP), 1.0), 1.0 / _MIN_SHARE_OF_STEP)
             before = step
             h = group.project(group.perturb(h, step * min(longer, voxel / float(step.norm()))))
-        return Solution(h, exposure, math.inf, close, ended, estimate.covariance)
+        return Solution(h, exposure, math.inf, close, ended, estimate.covariance, comparison)
 
     def _shared(self, comparison: Comparison, solution: Solution, found: Found) -> float:
         return super()._shared(comparison, solution, found) if self.similarity == "intensity" else found.shared
