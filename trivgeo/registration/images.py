@@ -245,7 +245,11 @@ class ImageRegistration(RegistrationMethod["Found"]):
         rest = shares.cumsum(0) / shares.sum().clamp(min=torch.finfo(shares.dtype).tiny)
         number = max(int((rest > least).sum()), 1)
         width, found = found.width, found._replace(uneven=self._is_uneven(found))
-        if number == channels or found.uneven:
+        if found.uneven:  # a tone curve is of one channel
+            energy = (slopes @ slopes.mT).diagonal()
+            directions = torch.eye(channels).to(energy)[:, energy.argsort()]
+            number = 1
+        elif number == channels:
             return self, found
         offset, gain = found.exposure.theta.to(self.fixed).unbind(-1)
         chosen = directions[:, -number:].mT.to(self.fixed)  # [k, c]
