@@ -114,6 +114,18 @@ def test_uneven_exposure() -> None:
         assert not r.trusted or squared_distance(r, g) < 18.5  # the region of 99.9 %
 
 
+def test_tones_between_what_most_pixels_have() -> None:
+    """Edges of a disc on black have values that few pixels have: a tone curve of 0.45 is fitted to them, too."""
+    shown = torch.linspace(0.6, 1.0, 400, dtype=torch.float64)
+    values = torch.cat([torch.zeros(1600, dtype=torch.float64), shown, torch.linspace(0.0, 0.6, 40).double()])[None]
+    bent = Exposure.none(1, values).bent(values, 2)
+    edge = torch.linspace(0.02, 1.0, 200, dtype=torch.float64)[None]
+    tones = bent.tones(edge)[0].mT  # [p, b]
+    wanted = edge[0].pow(0.45).unsqueeze(-1)
+    left = tones @ torch.linalg.lstsq(tones, wanted, driver="gelsd").solution - wanted
+    assert float(left.abs().max()) < 0.03  # 0.1 with knots at shares of pixels alone
+
+
 def shapes(points: Tensor, seed: int = 0) -> Tensor:
     """Discs of many sizes that hide each other, at positions, ``[3, h, w]``."""
     generator = seeded(seed)
@@ -199,6 +211,35 @@ def test_what_hides_a_part_is_returned() -> None:
     back = register(fixed, moving, SE(2), moving_mask=known)
     assert back.trusted, back.reasons
     assert off_at_corners(back.to_pixels(), torch.linalg.inv(matrix), (100, 100)) < 0.05
+
+
+def test_kernel_of_another_library() -> None:
+    """A picture warped by OpenCV's cubic kernel, which moves edges: corners were off by two hundredths of a pixel."""
+    cv2 = pytest.importorskip("cv2")
+    moving, matrix = shapes(positions(None, 160)), similarity(0.02, 1.01, 3.3, -2.4)
+    seen = cv2.warpPerspective(moving.movedim(0, -1).numpy(), matrix.numpy(), (160, 160), flags=cv2.INTER_CUBIC)
+    r = register(moving, torch.from_numpy(seen).movedim(-1, 0), Similarity(2))
+    assert r.trusted, r.reasons
+    assert off_at_corners(r.to_pixels(), matrix, (160, 160)) < 0.005
+    truth = ImageWarp(Similarity(2)).from_pixels(matrix, (160, 160))
+    assert squared_distance(r, truth) < 18.5
+
+
+@pytest.mark.parametrize("gain", [(1.0, 1.0, 1.0), (1.3, 0.9, 0.6)])
+def test_combinations_of_channels(gain: tuple[float, float, float]) -> None:
+    """Brightness is registered of pictures with little colour, whatever the light: as well as all channels."""
+    side, noise, matrix = 270, 0.02, similarity(0.02, 1.01, 3.3, -2.4)
+    grey = [shapes(positions(m, side)).mean(0, keepdim=True) + 0.1 * shapes(positions(m, side)) for m in (None, matrix)]
+    fixed = torch.tensor(gain).double()[:, None, None] * grey[1] + 0.1
+    moving, fixed = (image + noise * randn(3, side, side, seed=k) for k, image in enumerate((grey[0], fixed)))
+    r = register(moving, fixed, Similarity(2))
+    assert r.trusted, r.reasons
+    truth = ImageWarp(Similarity(2)).from_pixels(matrix, (side, side))
+    assert squared_distance(r, truth) < 18.5
+    # a quarter more than one channel alone would tell, of three
+    alone = register(moving[:1], fixed[:1], Similarity(2))
+    spread, of_one = (torch.logdet(part.covariance) for part in (r, alone))
+    assert float(spread) < float(of_one) - 4 * math.log(1.5)
 
 
 def test_other_places_that_fit_as_well() -> None:

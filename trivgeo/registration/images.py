@@ -77,6 +77,7 @@ _BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = (
 )  # blocks along the longer side, and pixels along one, whose losses are compared
 _MAX_SIDE_OF_HIDDEN = 320  # longer side of the images in which hidden parts are looked for, in pixels
 _HIDDEN_REACH, _MIN_HIDDEN_SHARE = 2, 0.5  # pixels on each side of which so many disagree where an image is hidden
+_MIN_CHANGE_OF_KERNEL = 0.02  # change of the parameter of the kernel that counts
 _SHARE_OF_KERNEL = 0.1  # share of what the fit of the kernel changed that is a standard deviation
 _GRADIENT_BLURS = 2  # blurs of one pixel before gradients are taken
 _GRADIENT_WINDOW = 5  # pixels on each side, over which the mean length of gradients is taken
@@ -102,7 +103,8 @@ _NUM_STARTS_OF_PART = 64  # elements near the identity from which it begins
 # distance of that element from the other, in pixels at the size of the comparison, and in units of the longer side
 _MIN_MOVE_IN_PIXELS, _MAX_MOVE_IN_SIDES = 0.5, 0.15
 _MIN_SHARE_OF_SLOPES = 0.7  # share of the squares of slopes that combinations of channels have, which are then enough
-_MAX_PIXELS_IN_COLOUR = 2**22  # pixels of images of which one combination of channels is enough
+# pixels of images from which on the exposure of each channel is known well, and one combination is enough
+_MIN_PIXELS_COMBINED, _MAX_PIXELS_IN_COLOUR = 2**16, 2**22
 _OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from which on that one is shrunk
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
@@ -235,13 +237,13 @@ class ImageRegistration(RegistrationMethod["Found"]):
         Most photographs have one, their brightness. Channels are first brought to each other by the exposure that was
         found: one that varies over the frame is not fitted to combinations.
         """
-        channels = len(self.fixed)
-        if channels == 1 or not found.found or found.width is None:
+        channels, pixels = len(self.fixed), math.prod(self.fixed.shape[1:])
+        if channels == 1 or pixels < _MIN_PIXELS_COMBINED or not found.found or found.width is None:
             return self, found
         coarse = self._comparison(self._factor_within(_MAX_SIDE_OF_OTHERS))
         slopes = slopes_of(coarse.fixed.image).transpose(0, 1).flatten(1).double()
         shares, directions = torch.linalg.eigh(slopes @ slopes.mT)
-        least = 1.0 - (_MIN_SHARE_OF_SLOPES if math.prod(self.fixed.shape[1:]) < _MAX_PIXELS_IN_COLOUR else 0.0)
+        least = 1.0 - (_MIN_SHARE_OF_SLOPES if pixels < _MAX_PIXELS_IN_COLOUR else 0.0)
         rest = shares.cumsum(0) / shares.sum().clamp(min=torch.finfo(shares.dtype).tiny)
         number = max(int((rest > least).sum()), 1)
         width, found = found.width, found._replace(uneven=self._is_uneven(found))
@@ -251,7 +253,10 @@ class ImageRegistration(RegistrationMethod["Found"]):
             number = 1
         elif number == channels:
             return self, found
-        offset, gain = found.exposure.theta.to(self.fixed).unbind(-1)
+        side = self.longer if pixels < _MAX_PIXELS_IN_COLOUR else _MAX_SIDE_OF_DESCENTS
+        fine = self._comparison(self._factor_within(side))
+        exposure, _ = _exposure(*fine.sample(found.elements[0], _NUM_SAMPLES))
+        offset, gain = exposure.theta.to(self.fixed).unbind(-1)
         chosen = directions[:, -number:].mT.to(self.fixed)  # [k, c]
         added = chosen @ (self.contrast * offset + self.middle * (1.0 - gain))
         images = (
@@ -477,9 +482,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
             if std > _MIN_REFINED_STD:
                 width = min(width, _LOSS_WIDTH_IN_STDS * root * std)
             if fits_kernel and inverse is not None:  # after the first step
-                fits_kernel, stale, grown, before = False, True, False, math.inf
-                kernel = comparison.kernel(h[0], _NUM_SAMPLES, exposure, width)
-                comparison = comparison.interpolated(kernel)
+                fits_kernel, kernel = False, comparison.kernel(h[0], _NUM_SAMPLES, exposure, width)
+                if abs(kernel - EXACT_FOR_PARABOLAS) > _MIN_CHANGE_OF_KERNEL:
+                    comparison, stale, grown, before = comparison.interpolated(kernel), True, False, math.inf
             if stale or ended:
                 close = comparison.closely(h[0], exposure, width, max(width, _LOSS_WIDTH_IN_STDS * root * _NOISY_STD))
                 slope, curvature, parts = -close.sums.scores.sum(0), close.curvature, close.parts

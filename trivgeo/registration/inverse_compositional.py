@@ -44,9 +44,8 @@ _MAX_RISE = 1.02  # energy after a step that is taken, in units of that before
 _FIRST_DAMPING, _MAX_DAMPING = 1e-3, 1e8  # damping of Levenberg and Marquardt, in units of the diagonal
 _RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
 _MIN_STD = 1e-3  # standard deviation of an image for its tone, in units of the contrast
-# shares of darker pixels, and of the range between these ends of most pixels, at which a tone curve bends
-_TONE_KNOTS, _EVEN_KNOTS, _TONE_ENDS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95), (0.05, 0.15, 0.3, 0.7), (0.01, 0.99)
-_NUM_KNOTS = len(_TONE_KNOTS) + len(_EVEN_KNOTS)
+# a tone curve bends halfway between where such shares of pixels are darker, and such shares of the range of most pixels
+_TONE_KNOTS, _TONE_ENDS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95), (0.01, 0.99)
 _BLOCKS_PER_SIDE, MIN_BLOCK_SIDE = 16, 8  # blocks along the longer side, and pixels along a block, for checks
 CORRELATION_REACH = 4  # pixels on each side in which scores of blurred noise are correlated
 
@@ -156,7 +155,7 @@ class Exposure(NamedTuple):
     @property
     def _num_fields(self) -> int:
         """The number of quadratic functions of the place, for the gain and for the offset."""
-        return (self.theta.shape[1] - _NUM_KNOTS) // 2
+        return (self.theta.shape[1] - len(_TONE_KNOTS)) // 2
 
     def bent(self, values: Float[Tensor, "c p"], n: int) -> Exposure:
         """Return the same exposure among functions for an uneven one.
@@ -168,11 +167,11 @@ class Exposure(NamedTuple):
         fields = (n + 1) * (n + 2) // 2
         mean, std = values.mean(1, keepdim=True), values.std(1, correction=0, keepdim=True).clamp(min=_MIN_STD)
         # edges may have values that few pixels have
-        tones = (values - mean) / std
+        shares, tones = values.new_tensor(_TONE_KNOTS), (values - mean) / std
         low, high = torch.quantile(tones, values.new_tensor(_TONE_ENDS), dim=1)
-        even = low.unsqueeze(1) + (high - low).unsqueeze(1) * values.new_tensor(_EVEN_KNOTS)
-        knots = torch.cat([torch.quantile(tones, values.new_tensor(_TONE_KNOTS), dim=1).mT, even], 1)
-        theta = self.theta.new_zeros(len(values), 2 * fields + _NUM_KNOTS)
+        even = low.unsqueeze(1) + (high - low).unsqueeze(1) * shares
+        knots = 0.5 * (torch.quantile(tones, shares, dim=1).mT + even)
+        theta = self.theta.new_zeros(len(values), 2 * fields + len(_TONE_KNOTS))
         offset, gain = self.theta.unbind(-1)
         theta[:, 0], theta[:, fields] = offset + gain * mean[:, 0], gain * std[:, 0]
         return Exposure(theta, torch.cat([mean, std, knots], 1))
@@ -188,7 +187,7 @@ class Exposure(NamedTuple):
         """Return the fields by which tones are multiplied, at places of about unit size; ``None`` for the identity."""
         if self.uneven is None:
             return None
-        knots, n = _NUM_KNOTS, self._num_fields
+        knots, n = len(_TONE_KNOTS), self._num_fields
         fields = place.new_zeros(place.shape[1], 2 * n + knots, 2 + knots)
         fields[:, :n, 0] = fields[:, n : 2 * n, 1] = _quadratics(place).mT
         fields[:, 2 * n :, 2:] = torch.eye(knots).to(place)
@@ -540,10 +539,11 @@ class Comparison:
         """
         soft, sharp = (self.interpolated(a).sample(h, number, exposure) for a in (0.0, -_SHARPEST))
         off, change = soft[1] - soft[0], sharp[0] - soft[0]
-        at_usual = off - change * (-EXACT_FOR_PARABOLAS / _SHARPEST)
-        weight = soft[2] / (1.0 + at_usual.square().sum(0) / width**2) ** 2
+        usual = -EXACT_FOR_PARABOLAS / _SHARPEST
+        weight = soft[2] / (1.0 + (off - usual * change).square().sum(0) / width**2) ** 2
         square, product = ((weight * change * part).sum().double() for part in (change, off))
-        share = float(product / square.clamp(min=torch.finfo(square.dtype).tiny))
+        own = _MIN_STD**2 * weight.sum().double()  # kernels hardly differ where pixels lie on pixels
+        share = float((product + usual * own) / (square + own).clamp(min=torch.finfo(square.dtype).tiny))
         return -_SHARPEST * min(max(share, 0.0), 1.0)
 
     def steep(self, number: int) -> Float[Tensor, " p"]:
