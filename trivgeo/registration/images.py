@@ -471,7 +471,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         steep, held, root = comparison.steep(_NUM_SAMPLES), h, math.sqrt(len(self.fixed))
         inverse: Tensor | None = None
         before, far, grown, stale = math.inf, False, False, False
-        fits_kernel = comparison.interpolation != "linear" and not uneven and not self._is_noisy(found)
+        fits_kernel = isinstance(comparison.interpolation, float) and not uneven and not self._is_noisy(found)
         for _ in range(_MAX_LAST_STEPS):
             values, fixed, seen = comparison.sample(h[0], _NUM_SAMPLES, exposure)
             if not bool(seen.any()):  # the last step led out of the frame
