@@ -219,16 +219,11 @@ class TestVerdicts:
 
 
 @pytest.mark.slow(reason="one motion of each group stays")
-@pytest.mark.parametrize(
-    ("group", "similarity"),
-    [(SE(3), "intensity"), (SE(3), "mutual_information"), (Affine(3), "intensity")],
-    ids=["SE(3)-intensity", "SE(3)-mutual_information", "Affine(3)-intensity"],
-)
-def test_regions_hold_the_truth(group: LieGroup, similarity: str) -> None:
-    held = 0
-    scale = torch.tensor([*[0.2 if group.dim == 6 else 0.06] * (group.dim - 3), 5.0, 5.0, 5.0], dtype=torch.float64)
+@pytest.mark.parametrize("similarity", ["intensity", "mutual_information"])
+def test_regions_hold_the_truth(similarity: str) -> None:
+    group, held = SE(3), 0
     for seed in range(40):
-        g = group.exp(scale * randn(group.dim, seed=seed))
+        g = group.exp(torch.tensor([0.2, 0.2, 0.2, 5.0, 5.0, 5.0]).double() * randn(6, seed=seed))
         moving, fixed = pair(group, g, seed, noise=0.05)
         if similarity != "intensity":
             fixed = fixed._replace(data=torch.sin(math.pi * fixed.data))
