@@ -7,8 +7,8 @@ symmetry. *placed*: coefficients that depend on place or time. *coarse*: few poi
 *measured*: parts of a domain, single precision, schemes of other kinds, any scale.
 
 An answer is *certain* if its verdict is trusted. It is *false* if it is certain and has a generator that the true
-equation has not, or calls a wrong dimension all. The rival for the equation is PySINDy's weak form with the same terms
-(``--pysindy FOLDER`` names where it is installed), right if it has the true terms and no others.
+equation has not, or calls a wrong dimension all. The rival for the equation is PySINDy's weak form with polynomials
+times derivatives (``--pysindy FOLDER`` names where it is installed), for one unknown on a line.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ SPEED = BENCHMARKS / "groups-cpu.json"
 XLA = BENCHMARKS / "xla-cpu.json"
 SYMMETRIES = BENCHMARKS / "symmetries-cpu.json"
 VERDICTS = BENCHMARKS / "verdicts-cpu.json"
+FROM_DATA = BENCHMARKS / "symmetries-from-data-cpu.json"
 CONSISTENCY = BENCHMARKS / "operator-consistency-cpu.json"
 SEARCHES = BENCHMARKS / "search-cpu.json"
 CANONICAL = BENCHMARKS / "canonical-operators-cpu.json"
@@ -415,6 +416,22 @@ def operator_consistency() -> str:
         )
     ways = ["with the equation", "seconds", "without it", "seconds", "with the box", "seconds", "ratio", "estimate"]
     return markdown(["network", "alone", "true transformation", *ways], lines)
+
+
+def symmetries_from_data() -> str:
+    """Dimensions that were found from published sets, and a rival's equations."""
+    rows = [row for row in json.loads(FROM_DATA.read_text())["rows"] if row["kind"] == "published"]
+    cells = [
+        [
+            row["name"],
+            str(row["true"]),
+            str(row.get("dimension", "refused")),
+            "yes" if row["answer"] in ("right", "false") else "no",
+            f"`{' '.join(row['pysindy'].split()).replace('+ -', '- ')}`" if row.get("pysindy") else NONE,
+        ]
+        for row in rows
+    ]
+    return markdown(["set", "true dimension", "found", "trusted", "right side by PySINDy"], cells)
 
 
 def wrong_verdicts() -> str:
@@ -840,6 +857,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "words": words,
     "verdicts": verdicts,
     "operator-consistency": operator_consistency,
+    "symmetries-from-data": symmetries_from_data,
     "wrong-verdicts": wrong_verdicts,
     "searches-300": lambda: searches(300),
     "searches-1000": lambda: searches(1000),
