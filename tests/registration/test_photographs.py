@@ -16,7 +16,7 @@ from trivgeo.inversion.transformations import rotations
 from trivgeo.registration import Registration, register
 from trivgeo.registration.blocks import BlockSums, block_estimate
 from trivgeo.registration.images import _LOSS_WIDTH_IN_STDS, Found, ImageRegistration
-from trivgeo.registration.inverse_compositional import Exposure
+from trivgeo.registration.inverse_compositional import Exposure, means_of_parts
 from trivgeo.registration.record import UNKNOWN_STD
 
 SIDE = 48
@@ -161,6 +161,33 @@ def test_any_rotation_and_scale_without_a_law(degrees: float, scale: float) -> N
     r = register(*(image + 0.01 * randn(3, 100, 100, seed=k) for k, image in enumerate(images)), Similarity(2))
     assert r.trusted, r.reasons
     assert off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.15
+
+
+@pytest.mark.parametrize("size", [(96,), (7, 64), (13, 5, 11)])
+def test_means_of_parts(size: tuple[int, ...]) -> None:
+    """Against the integral over each part, by the overlap of each with each pixel."""
+    new = tuple(max(1, round(n / 1.5)) for n in size)
+    image = randn(2, *size, seed=0)
+    expected = image
+    for axis, (n, k) in enumerate(zip(size, new, strict=True), start=1):
+        pixel, part = torch.arange(n).double(), torch.arange(k).double()[:, None] * (n / k)
+        cover = (torch.minimum(pixel + 1, part + n / k) - torch.maximum(pixel, part)).clamp(min=0.0) / (n / k)
+        expected = torch.tensordot(expected, cover, ([axis], [1])).movedim(-1, axis)
+    assert torch.allclose(means_of_parts(image, new), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(("scale", "side"), [(1.5, 128), (1.5, 160), (0.66, 128)])
+def test_shrunk_pixels_stay_in_their_place(scale: float, side: int) -> None:
+    """One picture is shrunk where pixels differ in size: whole pixels alone would move it by half a pixel."""
+    about = similarity(0.0, 1.0, 0.5 * side, 0.5 * side)
+    matrix = about @ similarity(0.05, scale, 1.0, -2.0) @ torch.linalg.inv(about)
+    images = [texture(positions(m, side)) + 0.01 * randn(1, side, side, seed=k) for k, m in enumerate((None, matrix))]
+    truth = ImageWarp(group := Similarity(2)).from_pixels(matrix, (side, side))
+    start = lambda count, generator: truth.expand(count, -1, -1)  # noqa: E731
+    r = register(*images, group, transformations=start)
+    assert r.trusted, r.reasons
+    assert off_at_corners(r.to_pixels(), matrix, (side, side)) < 0.05
+    assert squared_distance(r, truth) < 20.0
 
 
 def test_two_sizes() -> None:

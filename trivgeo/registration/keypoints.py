@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
 from trivgeo._random import uniform
 from trivgeo.errors import how_to_install
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.point_alignment import fit_points
+from trivgeo.registration.inverse_compositional import means_of_parts
 
 MISSING = f"without OpenCV no keypoints were matched: {how_to_install('keypoints')}"
 _LONGEST_SIDE = 640  # side of the images in which keypoints are detected, in pixels
@@ -103,11 +103,9 @@ def _keypoints(image: Float[Tensor, "c h w"]) -> tuple[np.ndarray, np.ndarray]:
     height, width = image.shape[-2:]
     factor = min(1.0, _LONGEST_SIDE / max(height, width))
     small = (max(1, round(factor * height)), max(1, round(factor * width)))
-    grey = image.float().mean(0)[None, None]
-    if small != (height, width):
-        grey = functional.interpolate(grey, small, mode="area")
+    grey = means_of_parts(image.float().mean(0, keepdim=True), small)
     low, high = torch.quantile(grey.flatten()[:: max(1, grey.numel() // 10000)], grey.new_tensor([0.005, 0.995]))
-    grey = ((grey[0, 0] - low) / (high - low).clamp(min=1e-6)).clamp(0.0, 1.0)
+    grey = ((grey[0] - low) / (high - low).clamp(min=1e-6)).clamp(0.0, 1.0)
     pixels = (255.0 * grey).round().to(torch.uint8).cpu().numpy()
     points, descriptors = opencv().SIFT_create(_MAX_KEYPOINTS).detectAndCompute(pixels, None)
     if descriptors is None:

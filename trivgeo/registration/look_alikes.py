@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from trivgeo.actions import ImageWarp
 from trivgeo.actions.image import sample_images
+from trivgeo.registration.inverse_compositional import means_of_parts
 
 _NUM_ANGLES = 60  # rotations that are tried
 _SIDE_OF_TURNED, _SIDE_OF_SHIFTED = 40, 256  # longest sides of pictures that are turned, and only shifted, in pixels
@@ -138,7 +139,7 @@ def shrunk(image: Tensor, side: int) -> Tensor:
     if longer <= side:
         return image
     size = max(1, round(height * side / longer)), max(1, round(width * side / longer))
-    return functional.interpolate(image[None], size, mode="area")[0]
+    return means_of_parts(image, size)
 
 
 def _in_group(action: ImageWarp, matrices: Float[Tensor, "k 3 3"]) -> Tensor:
