@@ -346,11 +346,9 @@ class TasksCLI(LightningCLI):
             ConfigurationError: no batch is to be tested, which Lightning would skip without a word; or the model is one
                 of a training, whose state is not given.
         """
-        model = type(self.model)
-        is_trained = LightningModule.training_step is not model.training_step and hasattr(self.model, "export")
-        if is_trained and self.config_init["test"]["ckpt_path"] is None:
+        if isinstance(self.model, NamedExport) and self.config_init["test"]["ckpt_path"] is None:
             raise ConfigurationError(
-                f"model: expected one that is tested, got {model.__name__}, for trivgeo fit (or ckpt_path, "
+                f"model: expected one that is tested, got {type(self.model).__name__}, for trivgeo fit (or ckpt_path, "
                 "the state that a training has left)"
             )
         if self.trainer.limit_test_batches == 0:

@@ -378,8 +378,8 @@ class TestTraining:
         self, config: str, kind: type[LieGroupConv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With the configuration as it is; the trainer accepts it."""
-        limits = ("--trainer.limit_test_batches=0.01", "--data.batch_size=4")  # one batch; 1 would be all of them
-        module = self.run(tmp_path, monkeypatch, config, "test", *limits).model
+        limits = ("--trainer.fast_dev_run=1", "--data.batch_size=4")
+        module = self.run(tmp_path, monkeypatch, config, "fit", *limits).model
         assert isinstance(module.network, kind)
         digits = BundledSample().train()
         x, label = framed_digits(digits.images[:16]), digits.labels[:16]
