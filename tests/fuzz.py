@@ -136,7 +136,7 @@ WRONG: list[Any] = [
 # what a function or network that was handed over says when it is called in another way than it can be
 FOREIGN = re.compile(
     r"positional argument|unexpected keyword|required argument|not on the expected device|meta tensor|instantiate"
-    r"|type\(\) takes"
+    r"|type\(\) takes|mat1 and mat2"
 )
 
 

@@ -269,10 +269,15 @@ def check_type(name: str, value: Any, kind: type[T]) -> T:
 def check_values(name: str, x: Tensor) -> Tensor:
     """Return ``x`` if its values can be read, as steps need that are chosen by errors, and refusals of wrong data.
 
+    Args:
+        name: what the message of the error calls it.
+        x: a tensor.
+
     Raises:
-        ConfigurationError: they cannot, under ``torch.func.vmap``, while traced, or on the meta device.
+        ConfigurationError: they cannot, under ``torch.func.vmap``, while traced, or on the meta device; or x is no
+            tensor.
     """
-    if is_abstract(x):
+    if is_abstract(check_type(name, x, Tensor)):
         raise ConfigurationError(
             f"{name}: expected a tensor whose values can be read, got one under torch.func.vmap, in compiled code or "
             "on the meta device; instead of vmap give all rows in one call, as a batch"

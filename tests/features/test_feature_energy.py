@@ -292,7 +292,7 @@ class TestLearnedEnergy:
     def test_check_and_compiled_gradients(self, learned: LearnedEnergy, network: Classifier) -> None:
         """The measures of an energy take both kinds; by one graph they are what they are eagerly."""
         action, clean = ImageWarp(SO(2)), bars(6, seeded(7))
-        check = check_energy(action, learned, clean, rotations(SO(2), 40.0), num_samples=4)
+        check = check_energy(action, learned, clean, rotations(SO(2), 40.0))
         assert check.profile.temperature > 0
         g = SO(2).exp(torch.linspace(-0.5, 0.5, 6)[:, None, None])
         energies: tuple[FeatureEnergy, ...] = (learned, FeatureEnergy(network))

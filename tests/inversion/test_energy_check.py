@@ -37,21 +37,18 @@ def square(y: Tensor) -> Tensor:
 class TestCheck:
     def test_a_round_well(self) -> None:
         """E = |g / s|^2 for g = s z with z normal: the median rise is 2 log 2, and that of a step r is 2 r^2."""
-        check = check_energy(
-            ACTION,
-            lambda y: (y / torch.tensor([1.0, 0.1])).square().sum((-2, -1)),
-            CLEAN,
-            transformations,
-            num_samples=512,
-        )
+        energy = lambda y: (y / torch.tensor([1.0, 0.1])).square().sum((-2, -1))  # noqa: E731
+        check = check_energy(ACTION, energy, CLEAN, transformations)
+        profile = energy_check.measure_energy(ACTION, energy, CLEAN, transformations, num_samples=512)
+        assert profile is not None
         assert check.profile.share_below == 0.0
         assert check.profile.share_flat == check.profile.share_undefined == check.profile.spread == 0.0
         assert check.trusted
-        assert abs(check.profile.depth - 2 * math.log(2)) < 0.2
-        assert check.profile.roundness > 0.9
-        assert abs(check.profile.width - math.sqrt(check.profile.depth / 4)) < 0.2
-        assert_relative(check.profile.rises[:, 1], 2 * check.profile.radii**2, 0.1, floor=1e-3)
-        assert_relative(check.profile.scale.diagonal(), torch.tensor([1.0, 0.1]).double(), 0.1)
+        assert abs(profile.depth - 2 * math.log(2)) < 0.2
+        assert profile.roundness > 0.9
+        assert abs(profile.width - math.sqrt(profile.depth / 4)) < 0.2
+        assert_relative(profile.rises[:, 1], 2 * profile.radii**2, 0.1, floor=1e-3)
+        assert_relative(profile.scale.diagonal(), torch.tensor([1.0, 0.1]).double(), 0.1)
         assert "yes" in str(check)
         assert not re.search(r"  (bad|long|narrow)\b", str(check))
         assert check.next_step.startswith("use TIED(")
@@ -84,7 +81,7 @@ class TestCheck:
         """The time that an energy takes changes its own line of the report alone."""
         measured = energy_check.measure_energy
         slow = lambda *given, **settings: replace(measured(*given, **settings), seconds=1e3)  # noqa: E731
-        asked = {"network": lambda y: y[:, 0], "num_samples": 4}
+        asked = {"network": lambda y: y[:, 0]}
         first = check_energy(ACTION, lambda y: square(y).sqrt(), CLEAN, transformations, **asked)
         monkeypatch.setattr(energy_check, "measure_energy", slow)
         again = check_energy(ACTION, lambda y: square(y).sqrt(), CLEAN, transformations, **asked)
@@ -118,13 +115,13 @@ class TestCheck:
         """Those of infinite energy, of many the ones that were not drawn, and those moved out of the domain are not."""
         energy = lambda y: torch.where(y[:, 0, 0].abs() < 50.0, square(y), torch.inf)  # noqa: E731
         clean = torch.arange(100.0).double().reshape(100, 1, 1).repeat(1, 1, 2) * 2.0  # the first 25 are finite
-        search = check_energy(ACTION, energy, clean, transformations, num_samples=4).search
+        search = check_energy(ACTION, energy, clean, transformations).search
         drawn = set(search.rows.tolist())
         assert drawn <= set(range(25))
         assert f"36 of 100 not drawn, {64 - len(drawn)} without a finite energy" == search.left_out
         assert search.found.shape == search.rows.shape == (32,)
-        assert check_energy(ACTION, square, CLEAN, transformations, num_samples=4).search.left_out == "none"
-        assert "clean data not tried" in str(check_energy(ACTION, square, CLEAN, transformations, num_samples=4))
+        assert check_energy(ACTION, square, CLEAN, transformations).search.left_out == "none"
+        assert "clean data not tried" in str(check_energy(ACTION, square, CLEAN, transformations))
 
     @pytest.mark.parametrize(
         ("energy", "row", "said", "advice"),
@@ -137,7 +134,7 @@ class TestCheck:
         ],
     )
     def test_the_table_says_good_or_bad_and_what_to_do(self, energy: Any, row: str, said: str, advice: str) -> None:
-        check = check_energy(ACTION, energy, CLEAN, transformations, num_samples=16)
+        check = check_energy(ACTION, energy, CLEAN, transformations)
         (line,) = (line for line in str(check).splitlines() if row in line)
         assert re.search(rf"  {said}\b", line)
         assert advice in check.next_step
@@ -151,7 +148,7 @@ class TestCheck:
         laws = lambda n, g: group.exp(0.2 * torch.randn(n, 1, generator=g).double() - 0.65)  # noqa: E731
         energy = lambda y: (y[:, 0, 0] - 1.0).square()  # noqa: E731
         classes = lambda y: torch.cat([y[:, 0], -y[:, 0]], -1)  # noqa: E731
-        check = check_energy(action, energy, clean, laws, network=classes, num_samples=4)
+        check = check_energy(action, energy, clean, laws, network=classes)
         assert check.search.num_data < 8
         assert check.finds_transformations is None
         assert check.network_right is None
@@ -162,11 +159,14 @@ class TestCheck:
     def test_data_of_infinite_energy_count_for_nothing(self) -> None:
         energy = lambda y: torch.where(y[:, 0, 0].abs() < 50.0, square(y), torch.inf)  # noqa: E731
         far = torch.full((24, 1, 2), 100.0).double()
-        alone = check_energy(ACTION, energy, CLEAN, transformations, num_samples=256)
-        check = check_energy(ACTION, energy, torch.cat([far, CLEAN]), transformations, num_samples=256)
-        assert abs(check.profile.width - alone.profile.width) < 0.2
-        assert repr(check.profile.schedule) == repr(alone.profile.schedule)
-        assert check.profile.share_undefined == 0.0
+        measured = [
+            energy_check.measure_energy(ACTION, energy, x, transformations, num_samples=256)
+            for x in (CLEAN, torch.cat([far, CLEAN]))
+        ]
+        alone, check = (profile for profile in measured if profile is not None)
+        assert abs(check.width - alone.width) < 0.2
+        assert repr(check.schedule) == repr(alone.schedule)
+        assert check.share_undefined == 0.0
 
     def test_networks_in_training_mode_are_evaluated(self) -> None:
         """Dropout is no part of an energy, here or where it is calibrated."""
@@ -266,8 +266,6 @@ class TestCheck:
     def test_refused(self) -> None:
         with pytest.raises(DomainError, match="finite energies"):
             check_energy(ACTION, lambda y: square(y) + math.inf, CLEAN, transformations)
-        with pytest.raises(ConfigurationError, match="samples"):
-            check_energy(ACTION, square, CLEAN, transformations, num_samples=0)
 
 
 def without_grad(y: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def test_no_more_at_once_than_fit(max_memory: float) -> None:
 def test_checks_and_searches_for_data_are_bounded() -> None:
     energy, clean = Wide(), randn(20, 5, 2)
     moves = lambda n, g: SE(2).random(n, generator=g, dtype=torch.float64)  # noqa: E731
-    check_energy(ACTION, energy, clean, moves, num_samples=2, max_memory=0.01)
+    check_energy(ACTION, energy, clean, moves, max_memory=0.01)
     assert energy.most <= 33
     energy.most = 0
     TIED(ACTION, energy, moves, clean, evaluations=20, max_memory=0.01)(clean[:3], generator=seeded(0))

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._torch import pytree
-from trivgeo.checks import checked
+from trivgeo.checks import checked, with_tensors
 from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.inversion.evaluation import evaluation_mode
 
@@ -58,9 +58,12 @@ class NetworkFeatures(nn.Module):
         """Return the features of a batch x of data, ``[b, d]``.
 
         Raises:
-            ConfigurationError: the layer was not called, or gives no tensor.
+            ConfigurationError: the layer was not called, or gives no tensor; or x holds no tensors.
             ShapeError: its output has no channels.
         """
+        x = with_tensors("x", x)
+        if not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(x)):
+            raise ConfigurationError(f"x: expected data, one tensor or several, got {x!r:.80}")
         x = self._in_own_dtype(x)
         # this check is cheap, and keeps a compiled graph free of the lock of the modes
         if not any(part.training for part in self.modules()):

@@ -132,7 +132,7 @@ class FlowMap(nn.Module):
     def follow(
         self, start: Tensor, steps: int, velocity: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Iterator[Tensor]:
-        """Yield the elements after each step of `sample`, which has the same arguments."""
+        """Yield the elements after each of ``steps`` of `sample` from ``start``, with the given ``velocity``."""
         g = start
         for k in range(steps, 0, -1):
             level, end = g.new_full((len(g),), k / steps), g.new_full((len(g),), (k - 1) / steps)
@@ -165,7 +165,7 @@ class FlowTrajectories:
         self._map: FlowMap | None = None
 
     def follow_map(self, flow_map: FlowMap) -> None:
-        """Draw from trajectories of short jumps of a map from now on, with the weights that it has at the time."""
+        """Draw from trajectories of short jumps of a ``flow_map`` from now on, with the weights it has at the time."""
         self._map, self._num_left = flow_map, 0
 
     def draw(self, num_rows: int, generator: torch.Generator) -> FlowMapBatch:

@@ -18,7 +18,7 @@ from trivgeo._random import seed as seed_of
 from trivgeo._timing import announce, deadline_after, in_words, seconds_until
 from trivgeo._torch import pytree
 from trivgeo.actions import ImageWarp
-from trivgeo.checks import check_count, check_positive, check_type, checked, with_tensors
+from trivgeo.checks import check_positive, check_type, checked, with_tensors
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import Action
 from trivgeo.inversion.agreement import UNUSABLE
@@ -539,7 +539,6 @@ def check_energy(
     network: Callable[[Any], Tensor] | None = None,
     labels: Any = None,
     loss: Callable[[Tensor, Any], Tensor] | None = None,
-    num_samples: int = 32,
     max_memory: float | None = None,
     seconds: float | None = None,
     generator: torch.Generator | None = None,
@@ -565,7 +564,6 @@ def check_energy(
         network: data to outputs, in evaluation mode here if it is a module.
         labels: labels of the clean data, classes or what ``loss`` takes; default the classes that the network predicts.
         loss: outputs and labels to losses ``[b]``; default one for a wrong class of the outputs ``[b, c]``, else zero.
-        num_samples: number of random transformations of each datum, for the measurement.
         max_memory: memory in GiB that energies may take at once, see `Inverter`.
         seconds: time of the call: fewer data are tried, down to eight, by fewer evaluations, where it is short.
         generator: source of all random numbers; default one with the same seed at every call.
@@ -578,16 +576,13 @@ def check_energy(
         ShapeError: the data or the elements do not fit the action, or labels or losses not the data.
         NonFiniteError: the data hold NaN or infinity.
     """
-    check_count("num_samples", num_samples)
     clean = with_tensors("clean", clean)
     task = NetworkTask.of(network, labels, loss, len(pytree.tree_leaves(clean)[0]))
     seed = 0
     if generator is not None:
         seed = seed_of(torch.empty(0, device=generator.device), generator) % _LARGEST_SEED
     deadline = None if seconds is None else deadline_after(check_positive("seconds", seconds))
-    profile, trial = measured_search(
-        action, energy, clean, transformations, task, num_samples, seed, max_memory, deadline
-    )
+    profile, trial = measured_search(action, energy, clean, transformations, task, seed, max_memory, deadline)
     if profile is None or trial is None:
         each = "" if profile is None else f", of which an energy takes {in_words(profile.seconds)}"
         raise ConfigurationError(f"seconds: expected time for a trial on {_MIN_TRIALS} data{each}, got {seconds:g}")
@@ -600,14 +595,13 @@ def measured_search(
     clean: Any,
     transformations: Transformations,
     task: NetworkTask | None,
-    num_samples: int,
     seed: int,
     max_memory: float | None,
     deadline: float | None,
 ) -> tuple[EnergyProfile | None, SearchBenchmark | None]:
     """Measure an energy and try the search; either is ``None`` where there is no time for it."""
     part = None if deadline is None else deadline - (1.0 - _MEASUREMENT_SHARE) * seconds_until(deadline)
-    bounds: dict[str, Any] = {"num_samples": num_samples, "seed": seed, "max_memory": max_memory, "deadline": part}
+    bounds: dict[str, Any] = {"seed": seed, "max_memory": max_memory, "deadline": part}
     profile = measure_energy(action, energy, clean, transformations, **bounds)
     if profile is None:
         return None, None

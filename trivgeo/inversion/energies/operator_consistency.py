@@ -158,7 +158,7 @@ class _Disagreement(nn.Module):
 
     def forward(self, x: OperatorInput) -> Float[Tensor, "batch terms n"]:
         """Return the residuals of a batch of problems whose squares add to those of the terms, with zeros behind."""
-        n = x.query.shape[-1]
+        n = check_type("x", x, OperatorInput).query.shape[-1]
         if self.equation is not None:
             expected = (len(self._coordinates), len(self.equation.unknowns))
             if (n, x.initial.shape[-1] - n) != expected:

@@ -21,7 +21,6 @@ from trivgeo.inversion.transformations import Transformations, spread_of
 from trivgeo.verdict import Verdict
 
 _SEED = 0  # of the trial on clean data
-_NUM_SAMPLES = 32  # transformations of each datum by which its energy is measured
 
 
 @checked
@@ -99,7 +98,6 @@ class TIED(Inverter):
                     clean,
                     transformations,
                     None,
-                    _NUM_SAMPLES,
                     _SEED,
                     max_memory,
                     deadline_after(seconds),

@@ -48,7 +48,7 @@ class EvolutionStrategy(Stage):
         Args:
             dim: dimension of the group.
         """
-        return 4 + int(3 * math.log(dim)) if self.population is None else self.population
+        return 4 + int(3 * math.log(check_count("dim", dim))) if self.population is None else self.population
 
     def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
         group, n, batch = posterior.group, posterior.group.dim, posterior.batch

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trivgeo._random import normal
 from trivgeo._text import described
-from trivgeo.checks import checked
+from trivgeo.checks import check_type, checked
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup
 from trivgeo.sde.noise.schedule import Schedule
@@ -189,9 +189,9 @@ def check_noiseless(sde: TrivializedSDE, stepper: str) -> None:
     """Check that ``sde`` has no noise; the message calls the scheme ``stepper``.
 
     Raises:
-        ConfigurationError: the equation is stochastic.
+        ConfigurationError: the equation is stochastic, or of another type.
     """
-    if sde.noisy:
+    if check_type("sde", sde, TrivializedSDE).noisy:
         raise ConfigurationError(f"sde: expected an equation without noise for {stepper}")
 
 

@@ -151,7 +151,7 @@ class EnergyScore(Score):
 
     def noise_batch(self, batch: tuple[int, ...]) -> tuple[int, ...]:
         """Return the batch shape of the noise of one estimate, for chains ``batch``."""
-        return ((1, *batch[1:]) if self.shared_noise and batch else batch) + (self.num_mc,)
+        return (*((1, *batch[1:]) if self.shared_noise and batch else batch), self.num_mc)
 
     def _checked_energy(self, group: LieGroup, elements: Tensor) -> Tensor:
         energy = self.energy(elements)

@@ -132,8 +132,11 @@ def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
 
 
 def _coordinates(values: Any) -> Tensor:
-    """Coordinates along one axis as a tensor."""
+    """Coordinates along one axis as a tensor of one dimension."""
     try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"grid: expected coordinates that are numbers, got {values!r}") from error
+        axis = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(f"grid: expected coordinates that are numbers, got {values!r:.80}") from error
+    if axis.ndim != 1:
+        raise ConfigurationError(f"grid: expected a list of coordinates for each variable, got {values!r:.80}")
+    return axis
