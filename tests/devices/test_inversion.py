@@ -201,10 +201,10 @@ class TestMeasures:
         action, energy, _ = shapes()
         clean = TRIANGLE + 0.01 * torch.randn(5, 3, 2, generator=seeded(0), dtype=torch.float64)
         transformations = lambda n, generator: action.group.random(n, generator=generator, dtype=torch.float64)  # noqa: E731
-        here = check_energy(action, energy, clean, transformations, num_samples=4)
+        here = check_energy(action, energy, clean, transformations)
         scale = calibrated_scale(action, energy, clean, num_samples=40, generator=seeded(0))
         energy.to(device)  # type: ignore[attr-defined]
-        there = check_energy(action, energy, clean, transformations, num_samples=4)
+        there = check_energy(action, energy, clean, transformations)
         torch.testing.assert_close(there.profile.scale, here.profile.scale)
         assert there.profile.temperature == pytest.approx(here.profile.temperature)
         torch.testing.assert_close(calibrated_scale(action, energy, clean, num_samples=40, generator=seeded(0)), scale)

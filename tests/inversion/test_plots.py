@@ -73,9 +73,7 @@ def test_well() -> None:
         return torch.randn(number, 2, generator=generator, dtype=torch.float64)
 
     clean = torch.zeros(4, 1, 2).double()
-    check = check_energy(
-        Translation(2).action(), lambda y: y.square().sum((-2, -1)), clean, transformations, num_samples=8
-    )
+    check = check_energy(Translation(2).action(), lambda y: y.square().sum((-2, -1)), clean, transformations)
     axes = check.plot()
     radii, rises = (torch.from_numpy(values) for values in axes.lines[0].get_data())
     # steps of length r sqrt(2) in units of the spread, which is one up to what 4096 samples say
