@@ -78,8 +78,9 @@ def verdicts_of_search(
 
     same_place = usable & (distance < _SAME_PLACE)
     seen = energy if added is None else torch.where(usable, energy - added, torch.inf)  # energies of restored data
-    level = (usable & ~same_place).any(-1) & (_range(energy, usable) <= rounding)
-    level_seen = (usable & ~same_place).any(-1) & (_range(seen, usable) <= rounding)
+    level, level_seen = (
+        (usable & ~same_place).any(-1) & (_range(values, usable) <= rounding) for values in (energy, seen)
+    )
     # descents arrive at one place of several equal wells, nowhere on a flat energy
     meet = (same_place.sum(-1) > 2) & (2 * same_place.sum(-1) > near.sum(-1))
     flat = (level_seen & ~level) | (level & ~meet)
