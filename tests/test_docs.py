@@ -81,6 +81,7 @@ PUBLIC = (
         "generative.history",
         "generative.spaces",
         "generative.model",
+        "generative.kernel_density",
         "generative.posterior_draws",
         "pde.evolution",
         "pde.interpolation",
