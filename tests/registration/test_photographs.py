@@ -215,8 +215,45 @@ def test_edges_of_a_negative() -> None:
     assert off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.3
     r = register(moving, 1.0 - fixed, Similarity(2), num_starts=8)
     assert not r.trusted or off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.02
-    with pytest.raises(ConfigurationError, match="intensity, gradient"):
+    with pytest.raises(ConfigurationError, match="intensity, gradient, mutual_information"):
         register(moving, fixed, Similarity(2), similarity="edges")  # type: ignore[arg-type]
+
+
+MODALITIES = {
+    "rises and falls": lambda values: (7.0 * values).sin(),
+    "negative": lambda values: 1.0 - values,
+    "bright in the middle": lambda values: (2.0 * values - 1.0).abs(),
+}
+
+
+@pytest.mark.parametrize("name", MODALITIES)
+def test_values_of_another_modality(name: str) -> None:
+    """Grey values that rise and fall with those of the other."""
+    matrix, group = similarity(0.05, 1.02, 3.0, -2.0), Similarity(2)
+    moving, fixed = (shapes(positions(m, 100)).mean(0, keepdim=True) for m in (None, matrix))
+    fixed = MODALITIES[name](fixed)
+    images = [image + 0.01 * image.std() * randn(1, 100, 100, seed=k) for k, image in enumerate((moving, fixed))]
+    truth = ImageWarp(group).from_pixels(matrix, (100, 100))
+    r = register(*images, group, similarity="mutual_information")
+    assert r.trusted, r.reasons
+    assert any("held fixed" in assumption for assumption in r.verdict.assumptions)
+    assert off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.5
+    assert squared_distance(r, truth) < 23.5  # the region of 99.99 %
+    if name == "rises and falls":
+        assert not register(*images, group, num_starts=16).trusted
+
+
+def test_pictures_that_say_nothing_of_each_other() -> None:
+    """Noise, a plain picture, other shapes, and a pattern that is the same in many places."""
+    picture, other = (shapes(positions(), seed).mean(0, keepdim=True) for seed in (0, 7))
+    noise = [randn(1, SIDE, SIDE, seed=seed) for seed in (1, 2)]
+    pattern = (2 * math.pi * positions() / 12.0).cos().sum(0, keepdim=True)
+    pairs = [(picture, other), (picture, noise[0]), noise, (picture, torch.zeros_like(picture))]
+    pairs.append((pattern + 0.02 * noise[0], pattern.square() + 0.02 * noise[1]))
+    for moving, fixed in pairs:
+        r = register(moving, fixed, SE(2), similarity="mutual_information", num_starts=16)
+        assert not r.trusted
+        assert r.reasons
 
 
 def test_what_hides_a_part_is_returned() -> None:

@@ -275,5 +275,3 @@ def test_refusals() -> None:
         register(good, good, SE(3), matched=True)
     with pytest.raises(ShapeError, match=r"moving: expected one volume \[c, d, h, w\]"):
         register(Volume(torch.rand(2, 1, 8, 9, 10), torch.eye(4).expand(2, 4, 4)), good, SE(3))
-    with pytest.raises(ConfigurationError, match="expected one of intensity, gradient"):
-        register(torch.rand(1, 20, 20), torch.rand(1, 20, 20), SE(2), similarity="mutual_information")

@@ -85,12 +85,12 @@ _MIN_GRADIENT = 0.02  # gradient by a pixel that counts as noise, in units of th
 _MAX_SIDE_OF_DESCENTS = 1024  # longer side of images at which a single hypothesis descends, in pixels
 _NUM_CONSENSUS = 3  # elements that matches of keypoints support, from which descents start
 _LEAST_SIDE_OF_MATCHED = 192  # longer side of the images at which descents from them begin, in pixels
-_NUM_LOOK_ALIKES = 10  # other places that are tried, where pictures look alike
+NUM_LOOK_ALIKES = 10  # other places that are tried, where pictures look alike
 _NUM_STEPS_OF_OTHERS, _LEAST_SIDE_OF_OTHERS = (
     (10, 4),
     80,
 )  # steps from each, at a size of at least so much, and the largest
-_MAX_SIDE_OF_OTHERS = 256  # longer side of the images on which others are compared with what was found, in pixels
+MAX_SIDE_OF_OTHERS = 256  # longer side of the images on which others are compared with what was found, in pixels
 _MAX_ENERGY_RATIO = 10.0  # energy of another element, in units of that of the best one, at which it is compared closely
 _SAME_IN_STDS = 6.0  # distance of ends of descents that are one element
 _MAX_EVIDENCE_IN_STDS = 6.0  # evidence against another element, in standard deviations, that does not yet count
@@ -109,7 +109,7 @@ _OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
 
-SIMILARITIES = ("intensity", "gradient")
+SIMILARITIES = ("intensity", "gradient", "mutual_information")
 
 
 @dataclass(eq=False)
@@ -119,7 +119,10 @@ class ImageRegistration(RegistrationMethod["Found"]):
     Args:
         similarity: what both show alike, their intensities or where they have gradients.
         masks: ones at pixels that count, ``[h, w]``, of both images; ``None`` for all.
+        side_of_unit: pixels whose half is the unit of coordinates; ``None`` for the longer side of the fixed image.
     """
+
+    comparison: ClassVar[type[Comparison]] = Comparison
 
     hints: ClassVar[tuple[str, ...]] = (
         "the search began near the identity: give transformations if the transformation may be larger",
@@ -129,6 +132,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
 
     similarity: str = "intensity"
     masks: tuple[Tensor | None, ...] = (None, None)
+    side_of_unit: int | None = None
 
     def __post_init__(self) -> None:
         self.action = ImageWarp(self.group, guarded=False)
@@ -139,8 +143,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
             self.moving, self.fixed = normalized_gradients(self.moving), normalized_gradients(self.fixed)
         self.contrast, self.middle = float(self.fixed.std(correction=0)) or 1.0, float(self.fixed.mean())
         self.longer = max(self.fixed.shape[-2:])
+        unit = self.longer if self.side_of_unit is None else self.side_of_unit
         self._data = tuple(
-            Picture(image, Grid(tuple(image.shape[-2:]), _frame(image.shape[-2:], self.longer, image)), mask, margin)
+            Picture(image, Grid(tuple(image.shape[-2:]), _frame(image.shape[-2:], unit, image)), mask, margin)
             # beside what the moving image covers, the fixed one may show nothing, from which slopes are not to be taken
             for image, mask, margin in (
                 (self.moving, self.masks[0], _HALO + blurred),
@@ -183,8 +188,11 @@ class ImageRegistration(RegistrationMethod["Found"]):
             else:
                 finer = self._comparison(larger)
                 moving, fixed = (picture.resized(factor / larger) for picture in (finer.moving, finer.fixed))
-            self._comparisons[factor] = Comparison(self.group, self.action.point_action, moving, fixed)
+            self._comparisons[factor] = self._compared(moving, fixed)
         return self._comparisons[factor]
+
+    def _compared(self, moving: Picture, fixed: Picture, interpolation: Interpolation = "linear") -> Comparison:
+        return self.comparison(self.group, self.action.point_action, moving, fixed, interpolation)
 
     def _factor_within(self, side: int) -> float:
         """Return the largest size in units of the full one with at most so many pixels a side; else the smallest."""
@@ -240,7 +248,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         channels, pixels = len(self.fixed), math.prod(self.fixed.shape[1:])
         if channels == 1 or pixels < _MIN_PIXELS_COMBINED or not found.found or found.width is None:
             return self, found
-        coarse = self._comparison(self._factor_within(_MAX_SIDE_OF_OTHERS))
+        coarse = self._comparison(self._factor_within(MAX_SIDE_OF_OTHERS))
         slopes = slopes_of(coarse.fixed.image).transpose(0, 1).flatten(1).double()
         shares, directions = torch.linalg.eigh(slopes @ slopes.mT)
         least = 1.0 - (_MIN_SHARE_OF_SLOPES if pixels < _MAX_PIXELS_IN_COLOUR else 0.0)
@@ -276,7 +284,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         """Return the end of descents from an element that is off by some pixels, with the loss that it calls for."""
         last = len(self.factors) - 1
         level = next((k for k, f in enumerate(self.factors) if f * self.longer >= _LEAST_SIDE_OF_MATCHED), last)
-        exposure, width = _exposure(*self._comparison(self.factors[level]).sample(start, _NUM_SAMPLES))
+        exposure, width = self._exposed(self._comparison(self.factors[level]), start)
         return self._descended(start[None], first=level, found=Found(start[None], exposure, width))
 
     def _descended(self, starts: Tensor, promising: bool = False, first: int = 0, found: Found | None = None) -> Found:
@@ -290,8 +298,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
         """
         if found is None:
             found = self._level(first, Found(starts, Exposure.none(len(self.fixed), self.fixed.float())))
-            if not found.shared >= _MIN_SHARED_CONTRAST:  # the exposures may be very different
-                alike = self._level(first, Found(starts, self._standardised()))
+            standardised = None if found.shared >= _MIN_SHARED_CONTRAST else self._standardised()
+            if standardised is not None:  # the exposures may be very different
+                alike = self._level(first, Found(starts, standardised))
                 found = alike if alike.shared > found.shared else found
             first += 1
         for level in range(first, len(self.factors)):
@@ -303,7 +312,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
                 break
         return found
 
-    def _standardised(self) -> Exposure:
+    def _standardised(self) -> Exposure | None:
         """Return the exposure that gives each channel the mean and the standard deviation of the fixed image."""
         coarse = self._comparison(self.factors[0])
         (std, mean), (wanted, middle) = (
@@ -329,10 +338,16 @@ class ImageRegistration(RegistrationMethod["Found"]):
         if not bool(torch.isfinite(energy[0])):
             return before._replace(elements=h[:1], shared=0.0, found=False)
         h = self._distinct(h[:_NUM_KEPT_FIRST], 2.0 / max(comparison.fixed.grid.size))[: _NUM_KEPT[place]]
-        sample = comparison.sample(h[0], _NUM_SAMPLES)
-        exposure, width = _exposure(*sample)
-        shared = _shared_contrast(*comparison.sample(h[0], _NUM_SAMPLES, exposure), width)
-        return Found(h, exposure, width, shared)
+        exposure, width = self._exposed(comparison, h[0])
+        return Found(h, exposure, width, self._shared_at(comparison, h[0], exposure, width))
+
+    def _exposed(self, comparison: Comparison, h: Tensor) -> tuple[Exposure, float]:
+        """Return the exposure beside an element, and the width of the next robust loss."""
+        return _exposure(*comparison.sample(h, _NUM_SAMPLES))
+
+    def _shared_at(self, comparison: Comparison, h: Tensor, exposure: Exposure, width: float) -> float:
+        """Return the share of the contrast that both images have in common."""
+        return _shared_contrast(*comparison.sample(h, _NUM_SAMPLES, exposure), width)
 
     def _distinct(self, elements: Tensor, distance: float) -> Tensor:
         """Return elements that are no nearer than a distance to one before."""
@@ -450,12 +465,11 @@ class ImageRegistration(RegistrationMethod["Found"]):
     def _full(self, h: Tensor, hidden: Float[Tensor, "h w"]) -> Comparison:
         """Return the comparison at the full size; the image with the smaller pixels is shrunk."""
         moving, fixed = self.pictures
-        comparison = Comparison(self.group, self.action.point_action, moving, fixed)
-        scale = comparison.scale(h)
+        scale = self._compared(moving, fixed).scale(h)
         if math.isfinite(scale) and not 1.0 / _OTHER_SCALE < scale < _OTHER_SCALE:
             moving, fixed = moving.resized(min(1.0, 1.0 / scale)), fixed.resized(min(1.0, scale))
         fixed = _uncovered(fixed._replace(margin=max(fixed.margin, _HALO)), hidden)
-        return Comparison(self.group, self.action.point_action, moving, fixed, EXACT_FOR_PARABOLAS)
+        return self._compared(moving, fixed, EXACT_FOR_PARABOLAS)
 
     def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
         """Return the solution of the equations of the inverse compositional steps, gain and offset among them."""
@@ -530,8 +544,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
 
     def _shared(self, comparison: Comparison, solution: Solution, found: Found) -> float:
         """Return the share of the contrast that both images have in common."""
-        sample = comparison.sample(solution.element, _NUM_SAMPLES, solution.exposure)
-        return _shared_contrast(*sample, solution.width)
+        return self._shared_at(comparison, solution.element, solution.exposure, solution.width)
 
     def _step(self, comparison: Comparison, solution: Solution) -> Tensor:
         """Return the step from a solution to that of another comparison."""
@@ -573,16 +586,16 @@ class ImageRegistration(RegistrationMethod["Found"]):
         fixed one.
         """
         group, h, exposure = self.group, solution.element, solution.exposure
-        largest = min(1.0, _MAX_SIDE_OF_OTHERS / self.longer)
+        largest = min(1.0, MAX_SIDE_OF_OTHERS / self.longer)
         sides = [factor for factor in self.factors if factor <= max(largest, self.factors[0])]
         full = self._comparison(sides[-1])
-        full = Comparison(group, self.action.point_action, full.moving, _uncovered(full.fixed, hidden))
-        full = _blurred(full) if noisy else full
+        full = self._compared(full.moving, _uncovered(full.fixed, hidden))
+        full = self._blurred(full, h) if noisy else full
         moved, seen = full.image(h, exposure)
         # what the size of these images adds to the residuals
         own = float(((moved - full.fixed.image).square().sum(0) * seen).sum() / seen.sum().clamp(min=1.0))
         width = max(solution.width, least_width, _LOSS_WIDTH_IN_STDS * math.sqrt(own))
-        alike = look_alikes(self.action, torch.cat([moved, seen[None]]), full.fixed.image, _NUM_LOOK_ALIKES)
+        alike = self._look_alikes(moved, seen, full)
         candidates = torch.cat([met, group.compose(h, alike.double())])
         if not len(candidates):
             return candidates
@@ -597,18 +610,26 @@ class ImageRegistration(RegistrationMethod["Found"]):
                 return candidates
         kept: list[Tensor] = []
         for one in candidates:
-            if _fits_as_well(full, h, one, exposure, GemanMcClure(width)) and (
+            if self._fits_as_well(full, h, one, exposure, width) and (
                 not kept or bool(self._are_other(one[None], torch.stack(kept), covariance).all())
             ):
                 kept.append(one)
         return torch.stack(kept) if kept else candidates[:0]
+
+    def _look_alikes(self, moved: Tensor, seen: Tensor, full: Comparison) -> Float[Tensor, "k *e"]:
+        """Return elements at which the restored image looks like the fixed one."""
+        return look_alikes(self.action, torch.cat([moved, seen[None]]), full.fixed.image, NUM_LOOK_ALIKES)
+
+    def _fits_as_well(self, full: Comparison, h: Tensor, other: Tensor, exposure: Exposure, width: float) -> bool:
+        """Return whether another element fits as well as h."""
+        return _fits_as_well(full, h, other, exposure, GemanMcClure(width))
 
     def _unexplained(self, solution: Solution, least_width: float, hidden: Tensor) -> tuple[str, ...]:
         """Return what both images show that the element found does not explain, though something else does: all of
         what was compared by a homography beyond the group, or a part of the image by another element.
         """
         h, exposure = solution.element, solution.exposure
-        comparison = self._comparison(factor := self._factor_within(_MAX_SIDE_OF_OTHERS))
+        comparison = self._comparison(factor := self._factor_within(MAX_SIDE_OF_OTHERS))
         fixed = comparison.fixed
         image, seen = comparison.image(h, exposure)
         none = Exposure.none(len(image), image)
@@ -616,7 +637,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         std = max(robust_std((image - fixed.image).flatten(1).mT, seen.flatten()), _MIN_STD)
         if not isinstance(self.group, Projective):
             width = max(least_width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * std)
-            beside = Comparison(
+            beside = self.comparison(
                 larger := Projective(2),
                 larger.action(),
                 fixed._replace(image=image, mask=seen),
@@ -625,8 +646,15 @@ class ImageRegistration(RegistrationMethod["Found"]):
             identity = larger.identity(1, dtype=torch.float64, device=image.device)
             least = _LEAST_STEP_IN_PIXELS * 2.0 / max(fixed.grid.size)
             g, _ = beside.descended(identity, none, width, _NUM_STEPS_OF_OTHERS[0], least)
-            if not _fits_as_well(beside, g[0], identity[0], none, GemanMcClure(width)):
+            if not self._fits_as_well(beside, g[0], identity[0], none, width):
                 return (f"a homography that is not of {self.group!r} fits better",)
+        return self._moved_otherwise(comparison, solution, off, seen, std, factor)
+
+    def _moved_otherwise(
+        self, comparison: Comparison, solution: Solution, off: Tensor, seen: Tensor, std: float, factor: float
+    ) -> tuple[str, ...]:
+        """Return whether a part of the image moves otherwise than the rest."""
+        h, fixed, image = solution.element, comparison.fixed, comparison.fixed.image
         side = 2 * _HIDDEN_REACH + 1
         # twice what linear interpolation may be off by: neither picture of a reduced size is that of the other
         bends = (0.25 * _bends(fixed.image, -1)).square().sum(0) + (0.25 * _bends(fixed.image, -2)).square().sum(0)

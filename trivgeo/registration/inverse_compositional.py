@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -40,7 +40,6 @@ EXACT_FOR_PARABOLAS, _SHARPEST = (
 )  # parameter of the cubic kernel that is; the size of that of torch and OpenCV
 _LEAST_COVER = 0.999  # value of an interpolated mask from which on all pixels around are in the mask
 LEAST_OVERLAP = 0.1  # share of the fixed image that is compared, below which an element is not found
-_MAX_RISE = 1.02  # energy after a step that is taken, in units of that before
 _FIRST_DAMPING, _MAX_DAMPING = 1e-3, 1e8  # damping of Levenberg and Marquardt, in units of the diagonal
 _RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
 _MIN_STD = 1e-3  # standard deviation of an image for its tone, in units of the contrast
@@ -325,6 +324,9 @@ class Comparison:
             1981), for two dimensions only, or ``"smoothing"``, which widens the picture, as much between pixels as at
             them.
     """
+
+    # energy after a step that is taken, in units of that before: the equations of steps are no derivatives of energies
+    max_rise: ClassVar[float] = 1.02
 
     def __init__(
         self,
@@ -735,8 +737,7 @@ class Comparison:
             step = -_solved(curvature, slope, damping)
             trial = group.project(group.perturb(h, step))
             new = self.sums(trial, exposure, width)
-            # the steps solve equations of which energies are no integrals
-            better = new.energy < _MAX_RISE * sums.energy
+            better = new.energy < self.max_rise * sums.energy
             h = torch.where(better.reshape(-1, *[1] * len(group.element_shape)), trial, h)
             sums = Sums(
                 *(torch.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, sums, strict=True))

@@ -1,4 +1,4 @@
-r"""Descent of the mutual information of two images.
+r"""Registration by the mutual information of two images, on grids of any dimension.
 
 Values of one image belong to values of the other with probabilities p(f, m) that are estimated from the joint histogram
 of both (Viola and Wells 1997; Mattes et al. 2003). Nothing else is said of how they belong to each other.
@@ -6,20 +6,25 @@ of both (Viola and Wells 1997; Mattes et al. 2003). Nothing else is said of how 
 Descents move the image of f, whose slopes are those of all steps: the derivative of pixel p along v is
 :math:`\partial_f \log p(m \mid f)\, \nabla I_0(p) \cdot \xi_v(p)`. Given f its mean is zero, and its variance is the
 Fisher information, a function of f alone. Under changes of volume this is not quite the derivative of the information.
-The last equations are: there the image of m is moved.
+The last equations are: there the image of m is moved. Brightness as a function of the other one draws either image a
+little, as in the two regressions of two numbers on each other: each is held fixed in turn.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trivgeo.registration.blocks import BlockSums
+from trivgeo.registration.blocks import BlockEstimate, BlockSums, block_estimate
+from trivgeo.registration.images import MAX_SIDE_OF_OTHERS, NUM_LOOK_ALIKES, Found, ImageRegistration, Solution
 from trivgeo.registration.inverse_compositional import (
     CORRELATION_REACH,
     HALO,
@@ -39,6 +44,8 @@ from trivgeo.registration.inverse_compositional import (
     without_halo,
     without_own_pull,
 )
+from trivgeo.registration.look_alikes import look_alikes
+from trivgeo.registration.record import Registration, rounding_std
 
 _BINS_PER_SIDE, _MIN_BINS, _MAX_BINS = 1.0, 8, 64  # bins of values in units of the side of a cube of all pixels
 _OUTER_SHARE = 0.002  # share of the values in the first bin, and in the last one
@@ -50,6 +57,17 @@ _WHITE_SQUARE = 65 / 72  # square of the slope of white noise of variance one
 _WHITE_SHARE = (
     6.0  # shared curvature of white noise in a block of one pixel, in units of that of a block of blurred noise
 )
+_LEAST_SIDE = 32  # longer side of the coarsest photographs, in pixels
+_MAX_LAST_STEPS, _MAX_LAST_STEP_IN_STDS = 15, 0.2  # last steps, and the length of one
+_MIN_SHARE_OF_STEP = 0.25  # share of the way to the solution that a step takes at least
+_LEAST_STEP, _NUM_STEPS = (
+    0.02,
+    15,
+)  # length of the last step of the last descent of photographs, in pixels, and their number
+_SHORTEST = 0.1  # least length of a step in units of that to the solution of linearised equations
+# share of the variance that a rival leaves, in units of that of the best one; difference that does not tell them apart
+MAX_RIVAL_LEFT, MIN_DIFFERENCE = 1.15, 1e-3
+_LEAST_ROUGHNESS = 1e-3  # square of the slope of noise, in units of that of white noise
 _KERNEL = (0.375, 0.25, 0.0625, 0.0)  # kernel under which a histogram is a density, by distance in bins
 
 
@@ -110,6 +128,8 @@ def _without_gaps(rows: Float[Tensor, "*k b a"], numbers: Float[Tensor, "*k b"])
 
 class MutualComparison(Comparison):
     """A comparison by mutual information: exposures and widths of losses are not read."""
+
+    max_rise = 1.0
 
     @cached_property
     def _bins(self) -> tuple[_Bins, _Bins]:
@@ -265,7 +285,7 @@ class MutualComparison(Comparison):
         beside = freed.mT @ box_sums(freed.mT.unflatten(1, self.cells), reach).flatten(1).mT
         # independent noise of pixels shares less curvature in a block than noise that is alike in neighbours
         roughness = float(noise.diagonal(dim1=-2, dim2=-1).sum()) / max(_WHITE_SQUARE * n * square_sum, 1e-30)
-        alike = _WHITE_SHARE / (min(roughness, 1.0) ** n * math.sqrt(MIN_BLOCK_SIDE**n))
+        alike = _WHITE_SHARE / (min(max(roughness, _LEAST_ROUGHNESS), 1.0) ** n * math.sqrt(MIN_BLOCK_SIDE**n))
         noise = noise * min(alike, 1.0) * (count / max(square_sum, torch.finfo(image.dtype).tiny))
         sums = BlockSums(
             -scores.double(),
@@ -279,3 +299,176 @@ class MutualComparison(Comparison):
         )
         none = scores.new_zeros(self.channels, 0, dim + 1)
         return CloseComparison(sums, 1.0, float(tables.left.mean().sqrt()), count / self.num_pixels, shown, own, none)
+
+
+@dataclass(eq=False)
+class MutualRegistration(ImageRegistration):
+    """Last steps and checks of a registration by mutual information, with either image held fixed."""
+
+    comparison: ClassVar[type[Comparison]] = MutualComparison
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        alone = "with either image held fixed the results differ by as much as both may be off"
+        return (*super().assumptions, alone)
+
+    def _estimated(self, close: CloseComparison) -> BlockEstimate:
+        # slopes of another modality are not expected to be alike
+        return block_estimate(close.sums, rounding_std(self.moving.dtype), 0.0)
+
+    def _hidden(self, found: Found) -> tuple[Tensor, float]:
+        return self.fixed.new_zeros([1] * (self.fixed.ndim - 1)), 0.0
+
+    def _is_uneven(self, found: Found, most: float = 0.5) -> bool:
+        return False
+
+    def _blurred(self, comparison: Comparison, h: Tensor) -> Comparison:
+        return comparison  # noise is of the histogram, and does not draw images to where it is interpolated away
+
+    def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
+        group, h, exposure = self.group, found.elements[0], found.exposure
+        pixel = 2.0 / max(comparison.fixed.grid.size)
+        longer, before = 1.0, None
+        for _ in range(_MAX_LAST_STEPS):
+            close = comparison.closely(h, exposure, math.inf, math.inf)
+            estimate = self._estimated(close)
+            step, precision = estimate.step, torch.linalg.inv(estimate.covariance)
+            square = float(step @ precision @ step)
+            ended = square < _MAX_LAST_STEP_IN_STDS**2
+            if ended or not math.isfinite(square):
+                break
+            if (
+                before is not None
+            ):  # probabilities that follow the element make steps too short, and their noise too long
+                left = float(before @ precision @ step) / float(before @ precision @ before)
+                longer = min(max(longer / max(1.0 - left, _MIN_SHARE_OF_STEP), _SHORTEST), 1.0 / _MIN_SHARE_OF_STEP)
+            before = step
+            h = group.project(group.perturb(h, step * min(longer, pixel / max(float(step.norm()), 1e-12 * pixel))))
+        return Solution(h, exposure, math.inf, close, ended, estimate.covariance, comparison)
+
+    def _shared(self, comparison: Comparison, solution: Solution, found: Found) -> float:
+        return found.shared
+
+    def _step(self, comparison: Comparison, solution: Solution) -> Tensor:
+        return torch.zeros(self.group.dim).to(solution.element)  # how images were interpolated is not asked
+
+    def judged(self, found: Found) -> Registration:
+        r = ImageRegistration.judged(self, found)
+        if not r.found:
+            return r
+        other = self._the_other_way()
+        theirs = other._found_at(r.element[None].double())
+        back = _undone(ImageRegistration.judged(other, theirs), r)
+        if r.trusted and back.trusted:
+            return _between(r, back)
+        return back if back.trusted or (found.shared < theirs.shared and not r.trusted) else r
+
+    @abstractmethod
+    def _the_other_way(self) -> MutualRegistration:
+        """Return the registration of the fixed image to the moving one, in the same coordinates."""
+
+    @abstractmethod
+    def _found_at(self, h: Tensor) -> Found:
+        """Return what descents to an element would have found, ``[1, *element_shape]``."""
+
+
+@dataclass(eq=False)
+class MutualImageRegistration(MutualRegistration):
+    """Registration of two photographs by mutual information."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # means over large parts of a picture are no function of those of another modality
+        self.factors = [f for f in self.factors if f * self.longer >= _LEAST_SIDE] or self.factors[-1:]
+
+    def _the_other_way(self) -> MutualRegistration:
+        unit = self.longer if self.side_of_unit is None else self.side_of_unit
+        back, drawn = self.group.inverse, self.transformations
+        inverted = None if drawn is None else lambda count, generator: back(drawn(count, generator))
+        masks = self.masks[::-1]
+        other = replace(self, moving=self.fixed, fixed=self.moving, masks=masks, side_of_unit=unit)
+        other.transformations = inverted
+        return other
+
+    def _attempts(self) -> Iterator[Found]:
+        yield from super()._attempts()
+        # values of labels are no numbers: the image that has them says nothing by its slopes
+        for found in ImageRegistration._attempts(self._the_other_way()):
+            yield self._found_at(self.group.inverse(found.elements[:1]))
+
+    def _found_at(self, h: Tensor) -> Found:
+        exposure = Exposure.none(len(self.fixed), self.fixed.float())
+        comparison = self._comparison(self._factor_within(MAX_SIDE_OF_OTHERS))
+        return Found(h, exposure, 1.0, self._shared_at(comparison, h[0], exposure, 1.0))
+
+    def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
+        least = _LEAST_STEP * 2.0 / max(comparison.fixed.grid.size)
+        h, _ = comparison.descended(found.elements[:1], found.exposure, 1.0, _NUM_STEPS, least)
+        return super()._solved(comparison, found._replace(elements=h), uneven)
+
+    def _in_few_channels(self, found: Found) -> tuple[ImageRegistration, Found]:
+        return self, found
+
+    def _exposed(self, comparison: Comparison, h: Tensor) -> tuple[Exposure, float]:
+        return Exposure.none(len(self.fixed), self.fixed.float()), 1.0
+
+    def _standardised(self) -> Exposure | None:
+        return None
+
+    def _shared_at(self, comparison: Comparison, h: Tensor, exposure: Exposure, width: float) -> float:
+        return 1.0 - float(comparison.sums(h[None], exposure, None).energy[0])
+
+    def _look_alikes(self, moved: Tensor, seen: Tensor, full: Comparison) -> Float[Tensor, "k *e"]:
+        # the fixed image looks otherwise, but alike where the moved one looks like itself
+        image = torch.where(seen > 0, moved, 0.0)
+        return look_alikes(self.action, torch.cat([image, seen[None]]), image, NUM_LOOK_ALIKES)
+
+    def _fits_as_well(self, full: Comparison, h: Tensor, other: Tensor, exposure: Exposure, width: float) -> bool:
+        first, second = full.sums(torch.stack([h, other]), exposure, None).energy.tolist()
+        return second < MAX_RIVAL_LEFT * first + MIN_DIFFERENCE
+
+    def _moved_otherwise(
+        self, comparison: Comparison, solution: Solution, off: Tensor, seen: Tensor, std: float, factor: float
+    ) -> tuple[str, ...]:
+        return ()
+
+
+def _undone(back: Registration, r: Registration) -> Registration:
+    """Return the registration of the fixed data to the moving ones as one like r, of the moving to the fixed ones."""
+    group = back.group
+    adjoint = group.Ad(back.element.double())
+    covariance = adjoint @ back.covariance.double() @ adjoint.mT
+    modes = replace(back.modes, elements=group.inverse(back.modes.elements))
+    return replace(
+        r,
+        element=group.inverse(back.element),
+        covariance=covariance.to(back.covariance.dtype),
+        modes=modes,
+        residual=back.residual,
+        verdict=back.verdict,
+    )
+
+
+def _between(r: Registration, other: Registration) -> Registration:
+    """Return the registration between two of the same data, with a covariance that admits their distance.
+
+    Each counts as far as it is certain.
+    """
+    group = r.group
+    first, second = r.covariance.double(), other.covariance.double()
+    v = group.log(group.compose(group.inverse(r.element.double()), other.element.double()))
+    share = torch.linalg.solve(first + second, first, left=False)  # of the way
+    covariance = 2.0 * share @ second
+    step = share @ v
+    square = v @ torch.linalg.solve(covariance, v)  # of the whole way: what draws one draws the other, too
+    covariance = (1.0 + square / len(v)) * 0.5 * (covariance + covariance.mT)
+    element = group.perturb(r.element.double(), step)
+    elements = r.modes.elements.clone()
+    elements[0, 0] = element.to(elements.dtype)
+    return replace(
+        r,
+        element=element.to(r.element.dtype),
+        covariance=covariance.to(r.covariance.dtype),
+        modes=replace(r.modes, elements=elements),
+        verdict=r.verdict & other.verdict,
+    )

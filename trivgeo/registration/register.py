@@ -16,6 +16,7 @@ from trivgeo.groups import LieGroup
 from trivgeo.inversion.transformations import Transformations
 from trivgeo.registration.clouds import CloudRegistration
 from trivgeo.registration.images import SIMILARITIES, ImageRegistration
+from trivgeo.registration.mutual_information import MutualImageRegistration
 from trivgeo.registration.record import Registration
 from trivgeo.registration.volumes import register_volumes
 
@@ -81,19 +82,21 @@ def register(
     Volumes ``[c, d, h, w]`` may be of any two sizes. A `Volume` brings the affine of its file: elements then act on
     millimetres, so that ``SE(3)`` is rigid whatever the spacings; without it voxels are cubes of one size, in the frame
     of the fixed volume (see `ImageWarp`). The search compares rotations by any angle, with centres on each other, on a
-    coarse grid, and descends from the best ones on finer grids beside a gain and an offset. Other modalities need
-    ``similarity="mutual_information"`` (Viola and Wells 1997): nothing is said of how values of both belong to each
-    other, so that inverted volumes, labels and maps of one tissue will do. With either volume held fixed the equations
-    draw the element a little, so the result is between both, and the covariance admits their distance. Places that fit
-    about as well are modes. Voxels of NaN show nothing, and whole numbers are registered in single precision.
+    coarse grid, and descends from the best ones on finer grids beside a gain and an offset. Places that fit about as
+    well are modes. Voxels of NaN show nothing, and whole numbers are registered in single precision.
+
+    Other modalities need ``similarity="mutual_information"`` (Viola and Wells 1997), of photographs and of volumes:
+    nothing is said of how values of both belong to each other, so that negatives, labels and maps of one tissue will
+    do. With either image held fixed the equations draw the element a little, so the result is between both, and
+    the covariance admits their distance.
 
     Args:
         moving: the photograph, volume or cloud that is moved.
         fixed: the photograph, volume or cloud to which it is moved.
         group: an action on points of the plane for photographs, of space for volumes, of n coordinates for clouds.
         matched: whether point i of one cloud belongs to point i of the other; default: whether that fits.
-        similarity: what both show alike: ``"intensity"``, up to the exposure; of photographs also ``"gradient"``, the
-            places of edges, for a negative or another modality; of volumes ``"mutual_information"``.
+        similarity: what both show alike: ``"intensity"``, up to the exposure; ``"mutual_information"``, that values of
+            one say something of those of the other; of photographs also ``"gradient"``, the places of edges.
         moving_mask: pixels or voxels of the moving image that count, ``[h, w]`` or ``[d, h, w]``; default: all.
         fixed_mask: likewise of the fixed one.
         transformations: distribution of elements to begin with, such as those of `trivgeo.inversion.transformations`.
@@ -163,7 +166,8 @@ def register(
     moving, fixed = _like(moving, fixed), _like(fixed, moving)
     masks = _mask("moving_mask", moving_mask, moving), _mask("fixed_mask", fixed_mask, fixed)
     settings = (group, transformations, number, generator, similarity, masks)
-    return ImageRegistration(moving, fixed, *settings).registered()
+    kind = MutualImageRegistration if similarity == "mutual_information" else ImageRegistration
+    return kind(moving, fixed, *settings).registered()
 
 
 def _like(image: Tensor, other: Tensor) -> Tensor:

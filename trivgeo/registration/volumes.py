@@ -21,21 +21,18 @@ from trivgeo.checks import check_tensor, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import LieGroup
 from trivgeo.inversion.transformations import Transformations, sample_elements
-from trivgeo.registration.blocks import MIN_SHARED_CURVATURE, BlockEstimate, block_estimate
 from trivgeo.registration.images import MEAN_SIDE, Found, ImageRegistration, Solution
 from trivgeo.registration.inverse_compositional import (
     SPLINE_VARIANCE,
-    CloseComparison,
     Comparison,
     Exposure,
     Grid,
-    Interpolation,
     Picture,
     Sums,
     indices_of,
 )
-from trivgeo.registration.mutual_information import MutualComparison
-from trivgeo.registration.record import Registration, rounding_std
+from trivgeo.registration.mutual_information import MAX_RIVAL_LEFT, MIN_DIFFERENCE, MutualRegistration
+from trivgeo.registration.record import Registration
 
 Similarity = Literal["intensity", "mutual_information"]
 
@@ -54,11 +51,7 @@ _SIDE_OF_SAMPLE = 24  # voxels along the longest side at which places between vo
 _MARGIN = 2  # voxels along each edge that slopes and blurs read
 _WIDTH_IN_STDS = 5.0  # width of the first robust loss, in standard deviations of the residuals
 _MIN_LEFT = 1e-6  # share of the variance that is left, for the width of a loss
-_MAX_LAST_STEPS, _MAX_LAST_STEP_IN_STDS = 15, 0.2  # last steps of mutual information, and the length of one
-_MIN_SHARE_OF_STEP = 0.25  # share of the way to the solution that a step takes at least
 _MAX_LEFT_BY_FIELD = 0.8  # share of the squares of residuals that an uneven exposure may leave at a solution without it
-_MAX_RIVAL_LEFT = 1.15  # share of the variance that a rival leaves, in units of that of the best one
-_MIN_DIFFERENCE = 1e-3  # difference of shares that does not tell two elements from each other
 
 
 @dataclass(eq=False)
@@ -98,30 +91,26 @@ class VolumeRegistration(ImageRegistration):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        alone = "with either volume held fixed the results differ by as much as both may be off"
         return (
             "most of what both volumes show moves as one",
             "noise of one is not that of the other",
             "the best place is near one of the coarse search",
-            *((alone,) if self.similarity == "mutual_information" else ()),
         )
 
     @property
     def frames(self) -> tuple[Tensor, Tensor]:
         return self.matrices[0], self.matrices[1]
 
-    def _compared(self, moving: Picture, fixed: Picture, interpolation: Interpolation = "linear") -> Comparison:
-        kind = MutualComparison if self.similarity == "mutual_information" else Comparison
-        return kind(self.group, self.action.point_action, moving, fixed, interpolation)
-
     def _comparison(self, factor: float) -> Comparison:
         """Return the comparison at voxels of so many times the spacing, in single precision."""
         if factor not in self._comparisons:
-            pictures = [_with_spacing(picture.to(torch.float32), self.spacing / factor) for picture in self.pictures]
-            if self.similarity != "intensity":  # labels have slopes beside their edges, too
-                pictures = [soft(picture, torch.eye(3)) for picture in pictures]
-            self._comparisons[factor] = self._compared(pictures[0], pictures[1])
+            moving, fixed = self._with_spacing(self.spacing / factor)
+            self._comparisons[factor] = self._compared(moving, fixed)
         return self._comparisons[factor]
+
+    def _with_spacing(self, spacing: float) -> list[Picture]:
+        """Return both volumes on voxels of a spacing, in single precision."""
+        return [_with_spacing(picture.to(torch.float32), spacing) for picture in self.pictures]
 
     def _first(self) -> Float[Tensor, "k *e"]:
         """Return first elements, for the inverse: of what was given, or rotations with centres on each other."""
@@ -161,12 +150,12 @@ class VolumeRegistration(ImageRegistration):
         parts = sums.reduced()[2][0, ..., -1]
         exposure = exposure._replace(theta=exposure.theta - parts.to(exposure.theta.dtype))
         width = _WIDTH_IN_STDS * math.sqrt(max(float(left[0]), _MIN_LEFT))
-        alike = left < _MAX_RIVAL_LEFT * left[0] + _MIN_DIFFERENCE
+        alike = left < MAX_RIVAL_LEFT * left[0] + MIN_DIFFERENCE
         return Found(h[alike], exposure, width, 1.0 - float(left[0]))
 
     def _left(self, sums: Sums) -> Float[Tensor, " k"]:
         """Return the share of the variance of the fixed volume that the moving one does not explain."""
-        return sums.energy if self.similarity == "mutual_information" else _left(sums)
+        return _left(sums)
 
     def _exposure(self) -> Exposure:
         """Return the exposure that changes nothing."""
@@ -198,11 +187,6 @@ class VolumeRegistration(ImageRegistration):
                 break
         return h, left
 
-    def _estimated(self, close: CloseComparison) -> BlockEstimate:
-        # slopes of another modality are not expected to be alike
-        least = MIN_SHARED_CURVATURE if self.similarity == "intensity" else 0.0
-        return block_estimate(close.sums, rounding_std(self.moving.dtype), least)
-
     def _hidden(self, found: Found) -> tuple[Tensor, float]:
         return self.fixed.new_zeros(1), 0.0
 
@@ -213,10 +197,10 @@ class VolumeRegistration(ImageRegistration):
         """Return a comparison near an element, in which the fixed volume is as wide as an interpolated one."""
         moving, fixed = pictures
         margin = min(_MARGIN, (min(fixed.grid.size) - 1) // 8)
-        fixed = fixed._replace(margin=margin, mask=_eroded(fixed.mask, margin))
-        if self.similarity != "intensity":  # what is wider has edges of two tissues elsewhere in another modality
-            plain = self._compared(moving, fixed)
-            return self._compared(moving, soft(fixed, _pulled_back(_interpolated(plain, h), plain, h)))
+        return self._alike(moving, fixed._replace(margin=margin, mask=_eroded(fixed.mask, margin)), h)
+
+    def _alike(self, moving: Picture, fixed: Picture, h: Tensor) -> Comparison:
+        """Return the comparison in which both volumes are as wide near an element."""
         # means over voxels and splines widen the moving volume, and means the fixed one
         means = [
             torch.diag((1.0 - (own[:3, :3].norm(dim=0) / picture.grid.matrix[:3, :3].norm(dim=0)).square()) / 12.0)
@@ -227,43 +211,14 @@ class VolumeRegistration(ImageRegistration):
         return self._compared(moving, fixed, "smoothing")
 
     def _blurred(self, comparison: Comparison, h: Tensor) -> Comparison:
-        if self.similarity != "intensity":
-            return comparison  # noise is of the histogram, and does not draw volumes to where it is interpolated away
         moving, fixed = comparison.moving, comparison.fixed
         kernel = torch.diag((self.spacing / moving.grid.matrix[:3, :3].norm(dim=0)).square())
         # the motion stretches the kernel on the moving volume
         pictures = soft(moving, kernel), soft(fixed, _pulled_back(kernel, comparison, h))
         return self._compared(*pictures, comparison.interpolation)
 
-    def _solved(self, comparison: Comparison, found: Found, uneven: bool) -> Solution:
-        if self.similarity == "intensity":
-            return super()._solved(comparison, found, uneven)
-        group, h, exposure = self.group, found.elements[0], found.exposure
-        voxel = 2.0 / max(comparison.fixed.grid.size)
-        longer, before = 1.0, None
-        for _ in range(_MAX_LAST_STEPS):
-            close = comparison.closely(h, exposure, math.inf, math.inf)
-            estimate = self._estimated(close)
-            step, precision = estimate.step, torch.linalg.inv(estimate.covariance)
-            square = float(step @ precision @ step)
-            ended = square < _MAX_LAST_STEP_IN_STDS**2
-            if ended or not math.isfinite(square):
-                break
-            if before is not None:  # probabilities that follow the element make steps too short
-                left = float(before @ precision @ step) / float(before @ precision @ before)
-                longer = min(max(longer / max(1.0 - left, _MIN_SHARE_OF_STEP), 1.0), 1.0 / _MIN_SHARE_OF_STEP)
-            before = step
-            h = group.project(group.perturb(h, step * min(longer, voxel / float(step.norm()))))
-        return Solution(h, exposure, math.inf, close, ended, estimate.covariance, comparison)
-
-    def _shared(self, comparison: Comparison, solution: Solution, found: Found) -> float:
-        return super()._shared(comparison, solution, found) if self.similarity == "intensity" else found.shared
-
     def _step(self, comparison: Comparison, solution: Solution) -> Tensor:
         return torch.zeros(self.group.dim).to(solution.element)  # volumes are interpolated in one way
-
-    def _is_uneven(self, found: Found, most: float = 0.5) -> bool:
-        return self.similarity == "intensity" and super()._is_uneven(found, most)
 
     def _of_means(self, h: Tensor) -> Comparison:
         factor = next((f for f in self.factors if f >= 1.0 / MEAN_SIDE), 1.0)
@@ -272,8 +227,7 @@ class VolumeRegistration(ImageRegistration):
 
     def _coarse(self, factor: float, h: Tensor) -> Comparison:
         """Return a comparison near an element on voxels of so many times the spacing."""
-        coarse = [_with_spacing(picture.to(torch.float32), factor * self.spacing) for picture in self.pictures]
-        return self._close(coarse, h)
+        return self._close(self._with_spacing(factor * self.spacing), h)
 
     def _others(
         self, solution: Solution, met: Tensor, least_width: float, covariance: Tensor, noisy: bool, hidden: Tensor
@@ -288,31 +242,7 @@ class VolumeRegistration(ImageRegistration):
 
     def judged(self, found: Found) -> Registration:
         r = super().judged(found)
-        if not r.found:
-            return r
-        if self.similarity == "intensity":
-            return self._with_interpolation(r, found)
-        theirs, back = self._the_other_way(r)
-        first, second = (r, back) if found.shared >= theirs.shared else (back, r)
-        return _between(first, second) if second.trusted else first
-
-    def _the_other_way(self, r: Registration) -> tuple[Found, Registration]:
-        """Return what the search finds with the other volume held fixed, and the same registration from there."""
-        other = VolumeRegistration(
-            self.fixed,
-            self.moving,
-            self.group,
-            self.transformations,
-            self.num_starts,
-            self.generator,
-            self.similarity,
-            self.masks[::-1],
-            self.matrices[::-1],
-            self.unit,
-        )
-        comparison = other._comparison(other.factors[max(0, len(other.factors) - 2)])
-        theirs = other._beside(comparison, r.element[None].double(), other._exposure())
-        return theirs, _undone(ImageRegistration.judged(other, theirs), r)
+        return self._with_interpolation(r, found) if r.found else r
 
     def _with_interpolation(self, r: Registration, found: Found) -> Registration:
         """Return the registration with a covariance that admits errors of interpolation.
@@ -338,46 +268,28 @@ class VolumeRegistration(ImageRegistration):
         return replace(r, element=element.to(dtype), covariance=covariance.to(dtype), modes=modes)
 
 
-def _undone(back: Registration, r: Registration) -> Registration:
-    """Return the registration of the fixed data to the moving ones as one like r, of the moving to the fixed ones."""
-    group = back.group
-    adjoint = group.Ad(back.element.double())
-    covariance = adjoint @ back.covariance.double() @ adjoint.mT
-    modes = replace(back.modes, elements=group.inverse(back.modes.elements))
-    return replace(
-        r,
-        element=group.inverse(back.element),
-        covariance=covariance.to(back.covariance.dtype),
-        modes=modes,
-        residual=back.residual,
-        verdict=back.verdict,
-    )
+@dataclass(eq=False)
+class MutualVolumeRegistration(MutualRegistration, VolumeRegistration):
+    """Registration of two volumes by mutual information."""
 
+    def _the_other_way(self) -> MutualRegistration:
+        masks, matrices = self.masks[::-1], self.matrices[::-1]
+        return replace(self, moving=self.fixed, fixed=self.moving, masks=masks, matrices=matrices, unit=self.unit)
 
-def _between(r: Registration, other: Registration) -> Registration:
-    """Return the registration between two of the same data, with a covariance that admits their distance.
+    def _found_at(self, h: Tensor) -> Found:
+        return self._beside(self._comparison(self.factors[max(0, len(self.factors) - 2)]), h, self._exposure())
 
-    Brightness as a function of the other one draws either volume a little, as in the two regressions of two numbers on
-    each other. Each counts as far as it is certain.
-    """
-    group = r.group
-    first, second = r.covariance.double(), other.covariance.double()
-    v = group.log(group.compose(group.inverse(r.element.double()), other.element.double()))
-    share = torch.linalg.solve(first + second, first, left=False)  # of the way
-    covariance = 2.0 * share @ second
-    step = share @ v
-    square = v @ torch.linalg.solve(covariance, v)  # of the whole way: what draws one draws the other, too
-    covariance = (1.0 + square / len(v)) * 0.5 * (covariance + covariance.mT)
-    element = group.perturb(r.element.double(), step)
-    elements = r.modes.elements.clone()
-    elements[0, 0] = element.to(elements.dtype)
-    return replace(
-        r,
-        element=element.to(r.element.dtype),
-        covariance=covariance.to(r.covariance.dtype),
-        modes=replace(r.modes, elements=elements),
-        verdict=r.verdict & other.verdict,
-    )
+    def _with_spacing(self, spacing: float) -> list[Picture]:
+        # labels have slopes beside their edges, too
+        return [soft(picture, torch.eye(3)) for picture in super()._with_spacing(spacing)]
+
+    def _left(self, sums: Sums) -> Float[Tensor, " k"]:
+        return sums.energy
+
+    def _alike(self, moving: Picture, fixed: Picture, h: Tensor) -> Comparison:
+        # what is wider has edges of two tissues elsewhere in another modality
+        plain = self._compared(moving, fixed)
+        return self._compared(moving, soft(fixed, _pulled_back(_interpolated(plain, h), plain, h)))
 
 
 def _left(sums: Sums) -> Float[Tensor, " k"]:
@@ -602,9 +514,9 @@ def register_volumes(
     ]
     x, y = (torch.where(data.isnan(), data.nanmedian(), data) for data in (x, y))
     counted = [_checked_mask(*part) for part in zip(("moving_mask", "fixed_mask"), shown, (x, y), strict=True)]
-    return VolumeRegistration(
-        x, y, group, transformations, num_starts, generator, similarity, tuple(counted), matrices
-    ).registered()
+    kind = MutualVolumeRegistration if similarity == "mutual_information" else VolumeRegistration
+    settings = (group, transformations, num_starts, generator, similarity, tuple(counted))
+    return kind(x, y, *settings, matrices=matrices).registered()
 
 
 def _checked(name: str, volume: Volume | Tensor) -> Float[Tensor, "c d h w"]:
