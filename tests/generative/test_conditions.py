@@ -406,6 +406,10 @@ def test_conditions_unlike_those_of_the_training() -> None:
     classes.fit(g, torch.arange(20) % 3, steps=2, progress=False)
     one, other = (classes.sample(3, condition=k, tolerance=0.1, generator=seeded(1)) for k in (2, torch.tensor(2)))
     assert torch.equal(one, other)
+    with pytest.raises(ShapeError, match=r"condition: expected conditions that the module takes, got a batch \[2, 2\]"):
+        GroupDiffusion(Torus(1), "flow", condition=nn.Linear(5, 4), **SMALL).fit(g, c, steps=2, progress=False)
+    with pytest.raises(ConfigurationError, match=r"for classes give the model condition=nn\.Embedding"):
+        GroupDiffusion(Torus(1), "flow", condition=3, **SMALL).fit(g, torch.arange(20) % 3, steps=2, progress=False)
 
 
 class Faulty(nn.Module):

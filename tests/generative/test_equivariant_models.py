@@ -126,6 +126,22 @@ def test_principal_frames_move_with_the_cloud() -> None:
         principal_frames(torch.randn(2, 5, 4))
 
 
+def test_one_condition_of_all_elements(of_clouds: EquivariantDiffusion, of_poses: EquivariantDiffusion) -> None:
+    """As itself, with a batch dimension of one, and repeated; six samples are as many as the points of a cloud."""
+    poses, clouds, grasps = scenes(6, 50)
+    for model, c in ((of_poses, poses[0]), (of_clouds, clouds[0])):
+        several = c.expand(6, *c.shape)
+        expected = model.sample(6, condition=several, steps=2, generator=seeded(0))
+        for given in (c, c.unsqueeze(0)):
+            assert torch.allclose(model.sample(6, condition=given, steps=2, generator=seeded(0)), expected, atol=1e-4)
+        pairs = model.sample((3, 2), condition=several.unflatten(0, (3, 2)), steps=2, generator=seeded(0))
+        assert torch.allclose(pairs.flatten(0, 1), expected, atol=1e-4)
+    densities = [
+        of_poses.log_prob(grasps[:2], condition=c, tolerance=0.1) for c in (poses[0], poses[:1].expand(2, 3, 4))
+    ]
+    assert torch.allclose(*densities, atol=1e-3)
+
+
 @pytest.mark.filterwarnings("ignore:fit:UserWarning")
 def test_trajectories_and_files(tmp_path: Path) -> None:
     """Frames of one factor move all poses of a trajectory."""
@@ -144,6 +160,8 @@ def test_trajectories_and_files(tmp_path: Path) -> None:
     model.save(tmp_path / "model.safetensors")
     again = EquivariantDiffusion.load(tmp_path / "model.safetensors", group, model.frame, model.in_frame)
     assert torch.equal(again.log_prob(path[:3], condition=(poses[:3], size[:3]), tolerance=1e-2), a)
+    one = again.sample(5, condition=(poses[0], size[0]), steps=2, generator=seeded(0))
+    assert torch.equal(one, model.sample(5, condition=(poses[:1], size[:1]), steps=2, generator=seeded(0)))
     assert model.history is not None
 
 

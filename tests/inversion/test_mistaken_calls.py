@@ -14,7 +14,7 @@ from tests.helpers import randn
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO
-from trivgeo.inversion import GradientDescent, Inverter, LearnedInverter, TestTimeEquivariant
+from trivgeo.inversion import GradientDescent, Inverter, LearnedInverter, TestTimeEquivariant, check_energy
 from trivgeo.inversion.energies import NearestPoints, PairedPoints, SymmetricNearestPoints
 from trivgeo.inversion.learned import LearnedScore, PointsBackbone
 from trivgeo.sde import ConstantSchedule, GeometricSchedule, TrivializedSDE, probability_flow, reverse_diffusion
@@ -60,6 +60,34 @@ def test_scores_take_an_element_and_a_time(wrong: Callable[..., Any]) -> None:
             call()
     TrivializedSDE(SE(2), ConstantSchedule(1.0), lambda g, t, more=None: g)
     TrivializedSDE(SE(2), ConstantSchedule(1.0), lambda *arguments: arguments[0])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda g, t: g.flatten(-2)[:, :3] * t[:, None],
+        lambda g, t: g.flatten(-2)[:, :3] * t.expand(len(g), 1),
+        lambda g, t: torch.cat([g.flatten(-2)[:, :2], t], -1),
+    ],
+)
+def test_times_are_numbers(wrong: Callable[..., Any]) -> None:
+    """A network of another library takes a time for each element; errors of its own stay what they are."""
+    with pytest.raises(ConfigurationError, match="time t, one number for all of them, got one that takes t for a tens"):
+        reverse_diffusion(SE(2), SCHEDULE, wrong, num_samples=4, steps=3)
+    with pytest.raises(TypeError, match="NoneType"):
+        reverse_diffusion(SE(2), SCHEDULE, lambda g, t: g * None, num_samples=4, steps=3)  # type: ignore[operator]
+
+
+def test_labels_are_classes_and_transformations_take_a_generator() -> None:
+    moved = lambda count, generator: SE(2).random(count, std=0.2, generator=generator)  # noqa: E731
+    scores = lambda x: x.mean(1)  # noqa: E731
+    x = randn(8, 5, 2)
+    one_hot = torch.eye(2)[torch.arange(8) % 2]
+    with pytest.raises(ShapeError, match=r"labels: expected a class for each datum \[\d+\], or loss="):
+        check_energy(ACTION, energy, x, moved, network=scores, labels=one_hot)
+    for wrong in (lambda count: moved(count, None), lambda: moved(3, None)):
+        with pytest.raises(ConfigurationError, match=r"transformations: expected a function of \(count, generator\)"):
+            check_energy(ACTION, energy, x, wrong)
 
 
 def test_energies_and_networks_take_the_data() -> None:

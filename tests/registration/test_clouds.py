@@ -11,6 +11,7 @@ from scipy.stats import chi2, f
 from torch import Tensor
 
 from tests.helpers import assert_relative, rand, randn, random_elements, seeded
+from trivgeo.errors import ShapeError
 from trivgeo.groups import SE, SO, Affine, GLPlus, LieGroup, Projective, Similarity, Translation
 from trivgeo.inversion.energies import SymmetricNearestPoints
 from trivgeo.registration import Registration, register
@@ -227,3 +228,10 @@ def test_points_in_order_on_the_healthy_and_the_sick() -> None:
     straight, bent = (torch.stack([thing, bend * thing.square()], -1) for bend in (0.0, 0.3))
     r = register(straight + 0.01 * randn(60, 2, seed=3), bent + 0.01 * randn(60, 2, seed=4), SE(2), matched=True)
     assert any("bent" in reason for reason in r.reasons)
+
+
+def test_clouds_of_other_numbers_of_points_are_in_no_order() -> None:
+    with pytest.raises(ShapeError, match="matched: expected clouds of as many points, got 20 and 30"):
+        register(randn(20, 3), randn(30, 3), SE(3), matched=True)
+    with pytest.raises(ShapeError, match=r"a cloud is \[m, n\], with the coordinates of a point in a row"):
+        register(randn(3, 20), randn(3, 30), SE(3))

@@ -28,6 +28,10 @@ def test_others(capsys: pytest.CaptureFixture[str]) -> None:
     assert "infinite-dimensional" in capsys.readouterr().out
     assert main(["__import__('os')"]) == 2
     assert capsys.readouterr().err.startswith("error: equation: expected")
+    for words in (["u_t", "=", "u_xx"], ["u_t", "=u_xx"], ["u_t=", "u_xx"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        assert "expected each equation in quotes, got" in capsys.readouterr().err
 
 
 def test_laws_discrete_symmetries_and_lines(capsys: pytest.CaptureFixture[str]) -> None:

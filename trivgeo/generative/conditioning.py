@@ -43,8 +43,13 @@ def check_condition(condition: Any, is_vector: bool, reference: Tensor) -> Any:
         return x.to(reference) if x.is_floating_point() else x.to(reference.device)
 
     if is_vector:
+        if isinstance(condition, Tensor) and not condition.is_floating_point():
+            raise ConfigurationError(
+                f"condition: expected vectors of floating-point numbers, got {condition.dtype}; for classes give the "
+                "model condition=nn.Embedding(number, 32)"
+            )
         return to_model(check_tensor("condition", condition))
-    return pytree.tree_map(to_model, _ordered(condition))
+    return pytree.tree_map(to_model, ordered_condition(condition))
 
 
 def batched_condition(condition: Any, ndims: tuple[int, ...], batch: torch.Size) -> Any:
@@ -63,7 +68,7 @@ def batched_condition(condition: Any, ndims: tuple[int, ...], batch: torch.Size)
     for x, ndim in zip(leaves, ndims, strict=True):
         if x.ndim == ndim:
             found.append(x.unsqueeze(0))
-        elif x.shape[: x.ndim - ndim] == batch:
+        elif x.ndim > ndim and x.shape[: x.ndim - ndim] in (batch, (1,)):
             found.append(x.reshape(-1, *x.shape[x.ndim - ndim :]))
         else:
             raise ShapeError(
@@ -73,12 +78,12 @@ def batched_condition(condition: Any, ndims: tuple[int, ...], batch: torch.Size)
     return pytree.tree_unflatten(found, structure)
 
 
-def _ordered(condition: Any) -> Any:
+def ordered_condition(condition: Any) -> Any:
     """Dictionaries in the order of their keys, so that equal keys give tensors in the same places."""
     if isinstance(condition, dict):
-        return {key: _ordered(condition[key]) for key in sorted(condition, key=str)}
+        return {key: ordered_condition(condition[key]) for key in sorted(condition, key=str)}
     if type(condition) in (list, tuple):
-        return type(condition)(map(_ordered, condition))
+        return type(condition)(map(ordered_condition, condition))
     return condition
 
 
@@ -175,15 +180,36 @@ class ConditionEncoder(nn.Module):
         """Return the features of a batch of conditions, both a tensor or tree of tensors ``[b, ...]``."""
         return self.encoder(condition)
 
+    def encoded(self, condition: Any, wanted: str) -> Any:
+        """Return the features of a batch of conditions.
+
+        Args:
+            wanted: which conditions were expected, for the message.
+
+        Raises:
+            ShapeError: the user's module rejects the conditions.
+        """
+        try:
+            return self(condition)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, LookupError) as error:
+            shapes = pytree.tree_map(lambda x: [*x.shape], condition)
+            raise ShapeError(
+                f"condition: expected conditions {wanted}, got a batch {shapes}, which the module "
+                f"{type(self.encoder).__name__} does not take: {error!r}"
+            ) from error
+
     def prepare(self, condition: Any) -> Any:
         """Fit statistics and layers to training conditions ``[m, ...]``, and return the features of the first two.
 
         Raises:
             ConfigurationError: conditions are to be dropped, and the features are no tensor of floating-point numbers.
+            ShapeError: the user's module rejects the conditions.
         """
         if isinstance(self.encoder, Standardization):
             self.encoder.fit(condition)
-        features = self(pytree.tree_map(lambda x: x[:2], condition))
+        features = self.encoded(pytree.tree_map(lambda x: x[:2], condition), "that the module takes")
         if self.dropout > 0.0:
             self.initialise(self._checked(features).shape[-1], features)
         return features
@@ -398,24 +424,10 @@ class ConditionalNetwork(nn.Module):
             condition = check_condition(condition, self.encoder.is_vector, reference)
             condition = batched_condition(condition, ndims, batch)
             self.encoder.check(condition)
-            found = self._encoded(condition)
+            found = self.encoder.encoded(condition, "like those of the training")
         count = math.prod(batch)
         expanded = lambda x: x.expand(count, *x.shape[1:]) if isinstance(x, Tensor) and len(x) == 1 else x  # noqa: E731
         return pytree.tree_map(expanded, found)
-
-    def _encoded(self, condition: Any) -> Any:
-        """Features of conditions; `ShapeError` where the user's module rejects conditions unlike trained ones."""
-        assert self.encoder is not None
-        try:
-            return self.encoder(condition)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, TypeError, LookupError) as error:
-            shapes = pytree.tree_map(lambda x: [*x.shape], condition)
-            raise ShapeError(
-                f"condition: expected conditions like those of the training, got {shapes}, which the module "
-                f"{type(self.encoder.encoder).__name__} does not take: {error!r}"
-            ) from error
 
     def training_features(self, condition: Any, generator: torch.Generator) -> Any:
         """Features of a training batch, in rows that ``generator`` draws without their condition.

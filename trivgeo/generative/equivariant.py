@@ -14,6 +14,7 @@ from trivgeo._random import integers
 from trivgeo._torch import pytree
 from trivgeo.checks import check_count, check_tensor, check_values, checked
 from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.generative.conditioning import batched_condition, ordered_condition
 from trivgeo.generative.history import TrainingHistory
 from trivgeo.generative.model import GroupDiffusion
 from trivgeo.groups import DirectProduct, LieGroup
@@ -109,6 +110,8 @@ class EquivariantDiffusion(nn.Module):
         elif isinstance(held_out, Tensor):
             raise ConfigurationError("held_out: expected a share, or a pair of elements and conditions, got elements")
         self.model.fit(*self._seen(samples, condition), held_out=held_out, **settings)
+        if self.model.fitted is not None:
+            self.model.fitted.moving_ndims = tuple(x.ndim - 1 for x in _tensors(condition))
         return self
 
     def distil(self, condition: Any, **settings: Any) -> EquivariantDiffusion:
@@ -143,8 +146,7 @@ class EquivariantDiffusion(nn.Module):
 
         Args:
             num_samples: see `GroupDiffusion.sample`.
-            condition: one condition for all, with a batch dimension of length one, or one for each ``[num_samples,
-                ...]``.
+            condition: one condition for all, or one for each ``[num_samples, ...]``.
             generator: source of the noise.
             settings: further arguments of `GroupDiffusion.sample`.
 
@@ -153,7 +155,7 @@ class EquivariantDiffusion(nn.Module):
         """
         sizes = list(num_samples) if isinstance(num_samples, Sequence) else [num_samples]
         shape = torch.Size([check_count("num_samples", size) for size in sizes])
-        condition = _flat(condition, shape)
+        condition = self._flat(condition, shape)
         frames = self._frames(condition)
         which = integers(frames.shape[1], (shape.numel(),), torch.empty(0), generator).to(frames.device)
         rows = torch.zeros_like(which) if len(frames) == 1 else torch.arange(len(frames), device=frames.device)
@@ -167,7 +169,7 @@ class EquivariantDiffusion(nn.Module):
 
         Args:
             g: elements ``[*batch, *element_shape]``.
-            condition: one condition for all, with a batch dimension of length one, or one for each ``[*batch, ...]``.
+            condition: one condition for all, or one for each ``[*batch, ...]``.
             settings: further arguments of `GroupDiffusion.log_prob`.
 
         Raises:
@@ -176,7 +178,7 @@ class EquivariantDiffusion(nn.Module):
         g = self.group.check_elements(g, "g")
         batch = self.group.batch_shape(g)
         flat = g.reshape(-1, *self.group.element_shape)
-        condition = _flat(condition, batch)
+        condition = self._flat(condition, batch)
         if _length(condition) == 1:
             condition = _rows(condition, torch.zeros(len(flat), dtype=torch.long))
         frames = self._frames(condition)
@@ -232,6 +234,22 @@ class EquivariantDiffusion(nn.Module):
         order = torch.arange(len(samples) * len(parts)).reshape(len(parts), -1).mT.flatten()
         elements, given = pytree.tree_map(lambda x: x[order.to(x.device)] if isinstance(x, Tensor) else x, whole)
         return elements, given
+
+    def _flat(self, condition: Any, batch: torch.Size) -> Any:
+        """Conditions with one batch dimension, of the length of the flattened batch or one.
+
+        Of a model that was not trained, or not as one that is equivariant, one condition has a batch dimension.
+        """
+        condition = ordered_condition(condition)
+        tensors, fitted = _tensors(condition), self.model.fitted
+        ndims = None if fitted is None else fitted.moving_ndims
+        if ndims is None:
+            leading = 1 if _length(condition) == 1 else len(batch)
+            ndims = tuple(x.ndim - leading for x in tensors)
+        found = batched_condition(tensors, ndims, batch)
+        count = max(map(len, found), default=0)
+        rows = iter([x.expand(count, *x.shape[1:]) for x in found])
+        return pytree.tree_map(lambda x: next(rows) if isinstance(x, Tensor) else x, condition)
 
     def _frames(self, condition: Any) -> Tensor:
         """Frames of conditions, ``[b, k, *element_shape]``."""
@@ -293,6 +311,11 @@ def principal_frames(points: Float[Tensor, "b p n"]) -> Float[Tensor, "b k n m"]
     return torch.cat([turned, centre[:, None, :, None].expand(*turned.shape[:3], 1)], -1)
 
 
+def _tensors(condition: Any) -> list[Tensor]:
+    """The tensors of conditions, in the order of keys."""
+    return [x for x in pytree.tree_leaves(ordered_condition(condition)) if isinstance(x, Tensor)]
+
+
 def _length(condition: Any) -> int:
     """The number of conditions of a batch."""
     leaves = [x for x in pytree.tree_leaves(condition) if isinstance(x, Tensor) and x.ndim]
@@ -303,19 +326,3 @@ def _length(condition: Any) -> int:
 
 def _rows(condition: Any, rows: Tensor) -> Any:
     return pytree.tree_map(lambda x: x[rows.to(x.device)] if isinstance(x, Tensor) else x, condition)
-
-
-def _flat(condition: Any, batch: torch.Size) -> Any:
-    """Conditions with one batch dimension, of the length of the flattened batch or one."""
-    count = batch.numel()
-    if _length(condition) == 1:
-        return condition
-
-    def flat(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        if x.shape[: len(batch)] != batch:
-            raise ShapeError(f"condition: expected one [1, ...], or one for each of {list(batch)}, got {list(x.shape)}")
-        return x.reshape(count, *x.shape[len(batch) :])
-
-    return pytree.tree_map(flat, condition)

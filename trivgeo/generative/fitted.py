@@ -33,6 +33,7 @@ class FittedPath(nn.Module):
         settings: plain settings that rebuild the path.
         condition_ndims: number of dimensions of one condition, for each tensor in it; empty without conditions.
         feature_shape: shape of the features of one condition, if they are a tensor.
+        moving_ndims: the same of a condition of `EquivariantDiffusion` as it is given; ``None`` for other models.
         flow_map: flow map of `GroupDiffusion.distil`; ``None`` before.
         num_skipped_rows: rows of the training that were skipped since they had no logarithm; zero for a loaded model.
         num_steps: steps of the optimiser; zero for a loaded model.
@@ -50,6 +51,7 @@ class FittedPath(nn.Module):
         super().__init__()
         self.path, self.base, self.settings = path, base, settings
         self.condition_ndims, self.feature_shape = condition_ndims, feature_shape
+        self.moving_ndims: tuple[int, ...] | None = None
         self.flow_map: FlowMap | None = None
         self.num_skipped_rows, self.num_steps, self.ended_by_time = 0, 0, False
 
@@ -75,6 +77,8 @@ def write_model(
         "source": len(fitted.base.elements) if isinstance(fitted.base, EmpiricalDistribution) else 0,
         "condition": None,
     }
+    if fitted.moving_ndims is not None:
+        header["moving_ndims"] = list(fitted.moving_ndims)
     if networks.encoder is not None:
         header["condition"] = {
             **networks.encoder.description,
@@ -109,6 +113,7 @@ class SavedModel:
         ndims, feature_shape = condition.counts("ndims"), condition.counts("feature_shape")
         if condition.get("vector_dim") is not None:
             condition.count("vector_dim", 1)
+        self._moving_ndims = tuple(header.counts("moving_ndims")) if "moving_ndims" in header else None
         self._dropout = condition.number("dropout", "a probability", lambda x: 0 <= x <= 1)
         self._versions = header.counts("version")
         self._num_source_elements, self._seed = header.count("source"), header.count("seed")
@@ -194,6 +199,7 @@ class SavedModel:
                 f"on {group!r}, got {self._versions}; fit the model again"
             )
         fitted = FittedPath(built, base, self._settings, self._ndims, self._feature_shape)
+        fitted.moving_ndims = self._moving_ndims
         with self.file.bounded():
             networks.initialise(self._feature_shape)
             if self._has_flow_map:

@@ -113,7 +113,13 @@ class NetworkTask(NamedTuple):
         output = self._output(x)
         labels = on_device(labels, output.device)
         if self.loss is None:
-            losses = (self._classes(output) != labels).double()
+            classes = self._classes(output)
+            if not isinstance(labels, Tensor) or labels.shape != classes.shape:
+                found = list(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+                raise ShapeError(
+                    f"labels: expected a class for each datum {list(classes.shape)}, or loss= for others, got {found}"
+                )
+            losses = (classes != labels).double()
         else:
             losses = check_type("loss", self.loss(output, labels), Tensor)
         if losses.shape != (len(output),):

@@ -24,7 +24,7 @@ from torch import Tensor
 from trivgeo._random import keyed, normal, uniform
 from trivgeo._torch import pytree
 from trivgeo.actions.image import check_sides, frame_corners
-from trivgeo.checks import check_count, check_positive, checked
+from trivgeo.checks import check_arguments, check_count, check_positive, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.generative.distributions import is_near
 from trivgeo.groups import Action, LieAlgebra, LieGroup
@@ -260,6 +260,7 @@ def sample_elements(
         NonFiniteError: elements hold NaN or infinity.
         DomainError: draws are far from the group: their shape is that of elements, their entries are not.
     """
+    check_arguments("transformations", transformations, "count", "generator")
     g = group.check_elements(transformations(count, generator), "transformations")  # type: ignore[arg-type]
     wanted = [count, *group.element_shape]
     if list(g.shape) != wanted:

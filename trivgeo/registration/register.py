@@ -106,8 +106,8 @@ def register(
 
     Raises:
         ConfigurationError: numbers that are not floating-point, or a group that does not act on such points.
-        ShapeError: photographs of different numbers of channels, neither in grey, masks of other sizes, or clouds of
-            other points than the group acts on.
+        ShapeError: photographs of different numbers of channels, neither in grey, masks of other sizes, clouds of other
+            points than the group acts on, or of different numbers of points although they are ``matched``.
         NonFiniteError: the data hold NaN or infinity.
         DomainError: an affine is singular, or a mask empty.
 
@@ -139,7 +139,8 @@ def register(
         )
     moving, fixed = promoted(moving=_checked("moving", moving), fixed=_checked("fixed", fixed))
     if moving.ndim != fixed.ndim or (moving.shape[-1] != fixed.shape[-1] and moving.ndim == 2):
-        raise ShapeError(f"fixed: expected data like moving, {list(moving.shape)}, got {list(fixed.shape)}")
+        hint = "" if moving.ndim != fixed.ndim else "; a cloud is [m, n], with the coordinates of a point in a row"
+        raise ShapeError(f"fixed: expected data like moving, {list(moving.shape)}, got {list(fixed.shape)}{hint}")
     n = 2 if moving.ndim == 3 else moving.shape[-1]
     if n not in group.action().point_dims:
         hint = "" if n <= _MAX_COORDINATES else "; a photograph is [c, h, w]: see Tensor.unsqueeze for a grey one"
@@ -156,6 +157,11 @@ def register(
     if moving.ndim == 2:
         if similarity != "intensity" or moving_mask is not None or fixed_mask is not None:
             raise ConfigurationError("similarity, moving_mask, fixed_mask: expected none for clouds")
+        if matched and len(moving) != len(fixed):
+            raise ShapeError(
+                f"matched: expected clouds of as many points, got {len(moving)} and {len(fixed)}; matched=False is for "
+                "points in no order"
+            )
         return CloudRegistration(moving, fixed, group, transformations, number, generator, matched).registered()
     if matched is not None:
         raise ConfigurationError(f"matched: expected None for photographs, got {matched!r}")

@@ -69,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if bool(options.equations) == bool(options.data):
         parser.error("expected equations, or --data FILE")
+    if len(options.equations) > 1 and any("=" in (e.strip()[:1], e.strip()[-1:]) for e in options.equations):
+        parser.error(f"expected each equation in quotes, got {len(options.equations)} words: {options.equations}")
     started = time.perf_counter()
     try:
         parts = _report(options)

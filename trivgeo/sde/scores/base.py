@@ -125,7 +125,15 @@ class FunctionScore(Score):
         return True
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
-        return ScoreEstimate(self._function(g, t))
+        try:
+            return ScoreEstimate(self._function(g, t))
+        except (TypeError, AttributeError) as error:
+            if isinstance(t, Tensor) or "float" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"score or drift: expected a function of elements {list(g.shape)} and a time t, one number for all of "
+                f"them, got one that takes t for a tensor: {error}"
+            ) from error
 
 
 def check_drift(value: Any, group: LieGroup, g: Tensor, name: str = "score") -> Tensor:
