@@ -67,7 +67,7 @@ COMMANDS = {
         needs="sympy",
         extra="symbolic",
     ),
-    "list": Command(".config_list:main", "the configurations that come with the library", needs="yaml"),
+    "list": Command(".config_list:main", "the configurations that come with the library", "[WORD]", needs="yaml"),
     "test": Command(
         ".cli:run",
         "run the test of a configuration; a killed one goes on by the same command",

@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from trivgeo._text import OneLineParser
 from trivgeo.errors import ConfigurationError
 
 from .config_inheritance import BASE_KEY, CONFIGS, load, read
@@ -43,10 +44,22 @@ def sentences(path: Path) -> list[str]:
     return re.split(r"(?<=[.:]) +", " ".join(lines))
 
 
-def listing() -> str:
-    """All configurations, by folders, with their commands and what each is for."""
+def listing(words: Sequence[str] = ()) -> str:
+    """The configurations whose names hold one of the words, by folders, with their commands and what each is for.
+
+    Args:
+        words: parts of names, in lower case; none for all configurations.
+
+    Raises:
+        ConfigurationError: no name holds a word.
+    """
+    for word in words:
+        if not any(word in name for name in names()):
+            folders = sorted({name.split("/")[0] for name in names()})
+            raise ConfigurationError(f"list: expected a part of a name, such as {', '.join(folders)}, got {word!r}")
+    found = [name for name in names() if not words or any(word in name for word in words)]
     lines = []
-    for folder, members in groupby(names(), key=lambda name: name.split("/")[0]):
+    for folder, members in groupby(found, key=lambda name: name.split("/")[0]):
         base = CONFIGS / folder / f"{BASE_KEY}.yaml"
         shared = sentences(base) if base.exists() else []
         lines += ["", f"{folder}: {' '.join(shared[:2])}".rstrip(".: ")]
@@ -59,14 +72,19 @@ def listing() -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print all configurations, each with the command for it and what it is for.
+    """Print configurations, each with the command for it and what it is for.
 
     Args:
         arguments: the command line after `list`.
 
     Raises:
-        ConfigurationError: there are arguments.
+        ConfigurationError: no name holds a word.
     """
-    if arguments:
-        raise ConfigurationError(f"list: expected nothing more, got {' '.join(arguments)!r}")
-    sys.stdout.write(f"{listing()}\n\ntrivgeo COMMAND --config NAME; `with`: a second --config, after another\n")
+    parser = OneLineParser(prog="trivgeo list", description="The configurations that come with the library.")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="only names with this part, such as heat; default: all"
+    )
+    options = parser.parse_args(arguments)
+    sys.stdout.write(
+        f"{listing(options.words)}\n\ntrivgeo COMMAND --config NAME; `with`: a second --config, after another\n"
+    )

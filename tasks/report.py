@@ -379,6 +379,14 @@ def format_samplers() -> str:
     return "\n".join([*top, *lines])
 
 
+def _origin(tables: Sequence[Table], runs: Path) -> str:
+    """Which figures are of runs in the user's folder."""
+    names = {cell.run for table in tables for cells in table.rows.values() for cell in cells if cell.run}
+    own = sorted(name for name in names if find_result(name, [runs]) is not None)
+    known = f"Runs in {runs}: {', '.join(own)}; all others" if own else f"No run in {runs} is of these tables: all runs"
+    return f"{known} come with the library. A run of another configuration has its table in its own folder."
+
+
 def main(arguments: Sequence[str]) -> None:
     """Print all tables and write them as `report.md` and `report.json`.
 
@@ -408,7 +416,7 @@ def main(arguments: Sequence[str]) -> None:
         "Ours in bold, the published figure in round brackets (Kim et al. 2026). Square brackets: cases, or seeds x "
         "cases of a seed. ±: the standard deviation over seeds, then for accuracies the standard error over images."
     )
-    document = "\n\n".join(["# Results", legend, *texts, format_samplers()]) + "\n"
+    document = "\n\n".join(["# Results", legend, _origin(tables, runs), *texts, format_samplers()]) + "\n"
     make_folder(output)
     write_whole(output / "report.md", document)
     write_whole(output / "report.json", json.dumps(data, indent=1) + "\n")

@@ -50,10 +50,13 @@ def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     wanted = {"heat/tied": "test", "heat/deeponet": "fit", "heat/budget": "sweep", "affnist/subset": "with"}
     assert {name: kinds[name] for name in wanted} == wanted
     assert all(len(words) > 4 for words in listed)
+    assert command.main(["list", "so10", "heat/tied"]) == 0
+    some = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert some == [name for name in config_list.names() if name.startswith("so10/") or "heat/tied" in name]
     assert command.main([]) == 0
     assert "symmetries" in capsys.readouterr().out
     assert command.main(["symmetries", "u_t = nothing("]) == 2
-    for wrong in (["nothing"], ["list", "heat"], ["report", "--runs", "nothing"]):
+    for wrong in (["nothing"], ["list", "haet"], ["report", "--runs", "nothing"]):
         assert command.main(wrong) == 2
         assert f"got {wrong[-1]}" in capsys.readouterr().err.replace("'", "")
     assert command.main(["test", "--config", "heat/nothing"]) == 2

@@ -154,6 +154,13 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"table", "method", "column", "ours", "published"} <= json.loads(
         (tmp_path / "out" / "report.json").read_text()
     )[0].keys()
+    own = results(tmp_path / "runs").parent
+    report.main(["--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "out")])
+    assert "is of these tables: all runs come with the library." in capsys.readouterr().out
+    (tmp_path / "runs" / "heat").mkdir()
+    own.rename(tmp_path / "runs" / "heat" / "tied")
+    report.main(["--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "out")])
+    assert f"Runs in {tmp_path / 'runs'}: heat/tied; all others come with the library." in capsys.readouterr().out
 
 
 def test_bad_tables(tmp_path: Path) -> None:

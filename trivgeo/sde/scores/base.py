@@ -128,7 +128,7 @@ class FunctionScore(Score):
         try:
             return ScoreEstimate(self._function(g, t))
         except (TypeError, AttributeError) as error:
-            if isinstance(t, Tensor) or "float" not in str(error):
+            if not isinstance(t, float) or "float" not in str(error):
                 raise
             raise ConfigurationError(
                 f"score or drift: expected a function of elements {list(g.shape)} and a time t, one number for all of "
