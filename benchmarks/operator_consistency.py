@@ -1,12 +1,15 @@
 """Operators made equivariant by their own answers alone: errors beside those of the true transformation.
 
-python -m benchmarks.operator_consistency [--cases 10] [--released FOLDER] [--save]
+python -m benchmarks.operator_consistency [--cases 10] [--released FOLDER] [--steps-only] [--save]
 
 Each network is asked for solutions that were moved by random symmetries of its equation. The search knows no training
 data: `trivgeo.inversion.energies.OperatorConsistency`, with the equation, without it, and with the box of the training
 points instead, is lowered by draws and Levenberg-Marquardt steps over all directions of the group. FOLDER is a checkout
 of the method's released code, with its two networks for the heat equation; their problems are the published ones,
 multiples of a sine.
+
+Networks that only step, Fourier neural operators from a field to the field one or two times later, are trained here and
+wrapped by `EquivariantOperator.from_equation` without clean data.
 """
 
 from __future__ import annotations
@@ -14,14 +17,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.timing import environment
+from tasks.fields.fno import SmallFNO
 from tasks.pde.burgers import BurgersEquation
 from tasks.pde.domain import relative_l2, values_of
 from tasks.pde.equation import Equation
@@ -30,11 +34,12 @@ from tasks.pde.kdv import KdVEquation, kdv_from_generators
 from tasks.pde.problems import FactorProblems, MixedProblems, OperatorProblems, SymmetryProblems
 from tasks.pde.released import load_operator
 from tasks.released import FILES
-from trivgeo.actions import OperatorAction, OperatorInput
+from trivgeo.actions import Field, OperatorAction, OperatorInput
 from trivgeo.groups import LieGroup
-from trivgeo.inversion import Inverter
+from trivgeo.inversion import EquivariantOperator, Inverter
 from trivgeo.inversion.energies import OperatorConsistency
 from trivgeo.inversion.stages import GaussianSearch, LevenbergMarquardt
+from trivgeo.pde import GaussianField, SpectralEquation, solve
 
 RESULTS = Path(__file__).parent / "results" / "operator-consistency-cpu.json"
 HEAT_SPREAD = [0.1, 1.0, 0.01, 0.5, 0.03, 0.5]
@@ -155,6 +160,95 @@ def _estimate(energy: OperatorConsistency, action: OperatorAction, problems: Ope
         return energy.relative_error(action(action.group.inverse(g), problems.x))
 
 
+class Stepping(NamedTuple):
+    """An equation on a circle, the law of its initial fields, and times that networks predict."""
+
+    equation: str
+    law: GaussianField
+    length: float
+    points: int
+    times: tuple[float, ...]
+
+    def solutions(self, count: int, seed: int) -> Tensor:
+        """Values ``[count, 1, s + 1, n]`` of random fields and their solutions, from a grid that is twice as fine."""
+        x = self.length * torch.arange(2 * self.points, dtype=torch.float64) / (2 * self.points)
+        u = self.law.sample(count, torch.Generator().manual_seed(seed))(x)[:, None]
+        spectral = SpectralEquation.from_equation(self.equation)
+        return solve(spectral, Field.on_box(u, self.box), [0.0, *self.times], 0.02).values[..., ::2]
+
+    @property
+    def box(self) -> list[tuple[float, float]]:
+        """The range of x."""
+        return [(0.0, self.length)]
+
+
+_BUMPS = GaussianField(3.0, 0.8, 6.0, 8, 8.0)
+STEPPING = {
+    "heat": Stepping("u_t = 0.1*u_xx", _BUMPS, 8.0, 32, (2.0, 4.0)),
+    "Burgers": Stepping("u_t + u*u_x = 0.1*u_xx", _BUMPS, 8.0, 64, (2.0, 4.0)),
+    "Korteweg-de Vries": Stepping(
+        "u_t + u*u_x + u_xxx = 0", GaussianField(0.2, 0.5, 6.0, 8, 16.0), 16.0, 32, (2.0, 4.0)
+    ),
+}
+_TRAINING_FIELDS, _TRAINING_STEPS, _BATCH = 512, 800, 32
+_MOVES = 0.3  # standard deviation of the transformations, in units of the group's basis
+
+
+def trained(problem: Stepping, outputs: Sequence[int]) -> nn.Module:
+    """A Fourier neural operator from fields to some of the later times, ``[b, 1, n]`` to ``[b, 1, s, n]``."""
+    values = problem.solutions(_TRAINING_FIELDS, 0).float()
+    torch.default_generator.manual_seed(0)
+    network = nn.Sequential(SmallFNO([problem.points // 4], 1, len(outputs)), nn.Unflatten(1, (1, len(outputs))))
+    optimizer = torch.optim.AdamW(network.parameters(), 3e-3, weight_decay=1e-5)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=_TRAINING_STEPS, pct_start=0.1)
+    for _ in range(_TRAINING_STEPS):
+        batch = values[torch.randint(len(values), (_BATCH,))]
+        target = batch[:, :, list(outputs)]
+        relative_l2(network(batch[:, :, 0]).flatten(1), target.flatten(1)).mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        cycle.step()
+    return network.eval()
+
+
+def stepping_row(name: str, outputs: Sequence[int], cases: int) -> dict[str, Any]:
+    """Mean relative errors of a network that steps at its last time, on moved fields, and CPU seconds of a search."""
+    problem, network = STEPPING[name], trained(STEPPING[name], outputs)
+    times = [problem.times[i - 1] for i in outputs]
+    operator = EquivariantOperator.from_equation(problem.equation, network, times=times, box=problem.box)
+    group = operator.action.group
+    g = group.random(cases, std=_MOVES, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    values = problem.solutions(cases, 7)[:, :, [0, *outputs]]
+    moved = operator.action(g, Field.on_box(values, problem.box, times=[0.0, *times]))
+    initial, last = moved.slice(0), moved.slice(len(times))
+
+    def error(solution: Tensor) -> Tensor:
+        return relative_l2(solution.flatten(1), last.values.flatten(1))
+
+    def undone(h: Tensor) -> Tensor:
+        return error(operator.predict(initial, h, last.grid).values)
+
+    with torch.no_grad():
+        alone = error(network(initial.values[:, :, 0].float()).double()[:, :, -1:])
+        exact = undone(g)
+    begin = time.process_time()
+    result = operator.invert(initial, last.grid, generator=torch.Generator().manual_seed(0))
+    seconds = (time.process_time() - begin) / cases
+    found = undone(result.best())
+    return {
+        "network": name,
+        "times": times,
+        "cases": cases,
+        "alone": float(alone.mean()),
+        "true transformation": float(exact.mean()),
+        "own answers": float(found.mean()),
+        "median ratio": float((found / exact).median()),
+        "estimate": float(result.best_energy().mean()),
+        "trusted": int(result.trusted.sum()),
+        "CPU seconds": round(seconds, 2),
+    }
+
+
 def main() -> None:
     """Parse the command line, measure, print, and keep."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operator_consistency", description=__doc__)
@@ -164,21 +258,24 @@ def main() -> None:
     parser.add_argument("--chains", type=int, default=2, help="draws that are descended from")
     parser.add_argument("--steps", type=int, default=12, help="Levenberg-Marquardt steps")
     parser.add_argument("--released", type=Path, default=None, help="a checkout of the method's released code")
+    parser.add_argument("--steps-only", action="store_true", help="networks that step alone; keeps the other rows")
     parser.add_argument("--save", action="store_true", help="keep the rows")
     options = parser.parse_args()
-    rows = []
-    cases = own_cases(options.cases)
-    if options.released is not None:
-        cases = [*released_cases(options.released, options.cases), *cases]
-    for case in cases:
-        rows.append(row(case, options.draws, options.chains, options.steps))
-        print(json.dumps(rows[-1]), flush=True)
+    document = json.loads(RESULTS.read_text()) if options.steps_only else {}
+    document |= {"environment": environment(torch.device("cpu")), "stepping": []}
+    if not options.steps_only:
+        cases = own_cases(options.cases)
+        if options.released is not None:
+            cases = [*released_cases(options.released, options.cases), *cases]
+        document |= {"search": {name: getattr(options, name) for name in ("draws", "chains", "steps")}, "rows": []}
+        for case in cases:
+            document["rows"].append(row(case, options.draws, options.chains, options.steps))
+            print(json.dumps(document["rows"][-1]), flush=True)
+    for name in STEPPING:
+        for outputs in ([1], [2], [1, 2]):
+            document["stepping"].append(stepping_row(name, outputs, 3 * options.cases))
+            print(json.dumps(document["stepping"][-1]), flush=True)
     if options.save:
-        document = {
-            "environment": environment(torch.device("cpu")),
-            "search": {name: getattr(options, name) for name in ("draws", "chains", "steps")},
-            "rows": rows,
-        }
         RESULTS.write_text(json.dumps(document, indent=1) + "\n")
 
 

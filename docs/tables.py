@@ -419,6 +419,24 @@ def operator_consistency() -> str:
     return markdown(["network", "alone", "true transformation", *ways], lines)
 
 
+def operator_steps() -> str:
+    """Errors of networks that step, made equivariant by their own answers."""
+    lines = [
+        [
+            found["network"],
+            ", ".join(f"{t:g}" for t in found["times"]),
+            *(f"{found[name]:.3g}" for name in ("alone", "true transformation", "own answers")),
+            f"{found['median ratio']:.2f}",
+            f"{found['estimate']:.2g}",
+            f"{found['trusted']} of {found['cases']}",
+            f"{found['CPU seconds']:.1f}",
+        ]
+        for found in json.loads(CONSISTENCY.read_text())["stepping"]
+    ]
+    ways = ["alone", "true transformation", "own answers", "ratio", "estimate", "trusted", "seconds"]
+    return markdown(["network", "times", *ways], lines)
+
+
 def symmetries_from_data() -> str:
     """Dimensions that were found from published sets, and a rival's equations."""
     rows = [row for row in json.loads(FROM_DATA.read_text())["rows"] if row["kind"] == "published"]
@@ -874,6 +892,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "words": words,
     "verdicts": verdicts,
     "operator-consistency": operator_consistency,
+    "operator-steps": operator_steps,
     "symmetries-from-data": symmetries_from_data,
     "wrong-verdicts": wrong_verdicts,
     "searches-300": lambda: searches(300),

@@ -1,4 +1,4 @@
-"""Interpolation in time of periodic solutions whose equation is known."""
+"""Interpolation in time of periodic solutions whose equation is known, and what contradicts it between two times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from trivgeo.errors import DomainError, ShapeError
 from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
-__all__ = ["interpolate_solution", "interpolation_error"]
+__all__ = ["interpolate_solution", "interpolation_error", "resolved_residual"]
 
 _RESIDUAL_SHARES = (0.25, 0.75)  # shares of a piece at which residuals are taken; in the middle of a piece they vanish
 
@@ -88,6 +88,38 @@ def interpolation_error(
     return 16.0 / 3.0 * (share * (1 - share)).square() * relative.gather(1, first)
 
 
+def resolved_residual(
+    equation: SpectralEquation,
+    values: Float[Tensor, "b c s ..."],
+    steps: Float[Tensor, "b d d"],
+    nodes: Sequence[float],
+    tolerance: float,
+) -> Float[Tensor, "b c p ..."]:
+    r"""Residuals of the equation over the pieces between adjacent times, as far as two times tell them.
+
+    Over a piece of length H, with :math:`F(s) = e^{(1 - s) H L} \hat N(u(s))`,
+
+    .. math:: r = \hat u_1 - e^{H L} \hat u_0 - \tfrac{H}{6} \bigl(F(0) + 4 F(\tfrac12) + F(1)\bigr),
+
+    Simpson's rule with the middle of `interpolate_solution`; zero on solutions, up to the error of the rule. Its
+    difference d to the trapezoidal rule shows where H is too long: r is multiplied by
+    :math:`(1 + |d|^2 / \epsilon^2 |u_0|^2)^{-1}`. Linear equations are exact for every H.
+
+    Args:
+        equation: see `interpolation_error`, also for ``values``, ``steps`` and ``nodes``.
+        tolerance: :math:`\epsilon`, the relative size of d from which on a piece counts as too long.
+
+    Returns:
+        Values of the residuals, one for each piece.
+
+    Raises:
+        ShapeError: as for `interpolate_solution`.
+        DomainError: as for `interpolate_solution`.
+    """
+    pieces = _Pieces(equation, values, steps, nodes)
+    return pieces.modes.to_values(pieces.resolved(tolerance)).movedim(1, 2)
+
+
 class _Pieces:
     """The solution between adjacent nodes as Fourier coefficients ``[b, q, c, *m]``, see `interpolate_solution`."""
 
@@ -118,6 +150,30 @@ class _Pieces:
         rest = self._products(state)
         off = slope - self._linear * state
         return off if rest is None else self.modes.kept * off - rest
+
+    def resolved(self, tolerance: float) -> Tensor:
+        """Simpson's residuals over the pieces, less what the trapezoidal rule does not confirm."""
+        dims = self._state.ndim - 3
+        known = torch.as_tensor(self._nodes, dtype=self.modes.wave.dtype, device=self.modes.wave.device)
+        gaps = known.diff()
+        first, half = self.place((known[:-1] + 0.5 * gaps).expand(len(self._state), -1))
+        length = gaps.reshape(-1, *[1] * (dims + 1))
+        start, end = self._state[:, :-1], self._state[:, 1:]
+        off = end - torch.exp(length * self._linear) * start
+        if self._slope is None:
+            return off
+        middle = self._products(self.at(first, half)[0])
+        assert middle is not None
+        ends = torch.exp(length * self._linear) * self._slope[:, :-1] + self._slope[:, 1:]
+        between = torch.exp(0.5 * length * self._linear) * middle
+        doubt = length / 3.0 * (ends - 2.0 * between)
+        size, doubt = (
+            self.modes.to_values(x.detach()).flatten(3).square().mean(-1).sqrt()
+            for x in (start, self.modes.kept * doubt)
+        )  # [b, p, c]
+        share = 1.0 / (1.0 + (doubt / (tolerance * size).clamp(min=torch.finfo(size.dtype).tiny)).square())
+        share = share.reshape(*share.shape, *[1] * dims)
+        return self.modes.kept * share * (off - length / 6.0 * (ends + 4.0 * between))
 
     def place(self, times: Tensor) -> tuple[Tensor, Tensor]:
         """The number of the piece that holds each time, ``[b, q]``, and the share that is over, ``[b, q, 1, ...]``."""

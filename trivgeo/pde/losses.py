@@ -124,6 +124,19 @@ class ConservedQuantities:
         """The integral of each density at each time.
 
         Args:
+            field: see `densities`.
+
+        Raises:
+            ShapeError: see `densities`.
+        """
+        mean = self.densities(field).flatten(-len(field.counts)).mean(-1)
+        edges = torch.tensor(field.counts).to(mean).unsqueeze(-1) * field.grid.steps
+        return mean * torch.linalg.det(edges).abs().unsqueeze(-2)
+
+    def densities(self, field: Field) -> Float[Tensor, "*batch k s ..."]:
+        """The densities at each time and point, ``[*batch, k, s, *n]``.
+
+        Args:
             field: periodic field with the unknowns in alphabetical order.
 
         Raises:
@@ -153,9 +166,7 @@ class ConservedQuantities:
         densities = self._densities(jet, **self._parameters)
         if len(self._laws) == 1:
             densities = densities.unsqueeze(-1)
-        mean = densities.flatten(-1 - dims, -2).mean(-2)  # [*batch, s, k]
-        edges = torch.tensor(field.counts).to(values).unsqueeze(-1) * field.grid.steps
-        return (mean * torch.linalg.det(edges).abs().unsqueeze(-1)).mT
+        return densities.movedim(-1, -2 - dims)
 
     def drift(self, field: Field) -> Float[Tensor, "*batch k s"]:
         """Return the change of the integrals since the first time of ``field``, ``[*batch, k, s]``."""

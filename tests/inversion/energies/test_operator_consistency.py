@@ -7,13 +7,14 @@ import sympy
 import torch
 from torch import Tensor
 
-from trivgeo.actions import OperatorAction, OperatorInput, PointCloud
+from trivgeo.actions import Field, OperatorAction, OperatorInput, PointCloud
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.groups import SE, HeatSymmetry
 from trivgeo.inversion import Inverter
 from trivgeo.inversion.energies import OperatorConsistency
 from trivgeo.inversion.energies.operator_consistency import partial_derivatives, spread_points
 from trivgeo.inversion.stages import GaussianSearch, LevenbergMarquardt
+from trivgeo.pde import SpectralEquation, solve
 
 NU = 0.1
 
@@ -182,3 +183,90 @@ def test_arguments_are_checked_before_work() -> None:
         OperatorConsistency(lambda x: x.query)(x)
     with pytest.raises(ConfigurationError, match="action"):
         heat(sine_operator()).prepare(PointCloud(SE(2)), x)
+
+
+CIRCLE = [(0.0, 2 * math.pi)]
+
+
+def waves(amplitudes: Tensor, mean: float = 0.0) -> Field:
+    """Multiples of sin(2 x) + cos(x), plus a mean, at 24 points of a circle."""
+    x = 2 * math.pi * torch.arange(24, dtype=amplitudes.dtype) / 24
+    return Field.on_box(amplitudes[:, None, None] * (torch.sin(2 * x) + torch.cos(x)) + mean, CIRCLE)
+
+
+def decayed(rate: float, times: list[float]):
+    """Fields [b, 1, n] to [b, 1, s, n]: each mode k decays at rate k^2; exact for u_t = rate u_xx."""
+
+    def network(u: Tensor) -> Tensor:
+        modes, k = torch.fft.rfft(u), torch.arange(13, dtype=u.dtype)
+        return torch.stack([torch.fft.irfft(modes * torch.exp(-rate * t * k**2), n=24) for t in times], 2)
+
+    return network
+
+
+class TestNetworksThatStep:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_exact_steps_agree_in_any_unit(self, dtype: torch.dtype) -> None:
+        energy = OperatorConsistency(decayed(NU, [1.0, 3.0]), "u_t = nu*u_xx", {"nu": NU}, times=[1.0, 3.0])
+        error = energy.relative_error(waves(torch.tensor([1e-9, 1.0, 1e9], dtype=dtype), 0.5))
+        assert error.dtype == dtype
+        assert float(error.max()) < 100 * torch.finfo(dtype).eps
+
+    def test_a_linear_equation_shows_the_whole_error(self) -> None:
+        """The residual of a linear equation over a step is the difference to its solution."""
+        x = waves(torch.tensor([1.0, 7.0]).double())
+        wrong = decayed(0.7 * NU, [2.0])
+        error = OperatorConsistency(wrong, "u_t = nu*u_xx", {"nu": NU}, times=[2.0]).relative_error(x)
+        u = x.values[:, :, 0]
+        expected = (wrong(u) - decayed(NU, [2.0])(u)).flatten(1).norm(dim=1) / u.flatten(1).norm(dim=1)
+        torch.testing.assert_close(error, expected)
+
+    def test_laws_see_a_mass_that_is_lost(self) -> None:
+        """Burgers' equation keeps the integral of u: a step that halves a mean of one tenth is off by that much."""
+        x = waves(torch.ones(1).double(), 0.1)
+        energy = OperatorConsistency(lambda u: u - 0.5 * u.mean(-1, keepdim=True), "u_t + u*u_x = nu*u_xx", {"nu": NU},
+                                     times=[100.0])  # fmt: skip
+        size = float(x.values.square().mean().sqrt())
+        # a step of a hundred units is too long to check the equation itself
+        assert float(energy.relative_error(x)) == pytest.approx(0.05 / size, rel=1e-3)
+
+    def test_short_steps_are_checked_by_the_equation_itself(self) -> None:
+        """The solver of Burgers' equation agrees, one of half the viscosity does not, by about the error it makes."""
+        equation = SpectralEquation.from_equation("u_t + u*u_x = nu*u_xx", nu=NU)
+        other = SpectralEquation.from_equation("u_t + u*u_x = nu*u_xx", nu=0.5 * NU)
+        x, h = waves(torch.ones(1).double()), 0.05
+
+        def solver(which: SpectralEquation):
+            return lambda u: solve(which, Field.on_box(u, CIRCLE), [h], 0.01).values[:, :, 0]
+
+        right, wrong = (
+            OperatorConsistency(solver(e), "u_t + u*u_x = nu*u_xx", {"nu": NU}, times=[h]).relative_error(x)
+            for e in (equation, other)
+        )
+        u = x.values[:, :, 0]
+        error = (solver(other)(u) - solver(equation)(u)).norm() / u.norm()
+        assert float(right) < 0.02 * float(wrong)
+        assert float(wrong) == pytest.approx(float(error), rel=0.1)
+
+    def test_two_steps_against_one_need_no_equation(self) -> None:
+        x = waves(torch.ones(1).double())
+        assert float(OperatorConsistency(decayed(NU, [1.0, 2.0]), times=[1.0, 2.0]).relative_error(x)) < 1e-14
+        u = x.values[:, :, 0]
+
+        def linear(v: Tensor) -> Tensor:  # 1 - t / 4: two steps of one unit lead to 9 / 16, one of two to 1 / 2
+            return torch.stack([0.75 * v, 0.5 * v], 2)
+
+        error = OperatorConsistency(linear, times=[1.0, 2.0]).relative_error(x)
+        torch.testing.assert_close(error, torch.full_like(error, 1 / 16))
+        assert float(OperatorConsistency(lambda v: u, times=[1.0], box=CIRCLE, equation="u_t = u_xx")(x)) > 0
+
+    def test_what_cannot_be_measured_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="has nothing else to contradict"):
+            OperatorConsistency(decayed(NU, [1.0]), times=[1.0])
+        with pytest.raises(ConfigurationError, match="increasing ones above zero"):
+            OperatorConsistency(decayed(NU, [1.0]), "u_t = u_xx", times=[])
+        energy = OperatorConsistency(lambda u: u[..., :12], "u_t = u_xx", times=[1.0])
+        with pytest.raises(ShapeError, match="network: expected predictions"):
+            energy(waves(torch.ones(1)))
+        with pytest.raises(ConfigurationError, match="expected a function of values"):
+            OperatorConsistency("fno", "u_t = u_xx", times=[1.0])  # type: ignore[arg-type]

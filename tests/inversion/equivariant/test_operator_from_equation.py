@@ -554,3 +554,72 @@ def test_walls_leave_out_what_moves_them() -> None:
             boundary="robin",
             **settings,  # type: ignore[arg-type]
         )
+
+
+class TestWithoutCleanFields:
+    """A network that is right on fields of mean zero and forgets other means, as one trained on the former does."""
+
+    EQUATION = "u_t + u*u_x = 0.2*u_xx"
+
+    @staticmethod
+    def network(values: Tensor) -> Tensor:
+        """The solution of Cole and Hopf: u = -2 nu theta_x / theta, where theta solves the heat equation."""
+        nu, wave = 0.2, 2 * torch.pi / LENGTH * torch.arange(2 * POINTS + 1, dtype=F64)
+        modes = torch.fft.rfft(values - values.mean(-1, keepdim=True))
+        modes = 4 * torch.nn.functional.pad(modes[..., : POINTS // 2], (0, 3 * POINTS // 2 + 1))  # four times as fine
+        potential = torch.fft.irfft(modes / (1j * wave).where(wave > 0, 1.0))
+        heated = torch.fft.rfft(torch.exp(-potential / (2 * nu))) * torch.exp(-nu * HORIZON * wave**2)
+        solved = -2 * nu * torch.fft.irfft(1j * wave * heated) / torch.fft.irfft(heated)
+        return solved[..., ::4]
+
+    spectral = SpectralEquation.from_equation(EQUATION)
+
+    def test_the_boost_is_found_by_what_is_conserved(self) -> None:
+        operator = EquivariantOperator.from_equation(self.EQUATION, self.network, times=[HORIZON], box=BOX)
+        g = operator.action.group.random(2, std=0.5, generator=seeded(3), dtype=F64)
+        values = drawn([(0.02, 0.0)], 2, 5)
+        initial = operator.action(g, Field.on_box(values - values.mean(-1, keepdim=True), BOX))
+        times = operator.predict(initial, g).grid.times
+        exact = solve(self.spectral, initial, times, 0.02).values
+        result = operator.invert(initial, generator=seeded(0))
+        found = operator.predict(initial, result.best(), initial.grid.at(times)).values
+        assert float((found - exact).norm() / exact.norm()) < 1e-3
+        assert result.trusted.all()
+        assert float((self.network(initial.values[:, :, 0]) - exact[:, :, 0]).norm() / exact.norm()) > 0.1
+
+    def test_units_do_not_matter(self) -> None:
+        """Metres or millimetres, seconds or microseconds: the same equation with another viscosity."""
+        small = 1e-3
+        operator = EquivariantOperator.from_equation(
+            f"u_t + u*u_x = {0.2 * small**2 / 1e-6}*u_xx",
+            lambda u: self.network(u * 1e-6 / small) * small / 1e-6,
+            times=[HORIZON * 1e-6],
+            box=[(0.0, LENGTH * small)],
+        )
+        values = drawn([(0.2, 0.0)], 2, 5)
+        values = values - values.mean(-1, keepdim=True)
+        means = torch.tensor([0.5, -20.0], dtype=F64)[:, None, None]
+        boosted = Field.on_box((values + means) * small / 1e-6, [(0.0, LENGTH * small)])
+        result = operator.invert(boosted, generator=seeded(0))
+        restored = operator.action(operator.action.group.inverse(result.best()), boosted).values * 1e-6 / small
+        assert result.trusted.all()
+        assert float(restored.mean(-1).abs().max()) < 1e-3
+
+    def test_contradictions_that_no_symmetry_undoes_are_not_trusted(self) -> None:
+        operator = EquivariantOperator.from_equation(
+            self.EQUATION, lambda u: u.square() + 1.0, times=[HORIZON], box=BOX
+        )
+        initial = Field.on_box(drawn([(0.2, 0.0)], 2, 5), BOX)
+        with pytest.warns(RuntimeWarning, match="on which the network agrees with itself.*contradict each other"):
+            operator(initial, generator=seeded(0))
+
+    def test_what_is_missing_is_named(self) -> None:
+        make = EquivariantOperator.from_equation
+        with pytest.raises(ConfigurationError, match="box: expected the range of each x"):
+            make(MKDV, self.network, times=[1.0])
+        with pytest.raises(ConfigurationError, match="increasing ones above zero, got"):
+            make(MKDV, self.network, box=BOX)
+        with pytest.raises(ConfigurationError, match="clean: expected initial fields"):
+            make(MKDV, self.network, times=[1.0], box=BOX, periodic=False)
+        with pytest.raises(ShapeError, match="box: expected 1 ranges"):
+            make(MKDV, self.network, times=[1.0], box=BOX * 2)

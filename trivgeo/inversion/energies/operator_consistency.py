@@ -11,19 +11,26 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo._numerics import Constant, jvp
-from trivgeo.actions import OperatorAction, OperatorInput
+from trivgeo.actions import Field, FieldAction, OperatorAction, OperatorInput
 from trivgeo.checks import check_count, check_type, checked
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.expressions import exact
 from trivgeo.groups import Action
 from trivgeo.inversion.energies.least_squares import LeastSquares
 from trivgeo.inversion.rows import farthest_first
+from trivgeo.pde import SpectralEquation
 from trivgeo.pde.evolution import EvolutionEquation, JetFunction, check_parameters
+from trivgeo.pde.interpolation import resolved_residual
+from trivgeo.pde.losses import ConservedQuantities
 from trivgeo.sde.resampling import take_rows
+from trivgeo.symmetry import conservation_laws
 
 _NUM_INITIAL_POINTS = 40  # points of an initial condition at which the misfit is taken
 _NUM_QUERY_POINTS = 64  # query points at which the equation's residual is taken
 _PERCENT_SQUARED = 1e-4  # squared relative error of a hundredth
+_TOO_LONG = 0.01  # relative error of a rule of integration from which on a step of time is too long to be checked
+_TIME_ROUNDING = 1e-6  # relative rounding of sums of times
+_LAW_ORDER_AND_DEGREE = (1, 2)  # of the multipliers of conservation laws: those of high order are as noisy as slopes
 
 
 @checked
@@ -45,6 +52,19 @@ class OperatorConsistency(LeastSquares):
     right, and no data tell by how much; so a term beyond one percent counts by its logarithm, and the energy is low
     where both are low for this operator. It needs no data of the operator's training.
 
+    **Networks that step.** With ``times`` the operator is a network such as a Fourier neural operator, from the values
+    of a periodic `Field` to the values a time later, without query points. The terms are then what such a network can
+    contradict:
+
+    - for each conservation law of the equation with a periodic density T (`conservation_laws`) the change of the
+      integral of T, relative to the root mean square of T;
+    - the equation between adjacent times, see `trivgeo.pde.interpolation.resolved_residual`, relative to the size of
+      the field, which hardly counts where the step is too long to tell;
+    - where two of the times add to a third one, the difference of two steps to one. The second step starts from an
+      answer, on which many networks were not trained: `relative_error` leaves this term out where there are others.
+
+    The ``box`` then has the ranges of x alone.
+
     An operator that is wrong but agrees with itself has a low energy, too: one that returns the given field for all
     times, without an ``equation``; or one that continues solutions well beyond its training domain, where the energy
     finds some transformation with a small error, not the one with the smallest. The ``box`` keeps it there.
@@ -52,7 +72,8 @@ class OperatorConsistency(LeastSquares):
     Args:
         operator: the network as a function from an `OperatorInput` to its answers at the query points, as jets
             (x, t, u) ``[*batch, q, d + 1 + c]``, such as the ``network`` of `TestTimeEquivariant`. It must be
-            differentiable by the query points, in forward mode, as often as the equation demands.
+            differentiable by the query points, in forward mode, as often as the equation demands. With ``times`` a
+            function of values, see `trivgeo.inversion.EquivariantOperator`.
         equation: text or `trivgeo.pde.EvolutionEquation` of first order in t, whose unknowns and variables of space
             are, in alphabetical order, those of the jets; ``None`` leaves the second term out, which is many times as
             fast, and enough where the given points hold the whole initial condition and its time scale.
@@ -61,10 +82,13 @@ class OperatorConsistency(LeastSquares):
             evenly spread ones of those given.
         box: the range (low, high) of each x, and that of t, on which the operator was trained, where initial conditions
             fill the range of x; ``None`` where it is not known.
+        times: for a network that steps, the times of its predictions, counted from the initial field; the data are
+            then fields at one time.
 
     Raises:
         ConfigurationError: the operator is no function, or the equation is not of first order in t, or a parameter has
-            no number; or (when run) the action is not one on operator inputs.
+            no number, or times do not increase from above zero, or a network that steps has nothing to contradict: no
+            equation, and no two times that add to a third; or (when run) the action is not one on such data.
         DomainError: a range of the box is empty or infinite.
         ShapeError: (when run) the operator returns other shapes, or the data have other coordinates than the equation.
 
@@ -85,34 +109,49 @@ class OperatorConsistency(LeastSquares):
         parameters: Mapping[str, float] | None = None,
         num_points: tuple[int, int] = (_NUM_INITIAL_POINTS, _NUM_QUERY_POINTS),
         box: Sequence[tuple[float, float]] | None = None,
+        times: Sequence[float] | None = None,
     ) -> None:
         if not callable(operator):
-            raise ConfigurationError(f"operator: expected a function of an OperatorInput, got {operator!r}")
+            raise ConfigurationError(
+                f"operator: expected a function of {'an OperatorInput' if times is None else 'values [b, c, *n]'}, "
+                f"got {operator!r}"
+            )
         numbers = tuple(check_count("num_points", number) for number in num_points)
         for low, high in box or ():
             if not -math.inf < low < high < math.inf:
                 raise DomainError(f"box: expected finite ranges low < high, got {list(box or ())}")
-        super().__init__(_Disagreement(operator, equation, dict(parameters or {}), box, numbers[0]), _tempered)
+        given = dict(parameters or {})
+        terms: _Disagreement | _StepDisagreement
+        if times is None:
+            terms = _Disagreement(operator, equation, given, box, numbers[0])
+        else:
+            terms = _StepDisagreement(operator, equation, given, box, prediction_times(times))
+        super().__init__(terms, _tempered)
+        self._num_trusted = terms.num_trusted
         self._num_query_points = numbers[1]
+        self._steps = times is not None
 
-    def relative_error(self, x: OperatorInput) -> Float[Tensor, " batch"]:
+    def relative_error(self, x: OperatorInput | Field) -> Float[Tensor, " batch"]:
         r"""Return an estimate of the operator's relative error, :math:`(r_1^2 + r_2^2)^{1/2}`, with what a box adds.
 
         Args:
             x: problems, one batch dimension.
         """
-        return self.residuals(self._reduced(x)).square().sum((-2, -1)).sqrt()
+        r = self.residuals(self._reduced(x))
+        return r[:, : self._num_trusted].square().sum((-2, -1)).sqrt()
 
-    def prepare(self, action: Action, x: OperatorInput) -> OperatorInput:
+    def prepare(self, action: Action, x: OperatorInput | Field) -> OperatorInput | Field:
         """Keep evenly spread query points.
 
         Raises:
-            ConfigurationError: the action is not one on operator inputs.
+            ConfigurationError: the action is not one on operator inputs, or on fields for a network that steps.
         """
-        check_type("action", action, OperatorAction)
+        check_type("action", action, FieldAction if self._steps else OperatorAction)
         return self._reduced(x)
 
-    def _reduced(self, x: OperatorInput) -> OperatorInput:
+    def _reduced(self, x: OperatorInput | Field) -> OperatorInput | Field:
+        if isinstance(x, Field):
+            return x
         return OperatorInput(x.initial, spread_points(x.query, self._num_query_points))
 
 
@@ -121,8 +160,143 @@ def _tempered(squares: Float[Tensor, "*batch q"]) -> Float[Tensor, "*batch q"]:
     return _PERCENT_SQUARED * torch.log1p(squares / _PERCENT_SQUARED)
 
 
+def prediction_times(times: Sequence[float]) -> list[float]:
+    """Return times of predictions as numbers.
+
+    Raises:
+        ConfigurationError: they do not increase from above zero.
+    """
+    nodes = [float(t) for t in times]
+    if not nodes or not nodes[0] > 0 or nodes != sorted(set(nodes)):
+        raise ConfigurationError(f"times: expected increasing ones above zero, got {nodes}")
+    return nodes
+
+
+def predicted(
+    network: Callable[..., Tensor],
+    values: Float[Tensor, "b c ..."],
+    number: int,
+    parameters: Tensor | None = None,
+) -> Float[Tensor, "b c s ..."]:
+    """Return the predictions of a network from values of fields, computed in the network's own dtype.
+
+    Args:
+        number: number s of its times; the dimension may be missing for one.
+        parameters: further input of the network.
+
+    Raises:
+        ConfigurationError: the network returns no floating-point tensor.
+        ShapeError: it returns another shape.
+    """
+    known = next(network.parameters(), None) if isinstance(network, nn.Module) else None
+    given = values if known is None else values.to(known.dtype)
+    out = network(given) if parameters is None else network(given, parameters)
+    if not isinstance(out, Tensor) or not out.is_floating_point():
+        kind = out.dtype if isinstance(out, Tensor) else type(out).__name__
+        raise ConfigurationError(f"network: expected a floating-point tensor of predictions, got {kind}")
+    if number == 1 and out.shape == values.shape:
+        out = out.unsqueeze(2)
+    wanted = (*values.shape[:2], number, *values.shape[2:])
+    if out.shape != wanted:
+        raise ShapeError(f"network: expected predictions {list(wanted)}, got {list(out.shape)}")
+    return out.to(values.dtype)
+
+
+class _StepDisagreement(nn.Module):
+    """The residuals of `OperatorConsistency` for a network that steps."""
+
+    def __init__(
+        self,
+        operator: Callable[..., Tensor],
+        equation: Any,
+        parameters: dict[str, float],
+        box: Sequence[tuple[float, float]] | None,
+        times: list[float],
+    ) -> None:
+        super().__init__()
+        self.operator, self.times = operator, times
+        self._box = None if box is None else Constant(torch.tensor([list(ends) for ends in box], dtype=torch.float64))
+        self._sums = [
+            (i, j, k)
+            for i, first in enumerate(times)
+            for j, second in enumerate(times)
+            for k, both in enumerate(times)
+            if i <= j and math.isclose(first + second, both, rel_tol=_TIME_ROUNDING)
+        ]
+        self._equation: SpectralEquation | None = None
+        self._kept: list[ConservedQuantities] = []
+        if equation is None:
+            if not self._sums:
+                raise ConfigurationError(
+                    "equation: expected the equation of a network that steps, or times of which two add to a third: "
+                    f"the network has nothing else to contradict, got None and times {times}"
+                )
+        else:
+            derived = equation if isinstance(equation, EvolutionEquation) else EvolutionEquation(equation)
+            self._equation = SpectralEquation.from_equation(derived, **parameters)
+            system = derived.system
+            values = {s: exact(parameters[s.name], s.name) for s in system.parameters}
+            residuals = [residual.subs(values) for residual in derived.residuals]
+            laws = conservation_laws(residuals, *_LAW_ORDER_AND_DEGREE, time="t")
+            self._kept = [ConservedQuantities([law]) for law in laws if law.is_periodic]
+
+    @property
+    def num_trusted(self) -> int:
+        """Number of terms that estimate the error of the first step: all but those of the second."""
+        return len(self._kept) + (self._equation is not None) + (self._box is not None) or len(self._sums)
+
+    def forward(self, x: Field) -> Float[Tensor, "batch terms n"]:
+        """Return the residuals of a batch of fields whose squares add to those of the terms, with zeros behind."""
+        if check_type("x", x, Field).values.shape[2] != 1:
+            raise ShapeError(f"x: expected fields at one time, got {x.values.shape[2]} times")
+        dims, given = len(x.counts), x.values.squeeze(2)
+        tiny = torch.finfo(given.dtype).tiny
+        answers = predicted(self.operator, given, len(self.times))
+        block = torch.cat([x.values, answers], 2)
+        start = x.grid.times[..., :1]
+        after = torch.tensor([0.0, *self.times], dtype=start.dtype, device=start.device)
+        terms = []
+        for quantities in self._kept:
+            densities = quantities.densities(Field(block, x.grid.at(start + after))).squeeze(1)  # [b, s + 1, *n]
+            mean, first = densities.flatten(2).mean(-1), densities[:, 0]
+            size = first.flatten(1).square().mean(-1, keepdim=True).sqrt().clamp(min=tiny)
+            terms.append((mean[:, 1:] - mean[:, :1]) / size / len(self.times) ** 0.5)
+        size = given.flatten(2).square().mean(-1).sqrt().clamp(min=tiny).reshape(*given.shape[:2], *[1] * (dims + 1))
+        if self._equation is not None:
+            steps = x.grid.steps[..., 0, :, :].expand(len(given), -1, -1)
+            nodes = [0.0, *self.times]
+            terms.append(_mean_square(resolved_residual(self._equation, block, steps, nodes, _TOO_LONG) / size))
+        if self._box is not None:
+            terms.append(self._outside(x))
+        for i, j, k in self._sums:
+            twice = predicted(self.operator, answers[:, :, i], len(self.times))[:, :, j]
+            terms.append(_mean_square((twice - answers[:, :, k]) / size.squeeze(2)))
+        length = max(term.shape[-1] for term in terms)
+        return torch.stack([nn.functional.pad(term, (0, length - term.shape[-1])) for term in terms], -2)
+
+    def _outside(self, x: Field) -> Float[Tensor, "batch k"]:
+        """Return how far the box of fields is from the training box, in units of its edges."""
+        assert self._box is not None
+        low, high = self._box.matching(x.values).unbind(-1)
+        dims = len(x.counts)
+        if len(low) != dims:
+            raise ShapeError(f"x: expected fields over {len(low)} coordinates, of which the box has ranges, got {dims}")
+        counts = torch.tensor(x.counts).to(low).unsqueeze(-1)
+        edges = counts * x.grid.steps[..., 0, :, :] - (high - low).diag()
+        off = torch.cat([(x.grid.origin[..., 0, :dims] - low).unsqueeze(-2), edges], -2) / (high - low)
+        return off.flatten(-2).expand(len(x.values), -1)
+
+
+def _mean_square(residuals: Float[Tensor, "batch c ..."]) -> Float[Tensor, "batch k"]:
+    """Return numbers whose squares add to the mean square of residuals."""
+    flat = residuals.flatten(1)
+    return flat / flat.shape[-1] ** 0.5
+
+
 class _Disagreement(nn.Module):
     """The residuals of `OperatorConsistency`."""
+
+    num_trusted: int | None = None  # all terms
 
     def __init__(
         self,

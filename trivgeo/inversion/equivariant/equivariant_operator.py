@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,8 @@ from trivgeo.checks import check_tensor, check_type, checked
 from trivgeo.errors import AlgebraError, ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.expressions import exact
 from trivgeo.groups import Action, from_generators
-from trivgeo.inversion.energies import DataEnergy, FieldBox, FieldComponents, FieldSpectrum
+from trivgeo.inversion.energies import DataEnergy, FieldBox, FieldComponents, FieldSpectrum, OperatorConsistency
+from trivgeo.inversion.energies.operator_consistency import predicted, prediction_times
 from trivgeo.inversion.equivariant.equivariant_model import EquivarianceError
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.posterior import Posterior
@@ -32,6 +34,7 @@ from trivgeo.inversion.transformations import Transformations, moving_elements
 from trivgeo.pde import EvolutionEquation, SpectralEquation
 from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
 from trivgeo.sde import GeometricSchedule
+from trivgeo.sde.resampling import take_rows
 from trivgeo.symmetry import find_symmetries
 from trivgeo.verdict import Verdict
 
@@ -43,6 +46,7 @@ _MAX_ROUNDING_UNITS = 100.0  # units of rounding below which a difference counts
 _MAX_BOX_ERROR = 1e-3  # error relative to the edges of the box, beyond which no transformation leads there
 _LANDING_REACH = 0.15  # share of the time from the first to the last node within which a node is landed on
 
+_MIN_POINTS = 8  # points along each axis of a box that stands for any field on it
 _MIN_CLEAN = 4  # fields of a training set below which their energies say nothing of others
 _MARGIN = 1.5  # factor by which an energy may lie beyond those of clean fields
 _WORSE = 1.01  # factor by which an energy is further from those of clean fields than another one, rounding apart
@@ -58,6 +62,15 @@ _MAX_INTERPOLATION_ERROR = 0.1  # estimated relative error of a solution between
 _MAX_EXTRAPOLATION = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
 
 
+_MAX_CONTRADICTION = 0.05  # relative error that a network's own answers may show
+_NUM_DRAWS = 64  # elements drawn in one round, in directions that keep the box
+_NUM_ROUNDS = 3
+_NUM_KEPT = 2  # elements of lowest energy from which Newton's method starts
+_CONSISTENT_STEPS = 6  # of Newton's method, after draws that end near a minimum
+_DRAW_SCALES = (-2.0, 0.5)  # decimal logarithms of the scales of draws, in units of the size of the field
+_UNIT_STEP = 1e-3  # step by which the size of a direction is measured
+
+_AS_GOOD_AS_CONSISTENT = "the network is right on fields where its answers agree with each other and with the equation"
 _LIKE_TRAINING = "the network is right on fields with energies like those of clean ones"
 _FEW_CLEAN = "fields are like the clean ones, which are too few to tell"
 
@@ -86,6 +99,12 @@ class TrainingFrame:
         self._corners = Constant(corners[0])
         edges = corners[0, 1:] - corners[0, :1]
         self._size = float(edges.norm(dim=-1).max())
+
+    def with_counts(self, counts: torch.Size) -> TrainingFrame:
+        """Return the same frame for fields with other numbers of points."""
+        other = copy.copy(self)
+        other.counts = counts
+        return other
 
     def free_directions(self, action: FieldAction) -> Float[Tensor, "k n"]:
         """Return a basis of the algebra vectors of ``action`` that keep the box in place, to first order.
@@ -260,6 +279,31 @@ class TrainingValues:
         return torch.maximum(energies / self.highest, below).nan_to_num(nan=torch.inf)
 
 
+class OwnAnswers:
+    """What a network's own answers tell of its error, where no clean fields are given.
+
+    Args:
+        energy: its `OperatorConsistency`.
+
+    Attributes:
+        highest: largest estimate of the relative error of a field that the network is trusted on.
+    """
+
+    highest = _MAX_CONTRADICTION
+
+    def __init__(self, energy: OperatorConsistency) -> None:
+        self._energy = energy
+
+    def energies(self, fields: Field) -> Float[Tensor, " b"]:
+        """Return estimates of the network's relative errors, which are NaN where fields are."""
+        with torch.no_grad():
+            return self._energy.relative_error(fields)
+
+    def outside(self, energies: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """Return estimates in units of the largest that is trusted."""
+        return (energies / self.highest).nan_to_num(nan=torch.inf)
+
+
 def _corners(grid: Grid, counts: torch.Size) -> Float[Tensor, "*batch m n"]:
     """Return the first point and the ends of the axes (a period away) at the first time, ``[*batch, d + 1, d + 1]``."""
     origin, steps = grid.origin[..., :1, :], grid.steps[..., 0, :, :]
@@ -329,7 +373,7 @@ def symmetries_of(
     equation: Any,
     parameters: Mapping[str, float],
     periodic: Sequence[bool],
-    unknowns: int,
+    unknowns: int | None,
     walls: Sequence[str | None] | None = None,
 ) -> OperatorSymmetries:
     """Return the symmetries of an equation with numbers for its parameters, as far as fields can follow them.
@@ -338,7 +382,7 @@ def symmetries_of(
         equation: text, SymPy equations, or a `trivgeo.pde.EvolutionEquation`.
         parameters: a number for each parameter.
         periodic: see `TrainingValues`.
-        unknowns: number of unknowns of the fields.
+        unknowns: number of unknowns of the fields; ``None`` for that of the equation.
         walls: what is at the ends of each axis, see `WALLS`; ``None`` for walls of either kind. Default: no walls.
 
     Raises:
@@ -348,7 +392,9 @@ def symmetries_of(
     derived = equation if isinstance(equation, EvolutionEquation) else EvolutionEquation(equation)
     spectral = SpectralEquation.from_equation(derived, **parameters)
     space = [v for v in derived.system.variables if v.name != "t"]
-    if (len(space), len(derived.unknowns)) != (len(periodic), unknowns):
+    if unknowns is None and len(space) != len(periodic):
+        raise ShapeError(f"box: expected {len(space)} ranges for {derived}, got {len(periodic)}")
+    if (len(space), len(derived.unknowns)) != (len(periodic), unknowns or len(derived.unknowns)):
         raise ShapeError(
             f"clean: expected fields of {len(derived.unknowns)} unknowns {', '.join(derived.unknowns)} over "
             f"{len(space)} coordinates for {derived}, got {unknowns} over {len(periodic)}"
@@ -396,6 +442,23 @@ def symmetries_of(
     return OperatorSymmetries(action, spectral if all(periodic) else None, lines, not bends)
 
 
+_NO_SEARCH = "no search: the box of a field determines how it was moved"
+
+
+def search_by_answers(
+    found: OperatorSymmetries, energy: OperatorConsistency, frame: TrainingFrame
+) -> tuple[Inverter, str]:
+    """Choose a search for the transformation with which a network's answers agree; return it, and a sentence."""
+    free = frame.free_directions(found.action)
+    if not len(free):
+        return Inverter(found.action, energy, []), _NO_SEARCH
+    words = (
+        "search: the box of a field determines a part of its transformation; draws and Newton's method find the rest, "
+        "with which the answers of the network contradict each other least (OperatorConsistency)"
+    )
+    return Inverter(found.action, energy, [_AlongBox(free, _NUM_KEPT), Newton(_CONSISTENT_STEPS)]), words
+
+
 def search_for(found: OperatorSymmetries, clean: Field, frame: TrainingFrame) -> tuple[Inverter, str]:
     """Choose a search for the transformation that moved a field out of a set; return it, and a sentence about it."""
     action = found.action
@@ -404,7 +467,7 @@ def search_for(found: OperatorSymmetries, clean: Field, frame: TrainingFrame) ->
     energy: DataEnergy = values
     free = frame.free_directions(action)
     if not len(free):
-        return Inverter(action, energy, []), "no search: the box of a field determines how it was moved"
+        return Inverter(action, energy, []), _NO_SEARCH
     words = (
         "search: the box of a field determines a part of its transformation; Newton's method from "
         f"{_NUM_STARTS} starts finds the rest, which makes the field most like the clean ones ({type(energy).__name__})"
@@ -428,8 +491,62 @@ class _OnBox(Stage):
         action, k = posterior.action, population.size
         assert isinstance(action, FieldAction)
         grid = Grid(*(leaf.repeat_interleave(k, 0) for leaf in posterior.x.grid))
-        near = self.frame.approach(action, population.elements.flatten(0, 1), grid)
+        frame = self.frame.with_counts(posterior.x.counts)
+        near = frame.approach(action, population.elements.flatten(0, 1), grid)
         return population.moved(near.unflatten(0, (-1, k)))
+
+
+class _AlongBox(Stage):
+    """Draws elements in the directions that keep the box, and keeps those of lowest energy.
+
+    A unit of a direction changes the values of a field by as much as their size: fields have any units, and the mean of
+    a boosted field may be many times as large as what varies. Each round is about the best element of the one before.
+
+    Args:
+        free: basis of the directions, ``[k, dim]``.
+        number: number of elements kept for each field.
+    """
+
+    def __init__(self, free: Float[Tensor, "k n"], number: int) -> None:
+        self.free, self.number = Constant(free), number
+        self.steps = _NUM_ROUNDS
+
+    def __call__(self, posterior: Posterior, population: Population, generator: torch.Generator | None) -> Population:
+        action, group = posterior.action, posterior.group
+        assert isinstance(action, FieldAction)
+        kept = population.take(population.elements.new_zeros(posterior.batch, 1, dtype=torch.long)).evaluated(posterior)
+        for _ in range(_NUM_ROUNDS):
+            best = kept.elements[:, 0]
+            free = self.free.matching(best)
+            place = action(group.inverse(best), posterior.x)
+            moved = torch.stack(
+                [action(group.exp(-_UNIT_STEP * v).expand_as(best), place).values.flatten(1) for v in free], 1
+            )
+            values = place.values.flatten(1)
+            rates = (moved - values.unsqueeze(1)) / _UNIT_STEP  # [b, k, values]
+            known = torch.isfinite(rates).all(-1, keepdim=True)
+            rates = torch.where(known, rates, 0.0)
+            ratio = values.norm(dim=1, keepdim=True) / rates.norm(dim=-1)
+            units = torch.where(torch.isfinite(ratio) & (ratio > 0), ratio, 1.0)  # [b, k]
+            # the step that makes values smallest, such as one that takes their mean away
+            gram = matmul(rates, rates.mT)
+            inverse = torch.linalg.pinv(gram, rtol=_rtol(gram), hermitian=True)
+            least = -matmul(inverse, matmul(rates, values.unsqueeze(-1))).squeeze(-1)
+            rest = values.unsqueeze(-1) + matmul(rates.mT, least.unsqueeze(-1))
+            share = rest.squeeze(-1).norm(dim=1, keepdim=True) / values.norm(dim=1, keepdim=True)
+            noise = posterior.normal(posterior.batch, _NUM_DRAWS, len(free), generator=generator)
+            scale = torch.logspace(*_DRAW_SCALES, _NUM_DRAWS // 2).to(noise).unsqueeze(-1)
+            about, near = noise.chunk(2, 1)
+            there = least.unsqueeze(1) + near * scale * (share * units).nan_to_num(nan=1.0).unsqueeze(1)
+            steps = matmul(torch.cat([about * scale * units.unsqueeze(1), there], 1), free)
+            drawn = group.compose(best.unsqueeze(1), group.exp(steps))
+            energies, index = torch.cat([kept.energies, posterior.energies(drawn)], 1).sort(dim=1, stable=True)
+            elements = take_rows(torch.cat([kept.elements, drawn], 1), index[:, : self.number])
+            kept = Population.at(elements).moved(elements, energies[:, : self.number]).evaluated(posterior)
+            posterior.step()
+            if posterior.is_late():
+                break
+        return kept
 
 
 class FieldDensity(DataEnergy):
@@ -537,7 +654,7 @@ class EquivariantOperator(nn.Module):
         action = check_type("inverter.action", check_type("inverter", inverter, Inverter).action, FieldAction)
         self.network = network
         self.inverter = inverter
-        self.times = _nodes(times)
+        self.times = prediction_times(times)
         if equation is not None and not (isinstance(equation, SpectralEquation) and all(action.periodic)):
             raise ConfigurationError(
                 f"equation: expected None, or a SpectralEquation and periodic fields, got {equation!r} for axes whose "
@@ -547,18 +664,19 @@ class EquivariantOperator(nn.Module):
         if clean is not None:
             action.check_data(check_type("clean", clean, Field), "clean")
         self._frame = None if clean is None else TrainingFrame(clean.grid, clean.counts, self.times)
-        self._values = None if clean is None else TrainingValues(clean, action.periodic)
+        self._counts = None if clean is None else clean.counts
+        self._values: TrainingValues | OwnAnswers | None = None
+        if clean is not None:
+            self._values = TrainingValues(clean, action.periodic)
         self.report = ""
-        known = next(network.parameters(), None) if isinstance(network, nn.Module) else None
-        self._dtype = None if known is None else known.dtype
 
     @classmethod
     def from_equation(
         cls,
         equation: Any,
         network: Callable[..., Tensor],
-        clean: Field | Tensor,
-        times: Sequence[float],
+        clean: Field | Tensor | None = None,
+        times: Sequence[float] = (),
         *,
         box: Sequence[tuple[float, float]] | None = None,
         periodic: bool | Sequence[bool] = True,
@@ -575,15 +693,22 @@ class EquivariantOperator(nn.Module):
         operator = EquivariantOperator.from_equation("u_t + u^2*u_x + u_xxx = 0", fno, clean, times=[1.0])
         print(operator.report)
         solution = operator(initial, initial.grid.at([2.0]))
+        EquivariantOperator.from_equation("u_t + u*u_x + u_xxx = 0", fno, times=[1.0], box=[(0.0, 16.0)])  # no data
         ```
+
+        Without clean fields the network judges itself: what the box leaves open of a transformation is chosen so that
+        its answers contradict conservation laws, the equation, and each other least, see
+        `trivgeo.inversion.energies.OperatorConsistency`. Fields are then periodic, and `invert` trusts those whose
+        estimated error is at most five percent.
 
         Args:
             equation: text, SymPy equations, or an `trivgeo.pde.EvolutionEquation`, of first order in ``t``, whose
                 coefficients depend on neither place nor time. Unknowns of fields are in alphabetical order.
             network: the solution operator of the training domain, see `EquivariantOperator`.
-            clean: initial fields of the training set, which share their grid; or their values ``[m, c, *n]``.
-            times: times at which the network returns solutions, see `EquivariantOperator`.
-            box: for values, the range (low, high) of each x.
+            clean: initial fields of the training set, which share their grid; or their values ``[m, c, *n]``;
+                ``None`` where there are none.
+            times: times at which the network returns solutions, see `EquivariantOperator`; at least one.
+            box: for values, or without clean fields, the range (low, high) of each x on which the network was trained.
             periodic: whether fields are periodic; one for all axes, or one for each.
             boundary: what is at both ends of axes that are not periodic: walls where the slope vanishes
                 (``"neumann"``) or the unknowns (``"dirichlet"``), or nothing, fields go on beyond the grid
@@ -594,28 +719,42 @@ class EquivariantOperator(nn.Module):
                 with a `FieldSpectrum` of the clean fields, `FieldComponents` where they are not periodic.
 
         Raises:
-            ConfigurationError: the equation has no symmetries that fields can follow, or as for
+            ConfigurationError: the equation has no symmetries that fields can follow, or there are neither clean
+                fields nor a box, or walls or an inverter of clean fields without these, or as for
                 `trivgeo.pde.SpectralEquation.from_equation` and `EquivariantOperator`.
             ShapeError: the fields have another number of unknowns or axes than the equation, or there is but one.
             DomainError: as for `EquivariantOperator`.
         """
         _check_network(network)
-        nodes = _nodes(times)
-        fields = clean_fields(clean, box, periodic)
-        axes = [periodic] * len(fields.counts) if isinstance(periodic, bool) else list(periodic)
-        frame = TrainingFrame(fields.grid, fields.counts, nodes)
+        nodes = prediction_times(times)
+        if clean is None:
+            fields, axes = None, _all_periodic(box, periodic, boundary, inverter)
+        else:
+            fields = clean_fields(clean, box, periodic)
+            axes = [periodic] * len(fields.counts) if isinstance(periodic, bool) else list(periodic)
         ends = [boundary] * len(axes) if boundary is None or isinstance(boundary, str) else list(boundary)
         if len(ends) != len(axes) or any(end is not None and end not in WALLS for end in ends):
             raise ConfigurationError(
                 f"boundary: expected {', '.join(WALLS)} or None, one for each of {len(axes)} axes, got {boundary!r}"
             )
         walls = ["open" if cyclic else end for cyclic, end in zip(axes, ends, strict=True)]
-        found = symmetries_of(equation, dict(parameters or {}), axes, fields.values.shape[1], walls)
-        if inverter is None:
-            search, words = search_for(found, fields, frame)
+        numbers = dict(parameters or {})
+        found = symmetries_of(equation, numbers, axes, None if fields is None else fields.values.shape[1], walls)
+        if fields is None:
+            assert box is not None
+            energy = OperatorConsistency(network, equation, numbers, box=box, times=nodes)
+            start = Field.on_box(torch.zeros(1, 1, *[_MIN_POINTS] * len(axes), dtype=torch.float64), box)
+            frame = TrainingFrame(start.grid, start.counts, nodes)
+            search, words = search_by_answers(found, energy, frame)
         else:
-            search, words = inverter(found.action, fields), "search: as given by inverter="
+            frame = TrainingFrame(fields.grid, fields.counts, nodes)
+            if inverter is None:
+                search, words = search_for(found, fields, frame)
+            else:
+                search, words = inverter(found.action, fields), "search: as given by inverter="
         operator = cls(network, search, nodes, equation=found.equation, clean=fields)
+        if fields is None:
+            operator._frame, operator._values = frame, OwnAnswers(energy)
         between = "cubics in time" if found.equation is None else "the equation"
         known = (
             f"times: the network predicts {', '.join(f'{t:g}' for t in nodes)} after the initial field, moved as the "
@@ -659,8 +798,13 @@ class EquivariantOperator(nn.Module):
         result = self.invert(initial, grid, generator=generator)
         if self._values is not None and not bool(result.trusted.all()):
             row = int((~result.trusted).nonzero()[0, 0])
+            expected = (
+                "on which the network agrees with itself"
+                if isinstance(self._values, OwnAnswers)
+                else "like the clean ones"
+            )
             warnings.warn(
-                f"initial: expected fields like the clean ones, up to a transformation, got others for "
+                f"initial: expected fields {expected}, up to a transformation, got others for "
                 f"{int((~result.trusted).sum())} of {len(result.trusted)}: {result.reasons[row]} for field {row}",
                 RuntimeWarning,
                 stacklevel=2,
@@ -692,16 +836,17 @@ class EquivariantOperator(nn.Module):
         initial, grid = on_device(initial, device), on_device(grid, device)
         values = initial.values
         unit = self.action.group.identity(len(values), dtype=values.dtype, device=values.device)
-        near = self._frame.settle(self.action, unit, initial.grid)
+        frame = self._frame.with_counts(initial.counts)
+        near = frame.settle(self.action, unit, initial.grid)
         result = self.inverter(initial, generator=generator, initial=near.unsqueeze(1))
         found = result.best()
         initial = on_device(initial, found.device)
         last = None if grid is None else grid.times[..., -1].expand(len(initial.values)).to(found.device)
-        g = self._frame.settle(self.action, found, initial.grid, last)
+        g = frame.settle(self.action, found, initial.grid, last)
         energies = self._energies_of(initial, g)
         outside = self._values.outside(energies)
         if last is not None and bool((outside > 1.0).any()):
-            still = self._frame.settle(self.action, found, initial.grid)
+            still = frame.settle(self.action, found, initial.grid)
             energies_still = self._energies_of(initial, still)
             leaves = (outside > 1.0) & (outside > _WORSE * self._values.outside(energies_still))
             g, energies = where_rows(leaves, still, g), torch.where(leaves, energies_still, energies)
@@ -724,6 +869,11 @@ class EquivariantOperator(nn.Module):
         """Return the verdict on a field by its energy after its transformation is undone."""
         assert self._values is not None
         highest = self._values.highest
+        if isinstance(self._values, OwnAnswers):
+            if energy <= highest:
+                return Verdict((), (_AS_GOOD_AS_CONSISTENT,))
+            shown = f"the answers of the network contradict each other by {energy:.2g} of their size"
+            return Verdict((f"{shown}, expected at most {highest:g}",), (_AS_GOOD_AS_CONSISTENT,))
         assumptions = (_LIKE_TRAINING,) if highest < torch.inf else (_LIKE_TRAINING, _FEW_CLEAN)
         if energy <= highest:
             return Verdict((), assumptions)
@@ -805,9 +955,9 @@ class EquivariantOperator(nn.Module):
         self.action.check_data(initial, "initial")
         if initial.values.shape[2] != 1:
             raise ShapeError(f"initial: expected fields at one time, got {initial.values.shape[2]} times")
-        if self._frame is not None and initial.counts != self._frame.counts:
+        if self._counts is not None and initial.counts != self._counts:
             raise ShapeError(
-                f"initial: expected fields of {list(self._frame.counts)} points, as clean ones have, got "
+                f"initial: expected fields of {list(self._counts)} points, as clean ones have, got "
                 f"{list(initial.counts)}"
             )
 
@@ -894,33 +1044,34 @@ class EquivariantOperator(nn.Module):
 
     def _solved(self, values: Float[Tensor, "b c ..."], parameters: Tensor | None) -> Float[Tensor, "b c s ..."]:
         """Return the predictions of the network, which computes in its own dtype."""
-        given = values if self._dtype is None else values.to(self._dtype)
-        out = self.network(given) if parameters is None else self.network(given, parameters)
-        if not isinstance(out, Tensor) or not out.is_floating_point():
-            kind = out.dtype if isinstance(out, Tensor) else type(out).__name__
-            raise ConfigurationError(f"network: expected a floating-point tensor of predictions, got {kind}")
-        if len(self.times) == 1 and out.shape == values.shape:
-            out = out.unsqueeze(2)
-        wanted = (*values.shape[:2], len(self.times), *values.shape[2:])
-        if out.shape != wanted:
-            raise ShapeError(f"network: expected predictions {list(wanted)}, got {list(out.shape)}")
+        out = predicted(self.network, values, len(self.times), parameters)
         lost = ~torch.isfinite(out).flatten(1).all(1)
         if bool(lost.any()):
             words = (
                 f"network: expected finite predictions, got NaN or infinity for {int(lost.sum())} of {len(out)} fields"
             )
             warnings.warn(words, RuntimeWarning, stacklevel=2)
-        return out.to(values.dtype)
+        return out
+
+
+def _all_periodic(box: object, periodic: bool | Sequence[bool], boundary: object, inverter: object) -> list[bool]:
+    """Return the periodicity of axes where there are no clean fields.
+
+    Raises:
+        ConfigurationError: there is no box, or an axis has walls, or an inverter of clean fields.
+    """
+    if box is None:
+        raise ConfigurationError("box: expected the range of each x on which the network was trained, or clean fields")
+    dims = len(list(box))  # type: ignore[call-overload]
+    axes = [periodic] * dims if isinstance(periodic, bool) else list(periodic)
+    if not all(axes) or boundary is not None or inverter is not None:
+        raise ConfigurationError(
+            "clean: expected initial fields of the training set for walls or with inverter=, got None: the network's "
+            "own answers are compared on periodic boxes"
+        )
+    return axes
 
 
 def _check_network(network: object) -> None:
     if not callable(network):
         raise ConfigurationError(f"network: expected a function of values [b, c, *n], got {network!r}")
-
-
-def _nodes(times: Sequence[float]) -> list[float]:
-    """Return times of predictions as numbers, if they increase from above zero."""
-    nodes = [float(t) for t in times]
-    if not nodes or not nodes[0] > 0 or nodes != sorted(set(nodes)):
-        raise ConfigurationError(f"times: expected increasing ones above zero, got {nodes}")
-    return nodes
