@@ -68,7 +68,7 @@ def batched_condition(condition: Any, ndims: tuple[int, ...], batch: torch.Size)
     for x, ndim in zip(leaves, ndims, strict=True):
         if x.ndim == ndim:
             found.append(x.unsqueeze(0))
-        elif x.ndim > ndim and x.shape[: x.ndim - ndim] in (batch, (1,)):
+        elif x.shape[: x.ndim - ndim] == batch:
             found.append(x.reshape(-1, *x.shape[x.ndim - ndim :]))
         else:
             raise ShapeError(

@@ -246,6 +246,8 @@ class EquivariantDiffusion(nn.Module):
         if ndims is None:
             leading = 1 if _length(condition) == 1 else len(batch)
             ndims = tuple(x.ndim - leading for x in tensors)
+        if all(x.ndim == ndim + 1 and len(x) == 1 for x, ndim in zip(tensors, ndims, strict=False)):
+            tensors = [x[0] for x in tensors]
         found = batched_condition(tensors, ndims, batch)
         count = max(map(len, found), default=0)
         rows = iter([x.expand(count, *x.shape[1:]) for x in found])
