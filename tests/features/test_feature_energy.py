@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tests.helpers import assert_relative, randn, seeded
 from trivgeo.actions import ImageWarp
 from trivgeo.errors import CheckpointError, ConfigurationError, DomainError, ShapeError
-from trivgeo.features import FeatureEnergy, LearnedEnergy
+from trivgeo.features import FeatureEnergy, LearnedEnergy, UprightHead
 from trivgeo.features.feature_scores import MahalanobisDistance
 from trivgeo.groups import SE, SO, Similarity
 from trivgeo.inversion import Inverter, ReverseDiffusionSearch, TestTimeEquivariant, check_energy
@@ -322,3 +322,11 @@ class TestLearnedEnergy:
         )
         assert energy.validation is not None
         assert energy.validation.accuracy > 0.5
+
+
+def test_a_head_refuses_other_features() -> None:
+    head = UprightHead(5)
+    with pytest.raises(ShapeError, match=r"features: expected \[b, 5\], got \[3, 4\]"):
+        head.with_base(torch.zeros(3, 4), None)
+    with pytest.raises(ShapeError, match="base"):
+        head.with_base(torch.zeros(3, 5), torch.zeros(4))

@@ -373,6 +373,18 @@ def test_batches_are_distributions_one_by_one() -> None:
         assert float((covariance / (first[:, 0].std(0) * first[:, 2].std(0) + 1e-6)).abs().max()) < 4.5 / 4000**0.5
 
 
+@pytest.mark.parametrize("shape", [(3,), (), (2, 5)], ids=str)
+def test_batches_that_do_not_expand(shape: tuple[int, ...]) -> None:
+    group = SO(3)
+    centres = group.random_haar(2, generator=seeded(0))
+    heat = HeatKernelDistribution(group, centres, 0.3)
+    for distribution in (heat, MixtureDistribution([heat], torch.ones(2, 1)), HaarDistribution(group, (2,))):
+        with pytest.raises(ShapeError, match=r"batch_shape: expected one to which \[2\] expands"):
+            distribution.expand(shape)
+    with pytest.raises(ConfigurationError, match="batch_shape"):
+        heat.expand((-1, 2))
+
+
 def test_expanded_distributions() -> None:
     """Copies of one distribution have its densities; a number and a shape of samples are the same."""
     group = SE(2)

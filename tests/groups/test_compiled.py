@@ -379,3 +379,15 @@ def test_what_is_projected_has_one_derivative(k: int) -> None:
     assert same.any()
     found, wanted = (torch.autograd.grad(y.cos().sum(), g)[0] for y in (kept, unit_determinant(g)))
     assert_relative(found, wanted, 1e-13, event=2)
+
+
+@pytest.mark.parametrize("make", [lambda: SO(2), lambda: SU(2), lambda: Heisenberg(1)], ids=["SO", "SU", "Heisenberg"])
+def test_a_group_made_in_compiled_code(make: Callable[[], LieGroup]) -> None:
+    """It ends the graph; where that is forbidden, the error says what to do."""
+    v = random_vectors(make(), 3, std=0.5, dtype=torch.float32)
+    function = lambda v: make().exp(v)  # noqa: E731
+    torch._dynamo.reset()
+    assert torch.allclose(torch.compile(function, backend="eager")(v), function(v), atol=1e-6)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="group: expected one made outside of a function compiled with fullgraph=True"):
+        torch.compile(function, backend="eager", fullgraph=True)(v)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trivgeo._random import integers, keyed
 from trivgeo.checks import checked
-from trivgeo.errors import ConfigurationError
+from trivgeo.errors import ConfigurationError, ShapeError
 from trivgeo.features.feature_scores import ClassCosine, FeatureScore, MahalanobisDistance, NeighbourDistance
 from trivgeo.networks import initialise
 
@@ -81,7 +81,15 @@ class UprightHead(FeatureScore):
         return self.with_base(features, None if self.base is None else self.base(features))
 
     def with_base(self, features: Float[Tensor, "b d"], base: Float[Tensor, " b"] | None) -> Float[Tensor, " b"]:
-        """Return the output of the head for ``features`` plus a multiple of ``base``, their base score, ``[b]``."""
+        """Return the output of the head for ``features`` plus a multiple of ``base``, their base score, ``[b]``.
+
+        Raises:
+            ShapeError: there are not as many features as the head has, or not one base score for each row.
+        """
+        if features.shape[-1:] != (self.dim,):
+            raise ShapeError(f"features: expected [b, {self.dim}], got {list(features.shape)}")
+        if base is not None and base.shape != features.shape[:-1]:
+            raise ShapeError(f"base: expected scores {list(features.shape[:-1])}, got {list(base.shape)}")
         own = self.mean.dtype
         standard = ((features.to(own) - self.mean) / self.std).clamp(-10.0, 10.0)
         score: Tensor = self.layers(standard).squeeze(-1)

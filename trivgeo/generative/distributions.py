@@ -20,6 +20,7 @@ from trivgeo._text import described
 from trivgeo.checks import check_choice, check_count, check_tensor, check_values, checked, promoted
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SO, DirectProduct, LieGroup
+from trivgeo.groups.group import is_near
 from trivgeo.groups.harmonic import heat_kernel, log_haar_volume
 from trivgeo.groups.product import scaled_factors
 from trivgeo.groups.rotations import rotation_from_quaternion, rotation_to_quaternion
@@ -45,8 +46,6 @@ _QUADRATURE_TAIL = 3.7  # length of the ends of the quadrature, where weights fa
 _MAX_REJECTION_ROUNDS = 10_000  # rounds of draws, each accepted with a probability above a tenth
 _MAX_ASYMMETRY = 1e-4  # relative difference of mirrored entries of a matrix that is taken for symmetric
 _MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of data from those of the nearest element, which is taken
-_MAX_ROUNDING = 1e-3  # relative distance of the entries of a value from those of the element that it stands for
-_NUM_ROUNDINGS = 8  # rounding errors of an entry, in units of the last digit of its dtype
 
 
 class _Elements(constraints.Constraint):
@@ -142,8 +141,13 @@ class GroupDistribution(nn.Module, Distribution, ABC):
         return 1.0
 
     def expand(self: DistributionT, batch_shape: Sequence[int], _instance: Any = None) -> DistributionT:
-        """Return the distribution with parameters repeated to a ``batch_shape``."""
+        """Return the distribution with parameters repeated to a ``batch_shape``.
+
+        Raises:
+            ShapeError: the batch shape of the distribution does not expand to it.
+        """
         rank, new = len(self.batch_shape), copy.copy(self)
+        _check_expansion(self.batch_shape, batch_shape)
         expanded = {name: x.expand(*batch_shape, *x.shape[rank:]) for name, x in self.named_buffers(recurse=False)}
         GroupDistribution.__init__(new, self.group, batch_shape, **expanded)
         for name, child in self.named_children():
@@ -576,6 +580,7 @@ class EmpiricalDistribution(GroupDistribution):
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> EmpiricalDistribution:
         new = copy.copy(self)
+        _check_expansion(self.batch_shape, batch_shape)
         GroupDistribution.__init__(new, self.group, batch_shape, elements=self.elements)  # all copies share the sample
         return new
 
@@ -586,6 +591,14 @@ class EmpiricalDistribution(GroupDistribution):
         raise ConfigurationError(
             "log_prob: expected a model from a base distribution, got a bridge from a sample, which has no density"
         )
+
+
+def _check_expansion(old: Sequence[int], new: Sequence[int]) -> None:
+    """Check that `torch.Tensor.expand` takes a batch shape to a new one."""
+    sizes = [check_count("batch_shape", size, 0) for size in new]
+    lacking = len(sizes) - len(old)
+    if lacking < 0 or any(a not in (1, b) for a, b in zip(old, sizes[max(0, lacking) :], strict=False)):
+        raise ShapeError(f"batch_shape: expected one to which {list(old)} expands, got {sizes}")
 
 
 def _members(modules: nn.ModuleList) -> list[GroupDistribution]:
@@ -611,21 +624,6 @@ def check_samples(group: LieGroup, g: Tensor, name: str) -> Tensor:
     if bool((wrong := ~is_near(group, g, near, _MAX_ENTRY_ERROR)).any()):
         raise DomainError(f"{name}: expected elements of {group!r}, got {int(wrong.sum())} rows that are not")
     return near
-
-
-def is_near(group: LieGroup, g: Tensor, near: Tensor, tolerance: float = _MAX_ROUNDING) -> Bool[Tensor, "*batch"]:
-    """Return where entries of g equal those of elements ``near``, up to rounding and turns of angles.
-
-    Args:
-        group: group of the elements.
-        g: numbers of the shape of elements.
-        near: `LieGroup.project` of them.
-        tolerance: relative difference of entries, larger for dtypes of few digits.
-    """
-    tolerance = max(tolerance, _NUM_ROUNDINGS * torch.finfo(g.dtype).eps)
-    periods = group._periods().reshape(group.element_shape).to(g)
-    error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
-    return ((error < tolerance) & torch.isfinite(g)).flatten(-len(group.element_shape)).all(-1)
 
 
 def sum_over_compact(group: LieGroup, log_size: Callable[[LieGroup], float]) -> float:

@@ -11,11 +11,12 @@ from torch import nn
 from trivgeo._applications import is_ours
 from trivgeo.errors import CheckpointError
 from trivgeo.generative.conditioning import ConditionalNetwork
-from trivgeo.generative.distributions import EmpiricalDistribution, GroupDistribution, is_near
+from trivgeo.generative.distributions import EmpiricalDistribution, GroupDistribution
 from trivgeo.generative.flow_map import FlowMap
 from trivgeo.generative.group_network import GroupNetwork
 from trivgeo.generative.paths.base import ProbabilityPath
 from trivgeo.groups import LieGroup
+from trivgeo.groups.group import is_near
 from trivgeo.networks import HeaderEntry, NetworkFile, read_file, write_file
 
 _FILE_KIND = "trivgeo.GroupDiffusion"  # entry of the header of a file

@@ -23,6 +23,8 @@ from trivgeo.groups.basis import Basis, Scale
 from trivgeo.groups.linalg import phi1_ad
 
 _FULL_PRECISION = (torch.float64, torch.float32)
+_MAX_ROUNDING = 1e-3  # relative distance of the entries of a value from those of the element that it stands for
+_NUM_ROUNDINGS = 8  # rounding errors of an entry, in units of the last digit of its dtype
 _FINGERPRINT_NORM = 0.5  # norm of the vectors whose exponentials are the fingerprint
 _MAX_RELATIVE_ERROR = 1e-6  # difference of entries of equal fingerprints, over the entry
 _MAX_ABSOLUTE_ERROR = 1e-9  # difference of entries of equal fingerprints, over the largest entry of the element
@@ -782,6 +784,21 @@ def precision_mean(
 
 
 @on_cpu
+def is_near(group: LieGroup, g: Tensor, near: Tensor, tolerance: float = _MAX_ROUNDING) -> Bool[Tensor, "*batch"]:
+    """Return where entries of g equal those of elements ``near``, up to rounding and turns of angles.
+
+    Args:
+        group: group of the elements.
+        g: numbers of the shape of elements.
+        near: `LieGroup.project` of them.
+        tolerance: relative difference of entries, larger for dtypes of few digits.
+    """
+    tolerance = max(tolerance, _NUM_ROUNDINGS * torch.finfo(g.dtype).eps)
+    periods = group._periods().reshape(group.element_shape).to(g)
+    error = torch.where(periods > 0, 0.0, (near - g).abs() / (1.0 + g.abs()))
+    return ((error < tolerance) & torch.isfinite(g)).flatten(-len(group.element_shape)).all(-1)
+
+
 def _numbers_of(group: LieGroup) -> dict[str, Any]:
     dim, shape = group.dim, group.element_shape
     units = _FINGERPRINT_NORM * torch.eye(dim, dtype=torch.float64)

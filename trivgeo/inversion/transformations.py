@@ -26,8 +26,8 @@ from trivgeo._torch import pytree
 from trivgeo.actions.image import check_sides, frame_corners
 from trivgeo.checks import check_arguments, check_count, check_positive, checked
 from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
-from trivgeo.generative.distributions import is_near
 from trivgeo.groups import Action, LieAlgebra, LieGroup
+from trivgeo.groups.group import is_near
 from trivgeo.inversion.point_alignment import fit_homographies
 from trivgeo.inversion.rows import where_rows
 from trivgeo.sde import GeometricSchedule

@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.mcmc import GaugeTorus
 from tests.helpers import assert_relative, randn, seeded
 from tests.sde.targets import TARGETS, KnownTarget, Normal
-from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO, SU, Heisenberg, LieGroup, O, Torus, Translation
 from trivgeo.sde import TrivializedSDE, solve
 from trivgeo.sde.mcmc import (
@@ -414,3 +414,53 @@ class TestLattice:
         mean = found.mean(lattice.mean_plaquette)
         assert abs(float(mean.mean) - lattice.exact) < 2 * float(mean.standard_error)
         assert found.r_hat.max() < 1.01
+
+
+class TestEnergiesWithoutDerivatives:
+    START = SO(3).random_haar(4, generator=seeded(0))
+
+    @pytest.mark.parametrize(
+        "energy",
+        [
+            lambda g: -3.0 * g.detach()[..., 2, 2],
+            torch.no_grad()(lambda g: -3.0 * g[..., 2, 2]),
+            lambda g: torch.tensor([float(x) for x in g.detach()[..., 2, 2].flatten()]).reshape(g.shape[:-2]),
+            lambda g: torch.as_tensor(-3.0 * g.numpy()[..., 2, 2]),
+        ],
+        ids=["detached", "no_grad", "numbers", "numpy"],
+    )
+    @pytest.mark.parametrize("kernel", [HamiltonianMonteCarlo, MALA], ids=["hmc", "mala"])
+    def test_refused_at_the_first_call(self, kernel: type[HamiltonianMonteCarlo], energy: Any) -> None:
+        with pytest.raises(ConfigurationError, match="energy: expected a function with derivatives by torch"):
+            kernel(SO(3), energy).init(self.START)
+        tempered = ParallelTempering(kernel(SO(3), energy), torch.tensor([1.0, 0.5]))
+        with pytest.raises(ConfigurationError, match="energy: expected a function with derivatives by torch"):
+            tempered.init(self.START)
+
+    def test_constant_and_flat_energies_are_taken(self) -> None:
+        """The first is uniform; the gradient of the second is zero at its minimum; the third has steps."""
+        unit = SO(3).identity(4)
+        for energy, start in (
+            (lambda g: g.new_zeros(g.shape[:-2]), self.START),
+            (lambda g: -g[..., 2, 2], unit),
+            (lambda g: (3.0 * g[..., 2, 2]).round(), self.START),
+        ):
+            state = HamiltonianMonteCarlo(SO(3), energy).init(start)
+            assert not bool(state.gradients.any())
+
+    def test_an_error_of_the_energy_is_its_own(self) -> None:
+        with pytest.raises(RuntimeError, match="mine"):
+            HamiltonianMonteCarlo(SO(3), raising).init(self.START)
+
+    def test_starts_off_the_group(self) -> None:
+        kernel = HamiltonianMonteCarlo(SO(3), lambda g: -g[..., 2, 2])
+        with pytest.raises(DomainError, match=r"elements: expected elements of SO\(3\), got 4 that are not"):
+            kernel.init(2.0 * self.START)
+        with pytest.raises(ConfigurationError, match="float32 or float64"):
+            kernel.init(self.START.half())
+        turned = HamiltonianMonteCarlo(Torus(1), lambda g: -g[..., 0].cos())
+        turned.init(torch.tensor([[7.0], [-20.0]]))  # angles of other turns
+
+
+def raising(g: Tensor) -> Tensor:
+    raise RuntimeError("mine")

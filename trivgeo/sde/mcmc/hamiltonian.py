@@ -17,8 +17,9 @@ from trivgeo._numerics import Constant
 from trivgeo._random import integers, normal, uniform
 from trivgeo._text import Described
 from trivgeo.checks import check_choice, check_positive, checked
-from trivgeo.errors import ConfigurationError, NonFiniteError
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError
 from trivgeo.groups import LieGroup
+from trivgeo.groups.group import is_near
 from trivgeo.sde.mcmc.metropolis import DensityAt, metropolis_move, slope_precision
 from trivgeo.sde.scores.gradient import trivialized_grad_and_value
 
@@ -31,6 +32,8 @@ _FIRST_STEP = 0.5  # step size at the start for one dimension, in units of the w
 _MAX_TURN = 1.0  # typical angle, in radians, or logarithm of a stretch, of the adjoint map of a path of unit length
 _MAX_STD = 1e4  # standard deviation of momenta in units of the basis, for directions without forces
 _MIN_DRAWS_A_DIMENSION = 5.0  # draws for each dimension, without which the mass matrix is shrunk to its diagonal
+_MAX_ELEMENT_ERROR = 0.01  # relative distance of the entries of a start from those of the nearest element
+_PROBE_LENGTH = 0.5  # length of the step that tells whether an energy without gradient is constant
 _MAX_COMPONENTS = 1024  # components of a group between which jumps are proposed
 
 
@@ -104,6 +107,8 @@ class MarkovKernel(Described, ABC):
 
         Raises:
             NonFiniteError: the energy or its gradient is not finite at some of the elements.
+            DomainError: elements are far from the group.
+            ConfigurationError: the energy changes, but has no derivatives by torch; or elements are in half precision.
         """
 
     @abstractmethod
@@ -199,13 +204,18 @@ class HamiltonianMonteCarlo(MarkovKernel):
 
     def init(self, elements: Tensor, like: ChainState | None = None) -> ChainState:
         elements = self.group.check_elements(elements, "elements")
-        gradients, energies = trivialized_grad_and_value(self.group, self.energy, elements, "energy")
+        if torch.finfo(elements.dtype).bits < 32:
+            raise ConfigurationError(f"elements: expected float32 or float64, got {elements.dtype}")
+        gradients, energies = self._first_gradients(elements)
         finite = torch.isfinite(energies) & torch.isfinite(gradients).all(-1)
         if not bool(finite.all()):
             number = int((~finite).sum())
             raise NonFiniteError(
                 f"elements: expected finite energies with finite gradients, got others at {number} of {finite.numel()}"
             )
+        far = ~is_near(self.group, elements, self.group.project(elements), _MAX_ELEMENT_ERROR)
+        if bool(far.any()):
+            raise DomainError(f"elements: expected elements of {self.group!r}, got {int(far.sum())} that are not")
         no = torch.zeros_like(finite)
         if like is None:
             unit = torch.eye(self.group.dim).to(energies)
@@ -213,6 +223,31 @@ class HamiltonianMonteCarlo(MarkovKernel):
             state = ChainState(elements, energies, gradients, first, unit, 1, torch.ones_like(energies), no, no, no)
             return self.tuned(state, first, shrunk(mean_square(self.scores(state), first)))
         return replace(like, elements=elements, energies=energies, gradients=gradients)
+
+    def _first_gradients(self, elements: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients and energies, of an energy that has derivatives."""
+        try:
+            gradients, energies = trivialized_grad_and_value(self.group, self.energy, elements, "energy")
+        except RuntimeError as error:
+            try:
+                self.energy(elements)
+            except Exception:
+                raise error from None
+            raise ConfigurationError(
+                f"energy: expected a function with derivatives by torch, without NumPy, got one that raises {error!r}"
+            ) from error
+        if not bool(gradients.any()):  # the energy may be constant, or no function of its argument to torch
+            unit = torch.ones_like(gradients)
+            with torch.enable_grad():
+                v = torch.zeros_like(gradients).requires_grad_()
+                is_function = self.energy(self.group.perturb(elements, v)).requires_grad
+            moved = self.energy(self.group.retract(elements, unit * _PROBE_LENGTH * self.group.dim**-0.5))
+            if not is_function and bool((moved != energies).any()):
+                raise ConfigurationError(
+                    "energy: expected a function with derivatives by torch, got one that changes without any, as after "
+                    "detach() or under no_grad()"
+                )
+        return gradients, energies
 
     def scores(self, state: ChainState) -> Float[Tensor, "*batch n"]:
         slopes = self._density(state).slopes
