@@ -149,6 +149,8 @@ def test_measures_shapes_and_dtypes() -> None:
     assert density.sample(0).shape == (0, 3)
     copies = KernelDensity(Sphere(2)).fit(points[:1].expand(20, 3))
     assert bool(torch.isfinite(copies.log_prob(points)).all())
+    single = KernelDensity(Sphere(2)).fit(points).to(torch.float32)
+    assert torch.allclose(single.log_prob(points[:6].float()), haar, atol=1e-3)
     product = DirectProduct(SO(3), Translation(3))
     pose = KernelDensity(product).fit(product.random(30, std=0.2, generator=seeded(0)))
     assert pose.sample(4, seeded(0)).shape == (4, *product.element_shape)

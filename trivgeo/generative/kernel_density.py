@@ -160,7 +160,7 @@ class KernelDensity(nn.Module):
         log_measure = self._kernels.log_measure(measure)
         points = torch.as_tensor(points)
         shape = points.shape[: max(0, points.ndim - len(self._kernels.shape))]
-        flat = self._kernels.check(points.reshape(-1, *points.shape[len(shape) :]), "points")
+        flat = self._kernels.check(points.reshape(-1, *points.shape[len(shape) :]), "points").to(self.centres)
         logs = (self._component_logs(flat, points.dtype) + self.weights.log()).logsumexp(-1)
         return (logs - log_measure).to(points.dtype).reshape(shape)
 
