@@ -204,7 +204,7 @@ def trained(problem: Stepping, outputs: Sequence[int]) -> nn.Module:
     for _ in range(_TRAINING_STEPS):
         batch = values[torch.randint(len(values), (_BATCH,))]
         target = batch[:, :, list(outputs)]
-        relative_l2(network(batch[:, :, 0]).flatten(1), target.flatten(1)).mean().backward()  # type: ignore[no-untyped-call]
+        relative_l2(network(batch[:, :, 0]).flatten(1), target.flatten(1)).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         cycle.step()

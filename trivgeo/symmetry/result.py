@@ -186,7 +186,9 @@ class Symmetries(FoundSequence[Symmetry]):
             return f"{searched}; infinite-dimensional, as the equation is quasilinear of first order"
         if self.dimension.is_infinite:
             count, arguments = self.dimension.functions, self.dimension.arguments
-            words = f"{count} function{'s' * (count > 1)} of {arguments} variable{'s' * (arguments > 1)}"
+            named_variables = " and ".join(map(str, self.dimension.variables))
+            words = f"{count} function{'s' * (count > 1)} of "
+            words += named_variables or f"{arguments} variable{'s' * (arguments > 1)}"
             return f"infinite-dimensional{beside}: depends on {words}; {k} found, {searched}"
         if n is None:
             return f"dimension unknown; {k} found, {searched}"

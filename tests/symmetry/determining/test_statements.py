@@ -279,3 +279,56 @@ def test_parameters_without_a_value_are_named() -> None:
         found.algebra.numeric()
     with pytest.raises(ConfigurationError, match="by keyword, for each of: lam, nu"):
         found.group()
+
+
+FLOW = [
+    "u_t + u*u_x + v*u_y + p_x = u_xx + u_yy",
+    "v_t + u*v_x + v*v_y + p_y = v_xx + v_yy{}",
+    "u_x + v_y = 0",
+]
+CONVECTION = [FLOW[0], FLOW[1].format(" + q"), "q_t + u*q_x + v*q_y = q_xx + q_yy", FLOW[2]]
+
+
+class TestFunctionsOfSomeVariables:
+    """Frames that move with a(t), pressures that are added: the functions of textbooks, and their variables."""
+
+    @pytest.mark.parametrize(
+        ("equation", "count", "variables", "family"),
+        [
+            # x, y, t, p, u, v: a moving frame, and a pressure; the other axis is a third function
+            ([FLOW[0], FLOW[1].format(""), FLOW[2]], 3, "t", ("sin(t)", "0", "0", "x*sin(t) + exp(t)", "cos(t)", "0")),
+            # buoyancy q is the last but two: x, y, t, p, q, u, v
+            pytest.param(
+                CONVECTION,
+                3,
+                "t",
+                ("0", "sin(t)", "0", "y*sin(t) + exp(t)", "0", "0", "cos(t)"),
+                marks=pytest.mark.slow(reason="four unknowns"),
+            ),
+            ("diff(u_t + u*u_x + u_xxx, x) + u_yy = 0", 3, "t", ("sin(t)", "0", "0", "cos(t)")),
+            # a boundary layer: y is moved by any function of place and time
+            (["u_t + u*u_x + v*u_y = u_yy", "u_x + v_y = 0"], 1, "x t", None),
+            # functions of x + t and x - t are as free in x as in t
+            ("u_xt = exp(u)", 2, "", ("sin(x)", "0", "-cos(x)")),
+            ("u_tt = u_xx + u_x^2 - u_t^2", 4, "", None),
+        ],
+        ids=["flow", "convection", "Kadomtsev-Petviashvili", "layer", "Liouville", "wave"],
+    )
+    def test_in_the_plane(
+        self, equation: str | list[str], count: int, variables: str, family: tuple[str, ...] | None
+    ) -> None:
+        found = find_symmetries(equation)
+        names = " and ".join(variables.split()) or "1 variable"
+        assert found.dimension.functions == count
+        assert [v.name for v in found.dimension.variables] == variables.split()
+        assert f"depends on {count} function{'s' * (count > 1)} of {names};" in found.statement
+        if family is not None:
+            assert verify(equation, family) == 0
+
+    @pytest.mark.slow(reason="four unknowns over space and time")
+    def test_in_space(self) -> None:
+        rate, pairs = "u*{0}_x + v*{0}_y + w*{0}_z", zip("uvw", "xyz", strict=True)
+        flow = [f"{a}_t + {rate.format(a)} + p_{x} = {a}_xx + {a}_yy + {a}_zz" for a, x in pairs]
+        found = find_symmetries([*flow, "u_x + v_y + w_z = 0"])
+        assert found.dimension.functions == 4
+        assert "4 functions of t; 17 found" in found.statement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,7 +25,8 @@ _MAX_COEFFICIENTS = 3000  # unknown Taylor coefficients up to an order
 _MAX_EXTRA_ORDERS = 12  # orders of derivatives beyond those in the equations
 _MAX_DRAWS = 200  # random points that are tried until the equations are defined at one
 _NUM_STABLE_ORDERS = 4  # orders in a row with the same result, after which it counts as the limit
-_MAX_SERIES_TERMS = 60_000  # terms of a power series
+_MAX_DEGREE_BESIDE = 2  # degree in other variables of what multiplies arbitrary functions
+_MAX_SERIES_TERMS = 60_000  # pairs of terms in products of power series
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Dimension:
         arguments: largest number of variables of these functions.
         growth: number of free Taylor coefficients by order.
         order: order of derivatives that was enough.
+        variables: the variables of these functions, such as the time; empty if they depend on combinations of some.
     """
 
     size: int | None
@@ -45,6 +47,7 @@ class Dimension:
     arguments: int
     growth: tuple[int, ...]
     order: int
+    variables: tuple[sp.Symbol, ...] = ()
 
     @property
     def is_infinite(self) -> bool:
@@ -64,6 +67,9 @@ class Jets:
         self.variables = system.coordinates
         self.primes = usable_primes(value for condition in conditions for value in condition.values())
         self.prime = self.primes[0]
+        held = {s for condition in conditions for value in condition.values() for s in value.free_symbols}
+        # in other variables the equations are the same everywhere, and their derivatives need no series
+        self._held = [i for i, variable in enumerate(self.variables) if variable in held]
 
     def _rows(
         self,
@@ -76,11 +82,11 @@ class Jets:
     ) -> tuple[Values, PowerSeries, Values]:
         """Taylor coefficients of the equations, ``[rows, slots, monomials]``, and the point, ``[variables]``.
 
-        Rows differ in the values of the free derivatives of u.
+        Rows differ in the values of the free derivatives of u; series are in the variables that the equations hold.
         """
         for attempt in itertools.count():
             evaluate = RandomEvaluator(
-                self.variables,
+                [self.variables[i] for i in self._held],
                 order,
                 samples,
                 prime,
@@ -156,13 +162,27 @@ class Jets:
 
     def free(self, order: int) -> tuple[int, ...]:
         """Return the numbers of free Taylor coefficients by order, from all equations up to ``order``."""
-        columns, _, pivots, _ = self._eliminated(order, self.prime)
+        columns, reduced, pivots, _ = self._eliminated(order, self.prime)
+        self._forbid(columns, reduced, pivots)
+        self._last = columns, reduced, pivots
         taken = {columns[j] for j in pivots}
         sizes = [0] * (order + 1)
         for slot in columns:
             if slot not in taken and not self._is_pure(slot):
                 sizes[sum(slot[1])] += 1
         return tuple(sizes)
+
+    def _forbid(self, columns: Sequence[Slot], reduced: Values, pivots: Sequence[int]) -> None:
+        """Note derivatives that vanish by derivatives of the equations: higher orders then have far fewer columns.
+
+        The point is a random one, so that what vanishes there for all symmetries vanishes everywhere.
+        """
+        single = np.count_nonzero(reduced[: len(pivots)], axis=1) == 1
+        new = sorted((columns[j] for j, one in zip(pivots, single, strict=True) if one), key=lambda s: sum(s[1]))
+        for slot in new:
+            if self.allows(slot):
+                self.zeros.append(slot)
+        self._slots = [s for s in self._slots if self.allows(s)]
 
     def spectrum(
         self, position: int, order: int, prime: int, fixed: Mapping[sp.Expr, int], seed: int, about: int | None = None
@@ -212,27 +232,64 @@ class Jets:
         _, chosen = PrimeField(p).row_echelon(rows[:, :, 0].T)
         rows = rows[chosen]
         rows = _triangular(rows, series)
-        factorials = [math.factorial(k) for k in range(series.order + 1)]
+        inverses = [pow(math.factorial(k), -1, p) for k in range(order + 1)]
         entries = []
         for row in rows:
             used = [j for j in range(len(slots)) if row[j].any()]
             top = max((sum(slots[j][1]) for j in used), default=order + 1)
-            for target in series.monomials:
-                if sum(target) + top > order:
-                    continue
-                line = np.zeros(len(place), dtype=np.int64)
-                for inner in itertools.product(*(range(k + 1) for k in target)):
-                    rest = tuple(a - b for a, b in zip(target, inner, strict=True))
-                    weight = pow(math.prod(factorials[k] for k in inner), -1, p)
-                    for j in used:
-                        value = row[j, series.place[rest]]
-                        if value:
-                            c, k = slots[j]
-                            column = place.get((c, tuple(a + b for a, b in zip(k, inner, strict=True))))
-                            if column is not None:
-                                line[column] = (line[column] + value * weight) % p
-                entries.append(line)
+            for target in self._targets([slots[j] for j in used], order - top):
+                line = self._derivative(row, used, slots, target, series, inverses, place)
+                if line is not None:
+                    entries.append(line)
         return PrimeField(p).row_echelon(np.array(entries or [np.zeros(len(place), dtype=np.int64)]))
+
+    def _targets(self, slots: Sequence[Slot], degree: int) -> Iterator[Index]:
+        """Derivatives of an equation in these slots up to a degree, without those that vanish with all its terms."""
+        others = [i for i in range(len(self.variables)) if i not in self._held]
+        zero = (0,) * len(self.variables)
+        layer = [zero] if degree >= 0 else []
+        for total in range(degree + 1):
+            for start in layer:
+                for powers in multi_indices(len(self._held), degree - total):
+                    target = list(start)
+                    for i, k in zip(self._held, powers, strict=True):
+                        target[i] = k
+                    yield tuple(target)
+            further = dict.fromkeys(shifted(start, i) for start in layer for i in others)
+            layer = [
+                ahead for ahead in further if any(self.allows((c, tuple(map(int.__add__, k, ahead)))) for c, k in slots)
+            ]
+
+    def _derivative(
+        self,
+        row: Values,
+        used: Sequence[int],
+        slots: Sequence[Slot],
+        target: Index,
+        series: PowerSeries,
+        inverses: Sequence[int],
+        place: dict[Slot, int],
+    ) -> Values | None:
+        """A derivative of one equation, over its factorials, as a row of columns; ``None`` where it says nothing."""
+        line = None
+        held = [target[i] for i in self._held]
+        for part in itertools.product(*(range(power + 1) for power in held)):
+            inner = list(target)
+            for i, power in zip(self._held, part, strict=True):
+                inner[i] = power
+            rest = series.place.get(tuple(a - b for a, b in zip(held, part, strict=True)))
+            if rest is None:
+                continue
+            weight = math.prod(inverses[power] for power in inner) % series.prime
+            for j in used:
+                value = row[j, rest]
+                if value:
+                    c, k = slots[j]
+                    column = place.get((c, tuple(a + b for a, b in zip(k, inner, strict=True))))
+                    if column is not None:
+                        line = np.zeros(len(place), dtype=np.int64) if line is None else line
+                        line[column] = (line[column] + int(value) * weight) % series.prime
+        return line
 
     def dimension(self, known: int = 0) -> Dimension:
         """The dimension: the order rises until no coefficient is free, or their numbers are those of functions.
@@ -241,7 +298,6 @@ class Jets:
             known: a lower bound of the dimension: where it is met the computation ends.
         """
         self.zeros  # noqa: B018
-        count = len(self.variables)
         top = max((sum(k) for _, k in self._slots), default=0)
         sizes: tuple[int, ...] = ()
         before: tuple[int, ...] = ()
@@ -249,7 +305,8 @@ class Jets:
         guesses: list[tuple[int, int]] = []
         for order in range(top + 1, top + _MAX_EXTRA_ORDERS):
             too_many = (
-                math.comb(2 * count + order, order) > _MAX_SERIES_TERMS or len(self._columns(order)) > _MAX_COEFFICIENTS
+                math.comb(2 * len(self._held) + order, order) > _MAX_SERIES_TERMS
+                or len(self._columns(order)) > _MAX_COEFFICIENTS
             )
             if order > top + 1 and too_many:
                 break
@@ -270,7 +327,30 @@ class Jets:
             return Dimension(found[-1], 0, 0, sizes, len(sizes) - enough)
         # a guess from one order alone does not count
         agreed = guesses[-1] if len(guesses) > 1 and guesses[-1] == guesses[-2] else (0, 0)
-        return Dimension(None, *agreed, sizes, len(sizes) - 1)
+        return Dimension(None, *agreed, sizes, len(sizes) - 1, self._arguments(agreed[1], len(sizes) - 2))
+
+    def _arguments(self, number: int, order: int) -> tuple[sp.Symbol, ...]:
+        """The variables of arbitrary functions, if symmetries are polynomials of low degree in all others.
+
+        A function of x + t is as free in x as in t: derivatives of an order depend on each other then.
+
+        Args:
+            number: number of the variables.
+            order: order of derivatives of the functions that is looked at.
+        """
+        columns, reduced, pivots = self._last
+        taken = set(pivots)
+        free = [j for j, s in enumerate(columns) if j not in taken and sum(s[1]) == order and not self._is_pure(s)]
+        for chosen in itertools.combinations(range(len(self.variables)), number) if free else ():
+            others = [i for i in range(len(self.variables)) if i not in chosen]
+
+            def away(slot: Slot, others: list[int] = others) -> bool:
+                return sum(slot[1][i] for i in others) > _MAX_DEGREE_BESIDE
+
+            rows = [i for i, j in enumerate(pivots) if sum(columns[j][1]) == order and away(columns[j])]
+            if not any(away(columns[j]) for j in free) and not reduced[np.ix_(rows, free)].any():
+                return tuple(self.variables[i] for i in chosen)
+        return ()
 
 
 def _triangular(rows: Values, series: PowerSeries) -> Values:

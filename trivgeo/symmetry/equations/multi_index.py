@@ -22,7 +22,9 @@ def multi_indices(length: int, degree: int) -> Iterable[Index]:
             for rest in of_degree(n - 1, d - first):
                 yield (first, *rest)
 
-    for total in range(degree + 1):
+    if not length and degree >= 0:
+        yield ()
+    for total in range(degree + 1 if length else 0):
         yield from of_degree(length, total)
 
 
