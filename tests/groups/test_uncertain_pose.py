@@ -259,3 +259,33 @@ def test_compiled() -> None:
     g, covariance = group.random(4, std=0.3, generator=seeded(0)), 0.01 * torch.eye(6)
     compiled = torch.compile(cost, fullgraph=True, backend="eager")
     assert torch.allclose(compiled(g, covariance), cost(g, covariance), rtol=1e-4)
+
+
+def test_poses_that_are_none_and_batches_that_do_not_fit() -> None:
+    group, unit = SE(2), 0.01 * torch.eye(3, dtype=torch.float64)
+    three, two = (group.random(k, generator=seeded(0), dtype=torch.float64) for k in (3, 2))
+    with pytest.raises(DomainError, match=r"mean: expected elements of SE\(2\)"):
+        UncertainPose(group, 2.0 * three, unit)
+    pose, other = UncertainPose(group, three, unit), UncertainPose(group, two, unit)
+    for call in (pose.fuse, pose.compose, pose.relative):
+        with pytest.raises(ShapeError, match=r"batches that broadcast, got \[3\] and \[2\]"):
+            call(other)
+        with pytest.raises(ShapeError, match=r"batches that broadcast, got \[3\] and \[2\]"):
+            call(two)
+    with pytest.raises(ShapeError, match="batches that broadcast"):
+        pose.mahalanobis(two)
+    for weights in ([-1.0, 1.0, 1.0], [0.0, 0.0, 0.0]):
+        with pytest.raises(DomainError, match="weights"):
+            UncertainPose.from_samples(group, three, torch.tensor(weights))
+
+
+def test_measurements_that_contradict_each_other() -> None:
+    """The distance of both has a chi-squared distribution if they agree, and is large if they do not."""
+    group, count = SE(2), 2000
+    truth = group.random(generator=seeded(0), dtype=torch.float64)
+    exact = UncertainPose(group, truth, 1e-4 * torch.diag(torch.tensor([1.0, 4.0, 9.0], dtype=torch.float64)))
+    first, second = (UncertainPose(group, exact.sample(count, generator=seeded(k)), exact.covariance) for k in (1, 2))
+    square = first.relative(second).mahalanobis(group.identity(dtype=torch.float64)).square()
+    assert float(square.mean()) == pytest.approx(3.0, abs=4.0 * (6.0 / count) ** 0.5)
+    away = UncertainPose(group, group.compose(truth, group.exp(torch.full((3,), 1.0).double())), exact.covariance)
+    assert float(exact.relative(away).mahalanobis(group.identity(dtype=torch.float64))) > 20.0

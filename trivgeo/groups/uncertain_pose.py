@@ -17,10 +17,11 @@ from trivgeo._random import normal
 from trivgeo._text import Described
 from trivgeo.checks import check_choice, check_count, check_tensor, checked, promoted
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
-from trivgeo.groups.group import LieGroup, check_broadcast, precision_mean
+from trivgeo.groups.group import LieGroup, check_broadcast, is_near, precision_mean
 
 _NUM_DRAWS = 32768  # draws of the covariance of a product by samples
 _MAX_ITERATIONS = 100  # iterations of a mean
+_MAX_ENTRY_ERROR = 0.01  # relative distance of the entries of a mean from those of the nearest element
 _MAX_ASYMMETRY = 1e-4  # difference of mirrored entries over the largest entry, from rounding in single precision
 
 Method = Literal["fourth", "second", "samples"]
@@ -40,7 +41,7 @@ class UncertainPose(Described):
 
     Raises:
         ShapeError: an argument has another shape.
-        DomainError: a covariance is not symmetric, or has a negative eigenvalue.
+        DomainError: a mean is no element, or a covariance is not symmetric, or has a negative eigenvalue.
 
     Example:
         >>> group = SE(3)
@@ -72,6 +73,9 @@ class UncertainPose(Described):
                 raise DomainError(
                     f"covariance: expected no negative eigenvalues, got {float(least[..., 0].min()):.3g} as the least"
                 )
+            finite = torch.isfinite(mean).flatten(mean.ndim - len(group.element_shape)).all(-1)
+            if bool((finite & ~is_near(group, mean, group.project(mean), _MAX_ENTRY_ERROR)).any()):
+                raise DomainError(f"mean: expected elements of {group!r}, got others")
         self.group = group
         self.mean = mean.expand(*batch, *group.element_shape)
         self.covariance = covariance.expand(*batch, n, n)
@@ -85,15 +89,18 @@ class UncertainPose(Described):
         Args:
             group: the group.
             g: samples ``[*batch, m, *element_shape]``, more than one.
-            weights: weights of any positive sum; default all equal.
+            weights: weights that are not negative, of any positive sum; default all equal.
 
         Raises:
             ShapeError: fewer than two samples, or weights that do not fit them.
+            DomainError: a weight is negative, or all are zero.
         """
         g = group.check_elements(g)
         batch = group.batch_shape(g)
         if not batch or batch[-1] < 2:
             raise ShapeError(f"g: expected at least two elements [*batch, m, ...], got batch {list(batch)}")
+        if weights is not None and not is_abstract(weights) and not _is_proper(weights):
+            raise DomainError("weights: expected none negative, and a positive sum, got others")
         mean = group.mean(g, weights)
         v = group.log(group.compose(group.inverse(mean).unsqueeze(-1 - len(group.element_shape)), g))
         w = torch.ones_like(v[..., 0]) if weights is None else weights.to(v).expand(v.shape[:-1])
@@ -146,6 +153,7 @@ class UncertainPose(Described):
 
         Raises:
             ConfigurationError: another method, or a pose of another group.
+            ShapeError: the batches do not broadcast.
         """
         check_choice("method", method, ("fourth", "second", "samples"))
         group, other = self.group, self._as_pose(other)
@@ -182,16 +190,20 @@ class UncertainPose(Described):
 
         The mean minimises :math:`\sum_i v_i^T S_i^{-1} v_i, v_i = \log(g_i^{-1} x)`, by Gauss-Newton steps; the
         covariance is the inverse of :math:`\sum_i J_i^{-T} S_i^{-1} J_i^{-1}, J_i = J_r(v_i)`. NaN where a covariance
-        is not positive definite, or the steps do not converge.
+        is not positive definite, or the steps do not converge. Measurements that contradict each other are fused, too:
+        ``a.relative(b).mahalanobis(group.identity())`` tells how many deviations a and b are apart.
 
         Args:
             others: further measurements, whose batches broadcast with this one's.
 
         Raises:
             ConfigurationError: a measurement of another group.
+            ShapeError: batches do not broadcast.
         """
-        poses = [self, *map(self._as_pose, others)]
-        batch = broadcast_shapes(*(pose.batch_shape for pose in poses))
+        poses, batch = [self, *map(self._as_pose, others)], self.batch_shape
+        for pose in poses[1:]:
+            check_broadcast(batch, pose.batch_shape)
+            batch = broadcast_shapes(batch, pose.batch_shape)
         shape, n = self.group.element_shape, self.group.dim
         dtype = functools.reduce(torch.promote_types, (pose.covariance.dtype for pose in poses))
         g = torch.stack([pose.mean.to(dtype).expand(*batch, *shape) for pose in poses], len(batch))
@@ -210,6 +222,7 @@ class UncertainPose(Described):
             g: elements, whose batch broadcasts.
         """
         mean, g = promoted(mean=self.mean, g=self.group.check_elements(g, "g"))
+        check_broadcast(self.batch_shape, self.group.batch_shape(g))
         v = self.group.log(self.group.compose(self.group.inverse(mean), g))
         root, failed = torch.linalg.cholesky_ex(self.covariance.to(v))
         white = torch.linalg.solve_triangular(root, v.unsqueeze(-1), upper=False).squeeze(-1)
@@ -251,14 +264,19 @@ class UncertainPose(Described):
         if not isinstance(other, UncertainPose):
             other = self.group.check_elements(check_tensor("other", other), "other")
             n = self.group.dim
-            return UncertainPose(self.group, other, torch.zeros(n, n, dtype=other.dtype, device=other.device))
+            other = UncertainPose(self.group, other, torch.zeros(n, n, dtype=other.dtype, device=other.device))
         if other.group is not self.group and not (
             self.group.is_same_group(other.group) and torch.equal(self.group.scale, other.group.scale)
         ):
             raise ConfigurationError(
                 f"other: expected a pose of {self.group!r} in its basis, got one of {other.group!r}"
             )
+        check_broadcast(self.batch_shape, other.batch_shape)
         return other
+
+
+def _is_proper(weights: Tensor) -> bool:
+    return bool((weights >= 0.0).all()) and bool((weights.sum(-1) > 0.0).all())
 
 
 def _inverse(matrix: Tensor) -> Tensor:
