@@ -52,6 +52,7 @@ Fits = Callable[[Any], bool]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MAX_CHARACTERS = 120  # characters of a value in a message
+_MAX_NUMBERS = 9  # numbers of a tensor in a message
 # errors that a bad argument may raise in a function, and that its annotations may explain
 _EXPLAINED_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, RuntimeError, AssertionError)
 _SPECIAL_METHODS = ("__init__", "__call__")  # decorated beside public methods
@@ -202,7 +203,7 @@ def check_count(name: str, value: int, minimum: int = 1) -> int:
         ConfigurationError: ``value`` is no integer, a truth value, or too small.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ConfigurationError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
+        raise ConfigurationError(f"{name}: expected an integer of at least {minimum}, got {_shortened(value)}")
     return value
 
 
@@ -213,7 +214,7 @@ def check_positive(name: str, value: float) -> float:
         ConfigurationError: ``value`` is no number, not positive, or not finite.
     """
     if not _is_number(value) or not (math.isfinite(value) and value > 0):
-        raise ConfigurationError(f"{name}: expected a positive finite number, got {value!r}")
+        raise ConfigurationError(f"{name}: expected a positive finite number, got {_shortened(value)}")
     return value
 
 
@@ -235,7 +236,7 @@ def check_fraction(name: str, value: float) -> float:
         ConfigurationError: ``value`` is no number, or outside of [0, 1).
     """
     if not _is_number(value) or not 0 <= value < 1:
-        raise ConfigurationError(f"{name}: expected a number in [0, 1), got {value!r}")
+        raise ConfigurationError(f"{name}: expected a number in [0, 1), got {_shortened(value)}")
     return value
 
 
@@ -250,7 +251,7 @@ def check_choice(name: str, value: T, choices: Iterable[T]) -> T:
     # values of other kinds than the choices, such as arrays, may not be comparable
     comparable = not isinstance(value, Tensor | np.ndarray)
     if not any(value is known or (comparable and type(value) is type(known) and value == known) for known in choices):
-        raise ConfigurationError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+        raise ConfigurationError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {_shortened(value)}")
     return value
 
 
@@ -262,7 +263,7 @@ def check_type(name: str, value: Any, kind: type[T]) -> T:
         ConfigurationError: ``value`` is an instance of another class.
     """
     if not isinstance(value, kind):
-        raise ConfigurationError(f"{name}: expected an instance of {kind.__name__}, got {value!r}")
+        raise ConfigurationError(f"{name}: expected an instance of {kind.__name__}, got {_shortened(value)}")
     return value
 
 
@@ -372,7 +373,9 @@ def check_dtype(dtype: torch.dtype | None) -> None:
 
 
 def _shortened(value: Any) -> str:
-    """The text of a value on one line, cut if it is long."""
+    """The text of a value on one line, cut if it is long; of many numbers their type and shape."""
+    if isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) > _MAX_NUMBERS:
+        return f"{type(value).__name__} {value.dtype} {list(value.shape)}"
     text = " ".join(repr(value).split())
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} ..."
 
@@ -448,7 +451,7 @@ class _Rule:
                 raise ShapeError(f"{self.name}: expected {self.expected}, got {list(value.shape)}{others}")
             shapes[self.name] = list(value.shape)
         elif not self.fits(value):
-            raise ConfigurationError(f"{self.name}: expected {self.expected}, got {value!r:.200}")
+            raise ConfigurationError(f"{self.name}: expected {self.expected}, got {_shortened(value)}")
         return value
 
 

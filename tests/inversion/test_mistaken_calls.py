@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.helpers import randn
 from trivgeo.actions import ImageWarp
-from trivgeo.errors import ConfigurationError, NonFiniteError, ShapeError
+from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, ShapeError
 from trivgeo.groups import SE, SO
-from trivgeo.inversion import GradientDescent, Inverter, LearnedInverter, TestTimeEquivariant, check_energy
+from trivgeo.inversion import TIED, GradientDescent, Inverter, LearnedInverter, TestTimeEquivariant, check_energy
 from trivgeo.inversion.energies import NearestPoints, PairedPoints, SymmetricNearestPoints
 from trivgeo.inversion.learned import LearnedScore, PointsBackbone
 from trivgeo.sde import ConstantSchedule, GeometricSchedule, TrivializedSDE, probability_flow, reverse_diffusion
@@ -88,6 +89,21 @@ def test_labels_are_classes_and_transformations_take_a_generator() -> None:
     for wrong in (lambda count: moved(count, None), lambda: moved(3, None)):
         with pytest.raises(ConfigurationError, match=r"transformations: expected a function of \(count, generator\)"):
             check_energy(ACTION, energy, x, wrong)
+
+
+def test_messages_are_one_line_where_values_are_large() -> None:
+    many = randn(40, 5, 2)
+    matrices = torch.eye(3).repeat(4, 1, 1)
+    matrices[2, 0, 0] = 2.0
+    calls: dict[str, Callable[[], Any]] = {
+        r"got Tensor torch\.float\d+ \[40, 5, 2\]": lambda: TIED(ACTION, energy, many),  # type: ignore[arg-type]
+        r"got ndarray float64 \[100\]": lambda: TIED(ACTION, energy, seconds=np.ones(100)),  # type: ignore[arg-type]
+        r"got 1 that are not in .*, the first of them \[\[2": lambda: ImageWarp(SE(2)).from_pixels(matrices, (9, 9)),
+    }
+    for text, call in calls.items():
+        with pytest.raises((ConfigurationError, DomainError), match=text) as caught:
+            call()
+        assert "\n" not in str(caught.value)
 
 
 def test_energies_and_networks_take_the_data() -> None:

@@ -301,9 +301,11 @@ class ImageWarp(Action):
             found = self.point_action.homogeneous(g)
             scale = (found * inside).sum((-2, -1), keepdim=True) / found.square().sum((-2, -1), keepdim=True)
             off = (scale * found - inside).abs().amax((-2, -1)) / inside.abs().amax((-2, -1)).clamp(min=1.0)
-            if wrong := int((~(off <= _MATRIX_TOLERANCE)).sum()):
+            wrong = ~(off <= _MATRIX_TOLERANCE)
+            if bool(wrong.any()):
                 raise DomainError(
-                    f"matrix: expected matrices of {self.group!r}, got {wrong} that are not in the group: {matrix}"
+                    f"matrix: expected matrices of {self.group!r}, got {int(wrong.sum())} that are not in the group, "
+                    f"the first of them {matrix[wrong][0].tolist()}"
                 )
         return g.to(matrix.dtype)
 
