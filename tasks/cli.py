@@ -1,5 +1,6 @@
 """Command line of the tasks: LightningCLI whose model and data are chosen by class path in a config file."""
 
+import argparse
 import inspect
 import logging
 import os
@@ -43,6 +44,8 @@ _ECHOES = ("Given value", "Subtypes:", "Errors:", _NO_KIND, f"- {_NO_KIND}", "- 
 
 # an option that only configurations of tests have
 _TEST_OPTION = re.compile(r"Subcommand '(\w+)' does not accept option 'verbose'")
+# a setting that no command has, in a file or on the command line
+_NO_OPTION = re.compile(r"does not accept option '([\w.]+)'|[Uu]nrecognized arguments: --([\w.]+)")
 # what is said where no configuration is given, or one without --config
 _NO_MODEL = re.compile(r"arguments are required: (\w+)\.model")
 # a setting that a class does not have, and the classes in which it was given, the innermost last
@@ -107,7 +110,10 @@ class TasksParser(LightningArgumentParser):
         """Print the reason and leave with status 2."""
         if not self.exit_on_error or os.environ.get(DEBUG):
             super().error(message, ex)
-        sys.stderr.write("error: " + "\n".join(_reasons(message)) + "\n")
+        reasons = _reasons(message)
+        if option := _NO_OPTION.search(reasons[0]):
+            reasons = [_unknown_option(option[1] or option[2], _settings(self))]
+        sys.stderr.write("error: " + "\n".join(reasons) + "\n")
         sys.exit(2)
 
 
@@ -154,6 +160,22 @@ def _bad_value(message: str) -> str | None:
     if not keys or not values or not kinds or any(kind not in _KINDS for kind in kinds):
         return None
     return f"{setting}: expected {' or '.join(_KINDS[kind] for kind in kinds)}, got {values[0].strip(chr(39))}"
+
+
+def _settings(parser: argparse.ArgumentParser) -> set[str]:
+    """The names of the settings of a parser and of its commands."""
+    found = set()
+    for action in parser._actions:
+        commands = action.choices.values() if isinstance(action.choices, dict) else ()
+        found |= {action.dest}.union(*(_settings(command) for command in commands))
+    return {name for name in found if not name.endswith("help")}
+
+
+def _unknown_option(name: str, known: set[str]) -> str:
+    """What is wrong with a setting that no command has; the one that may be meant, by its name or its last part."""
+    last = {setting.rpartition(".")[2]: setting for setting in sorted(known)}
+    like = get_close_matches(name, sorted(known), n=1) or [last[x] for x in sorted(get_close_matches(name, last, n=2))]
+    return f"expected a setting of the command, got {name!r}" + (f"; did you mean {' or '.join(like)}?" if like else "")
 
 
 def _unknown_setting(path: str, name: str) -> str:

@@ -99,6 +99,9 @@ def run(arguments: list[str]) -> NoReturn:
             ["test", *(f"--{part}=lightning.pytorch.demos.boring_classes.{name}" for part, name in NOTHING_TO_TEST)],
             "ConfigurationError: No `test_step()` method defined",
         ),
+        (["test", HEAT, "--trainer.max_epochz=3"], "got 'trainer.max_epochz'; did you mean trainer.max_epochs?\n"),
+        (["test", HEAT, "--epochs=3"], "got 'epochs'; did you mean trainer.max_epochs or trainer.min_epochs?\n"),
+        (["test", HEAT, "--qqqq=3"], "error: expected a setting of the command, got 'qqqq'\n"),
         (["sweep", "--config=nothing.yaml"], "ConfigurationError: nothing.yaml: expected the description of a table"),
     ],
 )
