@@ -62,6 +62,15 @@ CASES = [
 ]
 
 
+@pytest.mark.slow(reason="1,632 unknown coefficients")
+def test_energy_of_the_cubic_schroedinger_equation_in_the_plane() -> None:
+    """Half the squared slope less a quarter of the fourth power, beside masses, momenta, rotations and boosts."""
+    found = conservation_laws(["u_t = -v_xx - v_yy - (u^2+v^2)*v", "v_t = u_xx + u_yy + (u^2+v^2)*u"])
+    energy = "(u^2+v^2)^2/4 - (u_x^2 + u_y^2 + v_x^2 + v_y^2)/2".replace("^", "**")
+    assert len(found) == 7
+    assert any(sp.expand(density - sp.sympify(energy)) == 0 for density in found.densities)
+
+
 @pytest.mark.parametrize(("pde", "order", "degree", "unknowns", "multipliers"), CASES, ids=lambda v: str(v)[:30])
 def test_textbooks(pde: Any, order: int, degree: int, unknowns: str, multipliers: str) -> None:
     laws = conservation_laws(pde, order, degree)

@@ -379,7 +379,7 @@ def _rank(a: int, index: Index) -> tuple[int, int, Index]:
     return sum(index), a, index
 
 
-_MAX_COEFFICIENTS = 1500  # unknown coefficients of multipliers
+_MAX_COEFFICIENTS = 2000  # unknown coefficients of multipliers, which take some twenty seconds
 _NUM_POINTS = 48  # random points in one batch
 _MAX_DRAWS = 40  # batches of random points at which monomials are compared
 _NUM_SPARE_EQUATIONS = 24  # linear equations beyond the number of unknown coefficients
