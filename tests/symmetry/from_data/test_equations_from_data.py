@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from benchmarks.symmetries_from_data import POINTS, line
 from benchmarks.symmetries_from_data import noisy as with_noise
 from benchmarks.symmetries_from_data import slope as slope_of
 from benchmarks.symmetries_from_data import solved as stepped
+from tests.helpers import seeded
 from trivgeo.errors import ConfigurationError
 from trivgeo.symmetry import symmetries_from_data
 from trivgeo.symmetry.from_data.regression import FittedEquation, fit_equations, rounded, simplest
@@ -256,3 +258,51 @@ def test_a_library_lists_no_term_twice() -> None:
         assert len(set(forms)) == len(terms)
     texts = {t.text for t in library_of(2, 1, 2, 3)}
     assert {"1", "u*v", "diff(u, x, 1)*v", "diff(u, x, 1)*diff(v, x, 1)", "diff(v^3, x, 2)"} <= texts
+
+
+class TestUnitsAndOperatorsThatAreNotLocal:
+    """Waves of all lengths on a circle, by their exact factors."""
+
+    @staticmethod
+    def waves(rate: Any, length: float = 12.0, span: float = 2.0) -> tuple[Tensor, Tensor, Tensor]:
+        """Twenty sums of five waves that decay by a function of the wave number, on 64 points at 41 times."""
+        x = length * torch.arange(64, dtype=torch.float64) / 64
+        t = torch.linspace(0.0, span, 41, dtype=torch.float64)
+        k = 2 * torch.pi / length * torch.arange(1.0, 6.0, dtype=torch.float64)
+        parts = torch.randn(20, 2, 5, generator=seeded(0), dtype=torch.float64)
+        decay = torch.exp(-rate(k)[:, None] * t)
+        both = [
+            torch.einsum("bk,kx,kt->btx", parts[:, i], f(k[:, None] * x), decay)
+            for i, f in enumerate((torch.cos, torch.sin))
+        ]
+        return both[0] + both[1], x, t
+
+    @pytest.mark.parametrize(("value", "place", "time"), [(1e-9, 1e-9, 1e-6), (1e6, 1e3, 1e5), (1e-30, 1.0, 1.0)])
+    def test_units_do_not_matter(self, value: float, place: float, time: float) -> None:
+        values, x, t = self.waves(lambda k: 0.1 * k**2)
+        found = symmetries_from_data(values * value, (x * place, t * time))
+        (equation,) = found.equations
+        assert (equation.left, set(equation.coefficients)) == ("u_t", {"diff(u, x, 2)"})
+        assert Fraction(equation.factors["diff(u, x, 2)"].strip("()")) == pytest.approx(
+            0.1 * place**2 / time, rel=1e-12
+        )
+        assert equation.coefficients["diff(u, x, 2)"] == pytest.approx(0.1 * place**2 / time, rel=1e-6)
+        assert (found.dimension, found.verdict.trusted) == (6, True)
+
+    def test_counts_are_values(self) -> None:
+        values, x, t = self.waves(lambda k: 0.1 * k**2)
+        found = symmetries_from_data((values * 1e6).round().long(), (x, t))
+        assert (found.dimension, found.verdict.trusted) == (6, True)
+
+    def test_a_fractional_diffusion_is_no_certain_equation(self) -> None:
+        """u_t = -(-Laplace)^(1/2) u / 5 is scaled with t as with x; series of derivatives have no scaling at all."""
+        values, x, t = self.waves(lambda k: 0.2 * k)
+        found = symmetries_from_data(values, (x, t))
+        assert not found.verdict.trusted
+        assert "short waves grow without bound" in str(found.verdict.reasons)
+
+    def test_equations_that_damp_short_waves_stay_certain(self) -> None:
+        """Long waves grow and short ones decay, as in Kuramoto's and Sivashinsky's equation."""
+        values, x, t = self.waves(lambda k: 0.05 * k**4 - 0.1 * k**2)
+        found = symmetries_from_data(values, (x, t))
+        assert (found.dimension, found.verdict.trusted) == (3, True)

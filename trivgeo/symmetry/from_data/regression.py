@@ -40,6 +40,7 @@ _MIN_NUM_TREND, _NUM_TREND_FOLDS = 5, 5  # solutions that are compared so, and f
 _MIN_TREND_GAIN = 4.0  # gain on held-out solutions of a trend in the rest, in its standard errors
 _MAX_SAID = 3  # terms of an equation in a message
 _FUNCTION_NAMES = "abcdefghij"  # of coefficients that depend on place or time
+_MIN_UNIT_POWER = 2  # smallest power of ten by which data are scaled
 _STILL = 1e-9  # change in time, relative to the values, of data that do not change
 
 
@@ -141,9 +142,44 @@ def fit_equations(
         ConfigurationError: the grid is too coarse, the data do not change, no equation of that form holds, or several
             do.
     """
-    windows = Windows(values, axes)
-    fits = _Fits(windows, order, degree)
-    return with_tied_functions([fits.equation(unknown) for unknown in range(windows.unknowns)])
+    units = _Units.of(values, axes)
+    fits = _Fits(Windows(*units.applied(values, axes)), units, order, degree)
+    found = [fits.equation(unknown) for unknown in range(values.shape[1])]
+    return with_tied_functions([fits.in_given_units(equation) for equation in found])
+
+
+class _Units(NamedTuple):
+    """Powers of ten in which values, places and times are of the size of one.
+
+    Sizes within a factor of a hundred of one stay as they are. All unknowns have one unit, and so have all axes of
+    space, so that coefficients of components and of axes can be compared.
+    """
+
+    value: int
+    place: int
+    time: int
+
+    @classmethod
+    def of(cls, values: Tensor, axes: Sequence[Tensor]) -> _Units:
+        """The units of data, see `fit_equations`."""
+        sizes = [float(values.double().flatten(2).std(-1).max()) if values.numel() else 0.0]
+        lengths = [
+            float((axis[-1] - axis[0]).abs()) / max(len(axis) - 1, 1) ** 0.5 if len(axis) else 0.0 for axis in axes
+        ]
+        sizes += [max(lengths[1:], default=0.0), lengths[0]]
+        powers = [round(math.log10(size)) if 0.0 < size < math.inf else 0 for size in sizes]
+        return cls(*(power if abs(power) >= _MIN_UNIT_POWER else 0 for power in powers))
+
+    def applied(self, values: Tensor, axes: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Data in these units."""
+        powers = [self.time] + [self.place] * (len(axes) - 1)
+        scaled = (axis if not k else axis.double() / 10.0**k for axis, k in zip(axes, powers, strict=True))
+        return values if not self.value else values.double() / 10.0**self.value, list(scaled)
+
+    def power(self, term: Term, times: int) -> int:
+        """The power of ten of a coefficient in the units of the data, where the left side has so many derivatives."""
+        order = sum(term.outer) + sum(sum(index) for _, index in term.factors)
+        return self.value * (1 - len(term.factors)) + self.place * order - self.time * times
 
 
 class _Member(NamedTuple):
@@ -195,12 +231,14 @@ class _Candidate:
             result.append(_Member(term, float(values[0]), float(errors[0]), sizes[0], sizes[1], axis, profile))
         return sorted(result, key=lambda member: member.term.complexity)
 
-    @property
-    def said(self) -> str:
-        """The right side in words, its largest terms alone."""
+    def said(self, units: _Units, times: int) -> str:
+        """The right side in words, its largest terms alone, in the units of the data."""
         members = sorted(self.members, key=lambda m: -m.share)
         more = f" + {len(members) - _MAX_SAID} more" if len(members) > _MAX_SAID else ""
-        return " + ".join(f"{m.value:.3g}*{m.term.text}" for m in members[:_MAX_SAID]) + more
+        values = [m.value * 10.0 ** units.power(m.term, times) for m in members]
+        return (
+            " + ".join(f"{v:.3g}*{m.term.text}" for v, m in list(zip(values, members, strict=True))[:_MAX_SAID]) + more
+        )
 
     @property
     def rest(self) -> Array:
@@ -221,8 +259,8 @@ class _Candidate:
 class _Fits:
     """The fits of all unknowns."""
 
-    def __init__(self, windows: Windows, order: int | None, degree: int | None) -> None:
-        self.windows = windows
+    def __init__(self, windows: Windows, units: _Units, order: int | None, degree: int | None) -> None:
+        self.windows, self.units = windows, units
         is_scalar_line = windows.unknowns == windows.dims == 1
         simplest = 4 if is_scalar_line else 2 if windows.unknowns > 1 and windows.dims > 1 else 3
         self.terms = library_of(
@@ -264,11 +302,35 @@ class _Fits:
             if unexplained <= _MAX_UNEXPLAINED and noise <= _MAX_NOISE:
                 return self.stated(candidate, target, f"{name}_{'t' * times}", noise, unknown + 1)
             refused = refused or (
-                f"of {name}_{'t' * times} {candidate.fit.misfit:.0%} are left unexplained by {candidate.said}, "
+                f"of {name}_{'t' * times} {candidate.fit.misfit:.0%} are left unexplained by "
+                f"{candidate.said(self.units, times)}, "
                 f"and noise accounts for {min(noise, 1.0):.0%}"
             )
         raise ConfigurationError(
             f"samples: expected solutions of an equation of the terms of the library, got {refused}"
+        )
+
+    def in_given_units(self, equation: FittedEquation) -> FittedEquation:
+        """An equation with its coefficients in the units of the data."""
+        times = equation.left.count("t")
+        powers = {term.text: self.units.power(term, times) for term in self.terms if term.text in equation.factors}
+        if not any(powers.values()):
+            return equation
+
+        def scaled(numbers: dict[str, float]) -> dict[str, float]:
+            return {term: number * 10.0 ** powers[term] for term, number in numbers.items()}
+
+        return replace(
+            equation,
+            factors={
+                term: factor
+                if term in equation.varied
+                else f"({Fraction(factor.strip('()')) * Fraction(10) ** powers[term]})"
+                for term, factor in equation.factors.items()
+            },
+            coefficients=scaled(equation.coefficients),
+            standard_errors=scaled(equation.standard_errors),
+            profiles={term: profile * 10.0 ** powers[term] for term, profile in equation.profiles.items()},
         )
 
     def noise(self, unknown: int, times: int, target: Array) -> float:
@@ -433,11 +495,17 @@ class _Fits:
         trend, share = self.trend(candidate, target)
         if trend:
             reasons.append(f"of what is left of {left} a part of {share:.1%} is like {trend}")
+        growing = _growing(members, number_of_unknown - 1)
+        if growing:
+            reasons.append(
+                f"by {left} = ... {growing} short waves grow without bound: the data are of no equation of this order"
+            )
         other = self.alternative(candidate)
         if other is not None:
+            mine, its = (c.said(self.units, left.count("t")) for c in (candidate, other))
             raise ConfigurationError(
-                f"samples: expected solutions that determine their equation, got some that {left} = {other.said} "
-                f"explains as well as {left} = {candidate.said} (misfits {other.fit.misfit:.1e}, {fit.misfit:.1e})"
+                f"samples: expected solutions that determine their equation, got some that {left} = {its} "
+                f"explains as well as {left} = {mine} (misfits {other.fit.misfit:.1e}, {fit.misfit:.1e})"
             )
         return FittedEquation(
             left,
@@ -476,6 +544,27 @@ class _Fits:
                 if off > 0.05 * scale:
                     return other
         return None
+
+
+def _growing(members: Sequence[_Member], unknown: int) -> str:
+    """A linear term of highest order by which short waves grow, the faster the shorter; empty if there is none.
+
+    No state evolves by such an equation. Fits of operators that are not local, which are series of derivatives, end in
+    terms of either sign.
+    """
+
+    def orders(term: Term) -> list[tuple[int, ...]]:
+        inner = [index for _, index in term.factors]
+        return [tuple(map(sum, zip(term.outer, index, strict=True))) for index in inner] or [term.outer]
+
+    top = max((sum(index) for m in members for index in orders(m.term)), default=0)
+    highest = [m for m in members if any(sum(index) == top for index in orders(m.term))]
+    if top < 2 or top % 2 or any(len(m.term.factors) != 1 or m.term.factors[0][0] != unknown for m in highest):
+        return ""
+    sign = (-1) ** (top // 2)
+    is_pure = all(max(orders(m.term)[0]) == top for m in highest)
+    found = [m for m in highest if is_pure and not m.axis and sign * m.value > _MAX_STDS * m.error]
+    return f"({'+' if found[0].value > 0 else '-'}) {found[0].term.text}" if found else ""
 
 
 def with_tied_functions(equations: Sequence[FittedEquation]) -> list[FittedEquation]:

@@ -89,9 +89,13 @@ def _sampled(samples: Field | Tensor, grid: Any) -> tuple[Tensor, list[Tensor]]:
     """Values ``[b, c, s, *n]`` and the coordinates of time and of space."""
     values = samples.values if isinstance(samples, Field) else samples
     grid = samples.grid if isinstance(samples, Field) and grid is None else grid
+    if isinstance(values, Tensor) and not values.is_floating_point() and not values.is_complex():
+        values = values.double()  # counts
     if not isinstance(values, Tensor) or not values.is_floating_point() or not bool(values.isfinite().all()):
-        got = "NaN or infinity" if isinstance(values, Tensor) and values.is_floating_point() else type(values).__name__
-        raise ConfigurationError(f"samples: expected a Field or a floating-point tensor of finite solutions, got {got}")
+        got = type(values).__name__
+        if isinstance(values, Tensor):
+            got = "NaN or infinity" if values.is_floating_point() else f"values of {values.dtype}"
+        raise ConfigurationError(f"samples: expected a Field or a tensor of finite real solutions, got {got}")
     if isinstance(grid, Grid):
         dims = grid.origin.shape[-1] - 1
         times = grid.origin.shape[-2:-1]
