@@ -633,32 +633,30 @@ def _with_error(found: float | list[float]) -> str:
 
 
 def earth() -> str:
-    """Likelihoods of events on the Earth beside the best published ones (`EARTH_PUBLISHED`), means over splits."""
+    """Likelihoods of events on the Earth beside the best published ones (`EARTH_PUBLISHED`)."""
     kept = json.loads((BENCHMARKS / "earth-cpu.json").read_text())["rows"]
     rows = []
-    for name in dict.fromkeys(r["catalogue"] for r in kept):
+    for name in (*EARTH_PUBLISHED, "made"):
         mine = [r for r in kept if r["catalogue"] == name]
-
-        def cell(key: str, mine: list[dict[str, float]] = mine) -> str:
-            values = [r[key] for r in mine if r[key] is not None]
-            if not values:
-                return NONE
-            error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.2f}" if len(values) > 1 else ""
-            return f"{statistics.mean(values):.2f}{error}"
-
-        seconds = [r["seconds"] for r in mine if r["seconds"] is not None]
+        if not mine:
+            continue
+        first = next((r for r in mine if r["nll"] is not None), dict.fromkeys(mine[0]))
+        splits = [r["kernel_nll"] for r in mine]
+        error = statistics.stdev(splits) / len(splits) ** 0.5
+        numbers = (first[key] for key in ("nll", "kernel_nll", "mixed_nll"))
         rows.append(
             [
                 name,
                 f"{mine[0]['events']:,}",
-                f"{100 * mine[0]['copies']:.0f}",
-                *map(cell, ("nll", "kernel_nll", "mixed_nll")),
+                f"{100 * statistics.mean(r['copies'] for r in mine):.1f}",
+                *(NONE if x is None else f"{x:.2f}" for x in numbers),
+                f"{statistics.mean(splits):.2f} ± {error:.2f}",
                 EARTH_PUBLISHED.get(name, NONE),
-                f"{seconds[0]:.0f}" if seconds else NONE,
+                NONE if first["seconds"] is None else f"{first['seconds']:.0f}",
             ]
         )
-    columns = ["events", "copies, %", "flow", "kernel density", "both", "published best", "CPU seconds of the flow"]
-    return markdown(["catalogue", *columns], rows)
+    columns = ["flow", "kernels", "both", "kernels, five splits", "published best", "CPU seconds of the flow"]
+    return markdown(["catalogue", "events", "copies, %", *columns], rows)
 
 
 def grasps() -> str:
