@@ -163,6 +163,18 @@ def test_any_rotation_and_scale_without_a_law(degrees: float, scale: float) -> N
     assert off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.15
 
 
+def test_any_rotation_of_a_negative() -> None:
+    """Keypoints of a negative do not match: correlations of edges say where to begin."""
+    about = similarity(0.0, 1.0, 50.0, 50.0)
+    matrix = about @ similarity(math.radians(130.0), 1.4, 4.0, -3.0) @ torch.linalg.inv(about)
+    images = (shapes(positions(None, 100)), 1.0 - shapes(positions(matrix, 100)))
+    images = [image.mean(0, keepdim=True) + 0.01 * randn(1, 100, 100, seed=k) for k, image in enumerate(images)]
+    r = register(*images, Similarity(2), similarity="mutual_information", num_starts=8)
+    assert off_at_corners(r.to_pixels(), matrix, (100, 100)) < 0.5
+    truth = ImageWarp(Similarity(2)).from_pixels(matrix, (100, 100))
+    assert not r.trusted or squared_distance(r, truth) < 23.5
+
+
 @pytest.mark.parametrize("size", [(96,), (7, 64), (13, 5, 11)])
 def test_means_of_parts(size: tuple[int, ...]) -> None:
     """Against the integral over each part, by the overlap of each with each pixel."""

@@ -31,7 +31,7 @@ from trivgeo.registration.inverse_compositional import (
     slopes_of,
 )
 from trivgeo.registration.keypoints import MISSING, consensus
-from trivgeo.registration.look_alikes import look_alikes
+from trivgeo.registration.look_alikes import in_group, look_alikes
 from trivgeo.registration.record import (
     NORMAL_MEDIAN,
     Registration,
@@ -106,6 +106,7 @@ _MIN_SHARE_OF_SLOPES = 0.7  # share of the squares of slopes that combinations o
 # pixels of images from which on the exposure of each channel is known well, and one combination is enough
 _MIN_PIXELS_COMBINED, _MAX_PIXELS_IN_COLOUR = 2**16, 2**22
 _OTHER_SCALE = math.sqrt(2.0)  # pixels of one image along one of the other from which on that one is shrunk
+_SCALES = (0.5, 0.7, 1.0, 1.4, 2.0)  # at which rotations and shifts are looked for by correlation
 _START_STD = 0.15  # standard deviation of the first elements in each direction, in units of the natural basis
 
 
@@ -237,7 +238,25 @@ class ImageRegistration(RegistrationMethod["Found"]):
             found = self._improved(start)
             if found.shared >= _MIN_SHARED_CONTRAST:
                 yield found
-        yield self._descended(torch.cat([identity, matched, self._drawn()]))
+        correlated = identity[:0] if self.transformations is not None else self._correlated()
+        yield self._descended(torch.cat([identity, matched, correlated, self._drawn()]))
+
+    def _correlated(self) -> Tensor:
+        """Return scalings, rotations and shifts at which edges of both images correlate, inverted.
+
+        Matches of keypoints fail in blurred and noisy pictures, and in those of other modalities.
+        """
+        comparison = self._comparison(self._factor_within(MAX_SIDE_OF_OTHERS))
+        fixed, scales = comparison.fixed.image, self.moving.new_tensor(_SCALES).double()
+        matrices = torch.diag_embed(torch.stack([scales, scales, torch.ones_like(scales)], -1))
+        starts = self.action.point_action.from_homogeneous(matrices[in_group(self.action, matrices)])
+        found = [starts]
+        for h in starts:
+            moved, seen = comparison.image(h, Exposure.none(len(fixed), fixed))
+            both = torch.cat([normalized_gradients(moved), seen[None]])
+            alike = look_alikes(self.action, both, normalized_gradients(fixed), NUM_LOOK_ALIKES, 0.0)
+            found.append(self.group.compose(h, alike.double()))
+        return torch.cat(found)
 
     def _in_few_channels(self, found: Found) -> tuple[ImageRegistration, Found]:
         """Return the registration of the combinations of channels in which images have nearly all of their slopes.

@@ -22,7 +22,11 @@ _PREFERENCE_OF_NEAR = 0.1  # correlation that a shift by half the longer side co
 
 
 def look_alikes(
-    action: ImageWarp, moved: Float[Tensor, "d h w"], fixed: Float[Tensor, "c h w"], number: int
+    action: ImageWarp,
+    moved: Float[Tensor, "d h w"],
+    fixed: Float[Tensor, "c h w"],
+    number: int,
+    least: float = _MIN_CORRELATION,
 ) -> Float[Tensor, "k *e"]:
     """Return elements t, rotations with shifts, at which ``moved``, read at t p, correlates with ``fixed`` at p.
 
@@ -34,6 +38,7 @@ def look_alikes(
         moved: an image, the last channel its coverage.
         fixed: the other image, of the same size.
         number: most elements that are returned.
+        least: least correlation, in units of that at the identity, or of itself.
     """
     weights = _brightest(fixed)
     grey = [torch.einsum("c,chw->hw", weights, image) for image in (moved[:-1], fixed)]
@@ -42,15 +47,15 @@ def look_alikes(
     both = torch.stack([(grey[0] - middle) / spread, moved[-1], (grey[1] - middle) / spread]).float()
     angles = torch.arange(_NUM_ANGLES).to(both) * (2 * math.pi / _NUM_ANGLES)
     found = [
-        _peaks(action, shrunk(both, _SIDE_OF_TURNED), angles, number),
-        _peaks(action, shrunk(both, _SIDE_OF_SHIFTED), angles[:1], number),
+        _peaks(action, shrunk(both, _SIDE_OF_TURNED), angles, number, least),
+        _peaks(action, shrunk(both, _SIDE_OF_SHIFTED), angles[:1], number, least),
     ]
     heights, elements = (torch.cat(parts) for parts in zip(*found, strict=True))
     return elements[heights.argsort(descending=True)[:number]].to(fixed.dtype)
 
 
 def _peaks(
-    action: ImageWarp, both: Float[Tensor, "3 h w"], angles: Float[Tensor, " a"], number: int
+    action: ImageWarp, both: Float[Tensor, "3 h w"], angles: Float[Tensor, " a"], number: int, share: float
 ) -> tuple[Tensor, Tensor]:
     """Return the heights ``[k]`` of maxima over angles and shifts, and their elements."""
     height, width = both.shape[-2:]
@@ -58,11 +63,11 @@ def _peaks(
     turns = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
     matrices = torch.eye(3).to(both).repeat(len(angles), 1, 1)
     matrices[:, :2, :2] = turns
-    kept = _in_group(action, matrices)
+    kept = in_group(action, matrices)
     turns = turns[kept]
     shifted = torch.eye(3).to(both)[None]
     shifted[:, 0, 2] = 0.5
-    moves = bool(_in_group(action, shifted)[0])
+    moves = bool(in_group(action, shifted)[0])
     identity = action.group.identity(0, dtype=both.dtype, device=both.device)
     if len(turns) == 0 or (len(turns) == 1 and not moves):
         return both.new_zeros(0), identity
@@ -77,7 +82,7 @@ def _peaks(
     around = functional.max_pool2d(rows_of, (1, 5), 1, (0, 2))
     highest = torch.maximum(torch.maximum(around[:-2], around[2:]), around[1:-1])
     # the pictures lie on each other where they are
-    least = _MIN_CORRELATION * float(correlation[0, rows // 2, columns // 2].clamp(min=_MIN_CORRELATION))
+    least = share * float(correlation[0, rows // 2, columns // 2].clamp(min=share))
     highest[0, rows // 2 - 1 : rows // 2 + 2, columns // 2 - 1 : columns // 2 + 2] = torch.inf
     index = ((correlation >= highest) & (correlation > least)).flatten().nonzero().squeeze(1)
     turn, row, column = index // (rows * columns), index // columns % rows, index % columns
@@ -142,7 +147,7 @@ def shrunk(image: Tensor, side: int) -> Tensor:
     return means_of_parts(image, size)
 
 
-def _in_group(action: ImageWarp, matrices: Float[Tensor, "k 3 3"]) -> Tensor:
+def in_group(action: ImageWarp, matrices: Float[Tensor, "k 3 3"]) -> Tensor:
     """Return a mask of matrices that are transformations of the group."""
     points = action.point_action
     found = points.homogeneous(points.from_homogeneous(matrices))

@@ -49,7 +49,8 @@ def register(
     needed. The covariance is that of the equations which the last steps solve (a sandwich). Directions that noise alone
     determines are free; rotations and shifts that fit as well are modes. The search begins at the identity, at what
     matches of keypoints support (Lowe 2004; where the package ``opencv-python-headless`` is installed), then near
-    the identity (shifts by some 15 % of the frame), or at the ``transformations``. Images that share less than half of
+    the identity (shifts by some 15 % of the frame) and at rotations, shifts and scalings under which edges correlate,
+    or at the ``transformations``. Images that share less than half of
     their contrast are not trusted. Half precision and whole numbers are registered in single precision, and so are the
     elements. Pixels have one size in both photographs, and coordinates their origin in the middle of each; the unit is
     half of the longer side of ``fixed``. `Registration.to_pixels` is the homography from pixels of one to those of the
