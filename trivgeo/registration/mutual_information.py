@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -383,18 +382,7 @@ class MutualImageRegistration(MutualRegistration):
 
     def _the_other_way(self) -> MutualRegistration:
         unit = self.longer if self.side_of_unit is None else self.side_of_unit
-        back, drawn = self.group.inverse, self.transformations
-        inverted = None if drawn is None else lambda count, generator: back(drawn(count, generator))
-        masks = self.masks[::-1]
-        other = replace(self, moving=self.fixed, fixed=self.moving, masks=masks, side_of_unit=unit)
-        other.transformations = inverted
-        return other
-
-    def _attempts(self) -> Iterator[Found]:
-        yield from super()._attempts()
-        # values of labels are no numbers: the image that has them says nothing by its slopes
-        for found in ImageRegistration._attempts(self._the_other_way()):
-            yield self._found_at(self.group.inverse(found.elements[:1]))
+        return replace(self, moving=self.fixed, fixed=self.moving, masks=self.masks[::-1], side_of_unit=unit)
 
     def _found_at(self, h: Tensor) -> Found:
         exposure = Exposure.none(len(self.fixed), self.fixed.float())
