@@ -151,6 +151,9 @@ def test_masks() -> None:
     r = register(moving, fixed, group, fixed_mask=counted)
     assert r.trusted, r.reasons
     assert error(group, r, g) < 0.5
+    few = torch.zeros_like(counted)
+    few[5:-5, 5:-5, 5:-5] = True
+    assert not register(moving, fixed, group, fixed_mask=few).trusted
 
 
 def turned(volume: Volume) -> Volume:
@@ -243,6 +246,14 @@ class TestKernels:
         found = soft(Picture(point, Grid(size, torch.eye(4, dtype=torch.float64))), wanted).image[0]
         at = points_of(torch.eye(4, dtype=torch.float64), size) - torch.tensor([10.0, 9.0, 8.0], dtype=torch.float64)
         assert_relative(torch.einsum("p,pi,pj->ij", found.flatten(), at, at), wanted, 1e-9)
+
+    def test_straight_lines_stay_up_to_the_edges(self) -> None:
+        """Kernels that repeat the outermost voxels draw edges inwards, and the motion with them."""
+        size = (9, 10, 11)
+        line = points_of(torch.eye(4, dtype=torch.float64), size) @ torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
+        picture = Picture(line.reshape(1, *size), Grid(size, torch.eye(4, dtype=torch.float64)))
+        kernel = torch.tensor([[1.3, 0.2, 0.1], [0.2, 0.9, -0.3], [0.1, -0.3, 1.1]], dtype=torch.float64)
+        assert_relative(soft(picture, kernel).image, picture.image, 1e-12)
 
     def test_splines_are_those_of_scipy(self) -> None:
         image = randn(2, 9, 10, 11, seed=1)

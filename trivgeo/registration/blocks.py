@@ -33,6 +33,7 @@ class BlockSums(NamedTuple):
         alone: sum of products of the scores of each residual with themselves, ``[n, n]``.
         around: sum of products of the scores of each residual with those that it is correlated with, ``[n, n]``.
         number: number of sets of residuals that are not correlated with each other.
+        coordinates: number of directions of which one set says something, those in which a point moves.
     """
 
     scores: Float[Tensor, "k n"]
@@ -43,6 +44,7 @@ class BlockSums(NamedTuple):
     alone: Float[Tensor, "n n"]
     around: Float[Tensor, "n n"]
     number: float
+    coordinates: int
 
 
 class BlockEstimate(NamedTuple):
@@ -99,7 +101,7 @@ def _spread_root(basis: Float[Tensor, "n m"], sums: BlockSums, least_std: float)
     values, vectors = torch.linalg.eigh(0.5 * (ratio + ratio.mT))
     # the scores sum to zero at the estimate; the mean of an inverse is larger than the inverse of a mean
     freedom = max(sums.number - 1.0, 1.0) / sums.number
-    factor = (1.0 + 2.0 / (n * sums.number)) / freedom * values.mean().clamp(min=1.0)
+    factor = (1.0 + 2.0 / (min(n, sums.coordinates) * sums.number)) / freedom * values.mean().clamp(min=1.0)
     share = sums.number / (sums.number + _NUMBER_PER_DIRECTION * n)
     values = (1.0 - share) * factor + share * torch.maximum(values, _MIN_SPREAD * factor)
     return root @ vectors * values.sqrt()

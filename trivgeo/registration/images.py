@@ -390,11 +390,11 @@ class ImageRegistration(RegistrationMethod["Found"]):
         hidden, share = self._hidden(found)
         uneven = self._is_uneven(found) if found.uneven is None else found.uneven
         comparison = self._full(found.elements[0], hidden)
+        if noisy := self._is_noisy(found):
+            comparison = self._blurred(comparison, found.elements[0])
         if not bool(comparison.sample(found.elements[0], _NUM_SAMPLES)[2].any()):
             elements = group.inverse(found.elements).to(dtype)
             return replace(nothing(self.action, elements), action=ImageWarp(group), frames=self.frames)
-        if noisy := self._is_noisy(found):
-            comparison = self._blurred(comparison, found.elements[0])
         solution = self._solved(comparison, found, uneven)
         close, estimate = solution.close, self._estimated(solution.close)
         ended = solution.ended

@@ -33,7 +33,7 @@ _MAX_NUMBERS_AT_ONCE = 2**20  # numbers of restored images that are worked on at
 _MAX_NUMBERS_KEPT = 2**24  # numbers of strips that are kept between steps; else they are made anew
 HALO = 2  # pixels on each side that a slope reads
 _EDGE_IN_PIXELS = 1e-3  # distance beyond the outermost centres of pixels at which an image still shows something
-_MIN_BICUBIC_SIDE = 16  # sides of images whose outermost pixels bicubic interpolation leaves out
+_MIN_CUBIC_SIDE = 16  # sides of images whose outermost pixels cubic interpolation leaves out
 EXACT_FOR_PARABOLAS, _SHARPEST = (
     -0.5,
     0.75,
@@ -501,7 +501,7 @@ class Comparison:
         """
         image, mask, size = self.moving.image, self.moving.mask, self.moving.grid.size[::-1]
         places, valid = self._places(h, index)
-        outermost = isinstance(self.interpolation, float) and min(size) > _MIN_BICUBIC_SIDE
+        outermost = self.interpolation != "linear" and min(size) > _MIN_CUBIC_SIDE
         margin = self.moving.kept_margin + outermost
         # the share of a pixel fades out along a pixel beside the margin, so that solutions are no jumps between shares
         fade = max(min(margin, 1), _EDGE_IN_PIXELS)
@@ -832,6 +832,7 @@ class Comparison:
             contracted(alone, along, along),
             0.5 * (around + around.mT).double(),
             max(count / ((2 * reach + 1) * self.side) ** n, 1.0),
+            n,
         )
         rms = math.sqrt(square_sum / max(number, 1.0))
         return CloseComparison(sums, number / max(count, 1.0), rms, count / self.num_pixels, agrees, theirs, parts)

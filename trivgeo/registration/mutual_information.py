@@ -295,6 +295,7 @@ class MutualComparison(Comparison):
             alone,
             0.5 * (beside + beside.mT).double(),
             max(count / ((2 * reach + 1) * self.side) ** n, 1.0),
+            n,
         )
         none = scores.new_zeros(self.channels, 0, dim + 1)
         return CloseComparison(sums, 1.0, float(tables.left.mean().sqrt()), count / self.num_pixels, shown, own, none)

@@ -33,6 +33,7 @@ from trivgeo.registration.inverse_compositional import (
 )
 from trivgeo.registration.mutual_information import MAX_RIVAL_LEFT, MIN_DIFFERENCE, MutualRegistration
 from trivgeo.registration.record import Registration
+from trivgeo.verdict import Verdict
 
 Similarity = Literal["intensity", "mutual_information"]
 
@@ -47,6 +48,8 @@ _LEAST_COVER = 0.999  # mean of a mask from which on a larger voxel counts
 _MATRIX_TOLERANCE = 1e-6  # distance of a matrix from the group
 _FIRST_DAMPING, _MAX_DAMPING, _ENDING_DAMPING = 1e-3, 1e3, 1.0  # of Levenberg and Marquardt, in units of the diagonal
 _LEAST_VARIANCE, _MAX_VARIANCE = 1e-3, 0.5  # variance of a kernel of three voxels
+_REACH_IN_STDS = 2.0  # distance from an edge at which a kernel hardly reads what is beyond it, in standard deviations
+_NUM_SAMPLES = 2**13  # voxels by which it is known whether anything is compared
 _SIDE_OF_SAMPLE = 24  # voxels along the longest side at which places between voxels are looked at
 _MARGIN = 2  # voxels along each edge that slopes and blurs read
 _WIDTH_IN_STDS = 5.0  # width of the first robust loss, in standard deviations of the residuals
@@ -252,6 +255,8 @@ class VolumeRegistration(ImageRegistration):
         """
         group, h = self.group, self.group.inverse(r.element.double())
         comparison = self._blurred(self._coarse(2.0, h), h)
+        if not bool(comparison.sample(h, _NUM_SAMPLES)[2].any()):
+            return replace(r, verdict=r.verdict & Verdict(("too few voxels count for the error of interpolation",)))
         found = found._replace(elements=h[None])
         other = self._solved(comparison, found, self._is_uneven(found))
         v = group.log(group.compose(group.inverse(r.element.double()), group.inverse(other.element))) / 15.0
@@ -378,20 +383,23 @@ def soft(picture: Picture, covariance: Float[Tensor, "3 3"]) -> Picture:
     directions += [
         (tuple(int(other == axis) for other in range(3)), along[axis]) for axis in range(3) if size[axis] > 1
     ]
-    reach = [0, 0, 0]
     for direction, variance in directions:
         passes = math.ceil(variance / _MAX_VARIANCE)
-        reach = [before + passes * abs(step) for before, step in zip(reach, direction, strict=True)]
         for _ in range(passes):
             image = _between_neighbours(image, direction, 0.5 * variance / passes)
-    most = max(reach)
-    margin = max(picture.margin, most) if min(size) > 8 * most else picture.margin
-    return Picture(image, picture.grid, _eroded(picture.mask, most), margin)
+    reach = math.ceil(_REACH_IN_STDS * math.sqrt(max(0.0, *covariance.diagonal().tolist())))
+    margin = max(picture.margin, reach) if min(size) > 8 * reach else picture.margin
+    return Picture(image, picture.grid, _eroded(picture.mask, reach), margin)
 
 
 def _between_neighbours(image: Float[Tensor, "c d h w"], direction: Sequence[int], share: float) -> Tensor:
-    """Return the image with a share of the neighbour on either side, along w, h and d; the outermost are repeated."""
-    padded = functional.pad(image, [abs(step) for step in direction for _ in range(2)], mode="replicate")
+    """Return the image with a share of the neighbour on either side, along w, h and d.
+
+    Beyond the outermost voxels the image goes on as a straight line: repeated, they would draw edges inwards.
+    """
+    pads = [abs(step) for step in direction for _ in range(2)]
+    repeated, mirrored = (functional.pad(image, pads, mode=mode) for mode in ("replicate", "reflect"))
+    padded = 2.0 * repeated - mirrored
     beside = []
     for sign in (1, -1):
         other = padded
