@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
+from scipy import stats
 from torch import Tensor
 
 from trivgeo.registration.record import UNKNOWN_STD
@@ -14,6 +15,9 @@ LEAST_STD = 1e-8  # standard deviation beyond which steps are not followed, in u
 _MIN_COMPONENT = 0.05  # component of a free direction, a unit vector, below which it is taken for noise
 _MIN_SPREAD = 0.1  # least variance of the scores in a direction, in units of the mean
 _NUMBER_PER_DIRECTION = 10.0  # number of independent sums, for each direction, of which half of the shape is believed
+_REGION = 0.9  # probability of the regions that hold the truth whatever the number of independent sets
+_MIN_FREEDOM = 4.0  # degrees of freedom of a factor
+_LEAST_VARIANCE = 1e-6  # relative variance of a factor that is as good as known
 MIN_SHARED_CURVATURE = 0.1  # share of the curvature of one datum that the other has, too, in a direction that is known
 _MIN_NOISE_STDS = 6.0  # shared curvature in a direction that is known, in standard deviations of that of noise alone
 # standard deviation of the curvature that two independent noises share in a block, in units of that of the residuals
@@ -33,7 +37,7 @@ class BlockSums(NamedTuple):
         alone: sum of products of the scores of each residual with themselves, ``[n, n]``.
         around: sum of products of the scores of each residual with those that it is correlated with, ``[n, n]``.
         number: number of sets of residuals that are not correlated with each other.
-        coordinates: number of directions of which one set says something, those in which a point moves.
+        variance: relative variance of the ratio of ``around`` to ``alone``, by the curvature of neighbours.
     """
 
     scores: Float[Tensor, "k n"]
@@ -44,7 +48,7 @@ class BlockSums(NamedTuple):
     alone: Float[Tensor, "n n"]
     around: Float[Tensor, "n n"]
     number: float
-    coordinates: int
+    variance: float
 
 
 class BlockEstimate(NamedTuple):
@@ -99,12 +103,17 @@ def _spread_root(basis: Float[Tensor, "n m"], sums: BlockSums, least_std: float)
     root = vectors * (values.clamp(min=0.0) + least_std**2).sqrt()
     ratio = torch.linalg.solve(root, torch.linalg.solve(root, basis.mT @ sums.around @ basis).mT)
     values, vectors = torch.linalg.eigh(0.5 * (ratio + ratio.mT))
-    # the scores sum to zero at the estimate; the mean of an inverse is larger than the inverse of a mean
+    # the scores sum to zero at the estimate
     freedom = max(sums.number - 1.0, 1.0) / sums.number
-    factor = (1.0 + 2.0 / (min(n, sums.coordinates) * sums.number)) / freedom * values.mean().clamp(min=1.0)
+    factor = _for_regions(n, 2.0 / max(sums.variance, _LEAST_VARIANCE)) / freedom * values.mean().clamp(min=1.0)
     share = sums.number / (sums.number + _NUMBER_PER_DIRECTION * n)
     values = (1.0 - share) * factor + share * torch.maximum(values, _MIN_SPREAD * factor)
     return root @ vectors * values.sqrt()
+
+
+def _for_regions(n: int, freedom: float) -> float:
+    """Return what makes regions of 90 % right that have a factor of so many degrees of freedom: F over chi^2."""
+    return float(n * stats.f.ppf(_REGION, n, max(freedom, _MIN_FREEDOM)) / stats.chi2.ppf(_REGION, n))
 
 
 def _whitened(own: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:

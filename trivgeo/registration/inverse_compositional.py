@@ -821,7 +821,8 @@ class Comparison:
         bend = contracted(bends, along, along)
         reach = -(-CORRELATION_REACH // self.side)
         windows = box_sums(parts_of_cells.flatten(1).mT.unflatten(1, self.cells), reach).flatten(1).mT
-        freed = without_own_pull(scores, windows.unflatten(1, (dim, dim)), parts_of_cells.sum(0, dtype=torch.float64))
+        windows = windows.unflatten(1, (dim, dim))
+        freed = without_own_pull(scores, windows, parts_of_cells.sum(0, dtype=torch.float64))
         around = freed.mT @ box_sums(freed.mT.unflatten(1, self.cells), reach).flatten(1).mT
         sums = BlockSums(
             -scores.double(),
@@ -832,7 +833,7 @@ class Comparison:
             contracted(alone, along, along),
             0.5 * (around + around.mT).double(),
             max(count / ((2 * reach + 1) * self.side) ** n, 1.0),
-            n,
+            variance_of_squares(parts_of_cells, windows),
         )
         rms = math.sqrt(square_sum / max(number, 1.0))
         return CloseComparison(sums, number / max(count, 1.0), rms, count / self.num_pixels, agrees, theirs, parts)
@@ -1021,6 +1022,16 @@ def without_own_pull(
     for _ in range(2):
         pulled = scores + (pull @ pulled.unsqueeze(-1)).squeeze(-1)
     return pulled
+
+
+def variance_of_squares(cells: Float[Tensor, "m d d"], windows: Float[Tensor, "m d d"]) -> float:
+    r"""Return the relative variance of :math:`\sum_c s_c \cdot s_{w(c)}`, normal scores s of cells c and windows w(c).
+
+    Their covariances are in proportion to the curvatures, whose sum over cells is that of the unit of the product.
+    """
+    inverse = torch.linalg.pinv(cells.sum(0, dtype=torch.float64), hermitian=True).to(cells.dtype)
+    both = ((inverse @ cells) * (inverse @ windows).mT).sum(dtype=torch.float64)
+    return 2.0 * float(both) / cells.shape[-1] ** 2
 
 
 def _ridged(gram: Float[Tensor, "*b q q"]) -> Float[Tensor, "*b q q"]:

@@ -40,6 +40,7 @@ from trivgeo.registration.inverse_compositional import (
     pixels_at,
     products_in_cells,
     slopes_of,
+    variance_of_squares,
     without_halo,
     without_own_pull,
 )
@@ -280,7 +281,8 @@ class MutualComparison(Comparison):
         own = own_of_cells.double().sum(0)
         reach = -(-CORRELATION_REACH // self.side)
         windows = box_sums(own_of_cells.flatten(1).mT.unflatten(1, self.cells), reach).flatten(1).mT
-        freed = without_own_pull(scores, windows.unflatten(1, (dim, dim)), own)
+        windows = windows.unflatten(1, (dim, dim))
+        freed = without_own_pull(scores, windows, own)
         beside = freed.mT @ box_sums(freed.mT.unflatten(1, self.cells), reach).flatten(1).mT
         # independent noise of pixels shares less curvature in a block than noise that is alike in neighbours
         roughness = float(noise.diagonal(dim1=-2, dim2=-1).sum()) / max(_WHITE_SQUARE * n * square_sum, 1e-30)
@@ -295,7 +297,7 @@ class MutualComparison(Comparison):
             alone,
             0.5 * (beside + beside.mT).double(),
             max(count / ((2 * reach + 1) * self.side) ** n, 1.0),
-            n,
+            variance_of_squares(own_of_cells, windows),
         )
         none = scores.new_zeros(self.channels, 0, dim + 1)
         return CloseComparison(sums, 1.0, float(tables.left.mean().sqrt()), count / self.num_pixels, shown, own, none)

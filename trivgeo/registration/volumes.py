@@ -43,6 +43,7 @@ _ANGLES_IN_DEGREES = (20.0, 40.0)  # rotations of first elements, about each of 
 _NUM_KEPT_FIRST = 12  # first elements from which descents begin
 _NUM_KEPT = (4, 2)  # distinct hypotheses that go on from each level
 _NUM_STEPS = (12, 8, 5)  # steps at each level
+_NUM_LAST_STEPS = 30  # steps after which elements are told from the best one
 _LEAST_STEP_IN_VOXELS = 0.02  # length of steps at which descents end at a level
 _LEAST_COVER = 0.999  # mean of a mask from which on a larger voxel counts
 _MATRIX_TOLERANCE = 1e-6  # distance of a matrix from the group
@@ -154,7 +155,10 @@ class VolumeRegistration(ImageRegistration):
         exposure = exposure._replace(theta=exposure.theta - parts.to(exposure.theta.dtype))
         width = _WIDTH_IN_STDS * math.sqrt(max(float(left[0]), _MIN_LEFT))
         alike = left < MAX_RIVAL_LEFT * left[0] + MIN_DIFFERENCE
-        return Found(h[alike], exposure, width, 1.0 - float(left[0]))
+        if len(h := h[alike]) > 1:  # descents that have not ended are no other places
+            ends, _ = self._descended_beside(comparison, h[1:], exposure, _NUM_LAST_STEPS)
+            h = self._distinct(torch.cat([h[:1], ends]), 2.0 / max(comparison.fixed.grid.size))
+        return Found(h, exposure, width, 1.0 - float(left[0]))
 
     def _left(self, sums: Sums) -> Float[Tensor, " k"]:
         """Return the share of the variance of the fixed volume that the moving one does not explain."""
