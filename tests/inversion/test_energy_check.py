@@ -228,6 +228,18 @@ class TestCheck:
         assert abs(share - check.search.share_found) < 0.25
         assert check.finds_transformations == (well == 1.0)
 
+    def test_a_search_of_more_evaluations(self) -> None:
+        """A narrow well that 300 evaluations often miss: TIED is tried with its own, where they are more."""
+        energy = lambda y: -10.0 * (-0.5 * square(y) / 0.05**2).exp()  # noqa: E731
+        wide = lambda n, g: torch.randn(n, 2, generator=g, dtype=torch.float64)  # noqa: E731
+        tried = {n: TIED(ACTION, energy, wide, CLEAN, evaluations=n) for n in (100, 300, 3000)}
+        said = {n: search.known.verdict for n, search in tried.items() if search.known is not None}
+        assert [said[n].trusted for n in tried] == [False, False, True]
+        g = wide(64, seeded(7))
+        x = CLEAN.repeat(8, 1, 1)
+        off = {n: (tried[n](ACTION(g, x), generator=seeded(1)).best() - g).norm(dim=-1) for n in (300, 3000)}
+        assert [float((off[n] < 0.3).double().mean()) > 0.75 for n in off] == [False, True]
+
     def test_images(self) -> None:
         """Corners are off by the shift that is left, in pixels; the same generator draws the same."""
         x = torch.zeros(4, 1, 12, 16).double()

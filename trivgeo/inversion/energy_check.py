@@ -227,7 +227,8 @@ class KnownSearch:
 class SearchBenchmark(NamedTuple):
     r"""Figures of the search of `TIED` on clean data that were moved by the transformations.
 
-    Each datum has 300 evaluations, whatever the machine. Few clean data are moved several times.
+    Each datum has 300 evaluations, whatever the machine, or those of the `TIED` that is tried, if 300 do not find it.
+    Few clean data are moved several times.
 
     Attributes:
         rows: numbers of the clean data that were moved and inverted, one for each trial, ``[n]``.
@@ -299,6 +300,7 @@ def try_search(
     seed: int,
     max_memory: float | None = None,
     deadline: float | None = None,
+    evaluations: int = _TRIAL_EVALUATIONS,
 ) -> SearchBenchmark | None:
     """Invert a few moved clean data, and compare with the transformations.
 
@@ -321,7 +323,7 @@ def try_search(
         if _MIN_TRIALS * (_FEWEST_EVALUATIONS + 1) * profile.seconds > time_left:
             return None
         if profile.seconds > 0.0:
-            number = min(number, max(_MIN_TRIALS, int(time_left / (_TRIAL_EVALUATIONS * profile.seconds))))
+            number = min(number, max(_MIN_TRIALS, int(time_left / (evaluations * profile.seconds))))
     with evaluation_mode(problem.energy):
         x, index, _ = some_data(problem, clean, seed, max_memory, MAX_MEASURED if deadline is None else number)
     reference: Tensor = pytree.tree_leaves(x)[0]
@@ -337,8 +339,8 @@ def try_search(
     x, index = _rows_of(x, turns), index[turns]
     moved = action(g, x)
     expected = PriorEnergy(energy, spread, profile.temperature)
-    search = AdaptiveSearch(_TRIAL_EVALUATIONS, transformations)
-    announce(f"trial of the search on {len(g)} clean data", len(g) * _TRIAL_EVALUATIONS * profile.seconds)
+    search = AdaptiveSearch(evaluations, transformations)
+    announce(f"trial of the search on {len(g)} clean data", len(g) * evaluations * profile.seconds)
     seconds = None if deadline is None else max(_SHORTEST_TRIAL_IN_SECONDS, seconds_until(deadline))
     inverter = Inverter(action.with_scale(profile.scale), expected, [search], max_memory=max_memory, seconds=seconds)
     result = inverter(moved, generator=keyed(seed, 9, device=reference.device))
@@ -604,11 +606,19 @@ def measured_search(
     seed: int,
     max_memory: float | None,
     deadline: float | None,
+    evaluations: int = _TRIAL_EVALUATIONS,
 ) -> tuple[EnergyProfile | None, SearchBenchmark | None]:
-    """Measure an energy and try the search; either is ``None`` where there is no time for it."""
+    """Measure an energy and try the search; either is ``None`` where there is no time for it.
+
+    A search that does not find the transformations is tried again with its own ``evaluations``, if these are more.
+    """
     part = None if deadline is None else deadline - (1.0 - _MEASUREMENT_SHARE) * seconds_until(deadline)
     bounds: dict[str, Any] = {"seed": seed, "max_memory": max_memory, "deadline": part}
     profile = measure_energy(action, energy, clean, transformations, **bounds)
     if profile is None:
         return None, None
-    return profile, try_search(action, energy, clean, transformations, profile, task, seed, max_memory, deadline)
+    given = (action, energy, clean, transformations, profile, task, seed, max_memory, deadline)
+    trial = try_search(*given)
+    if trial is not None and trial.finds is False and evaluations > _TRIAL_EVALUATIONS:
+        trial = try_search(*given, evaluations) or trial
+    return profile, trial

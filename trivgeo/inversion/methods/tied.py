@@ -34,8 +34,9 @@ class TIED(Inverter):
     `PosteriorSampler`.
 
     With ``transformations`` elements are drawn from this distribution, and lengths are in units of its spread. With
-    ``clean`` data as well the search is tried on them before, as by `check_energy`: where it does not find their
-    transformations no result is ``trusted``, and ``reasons`` say so. A datum whose energy stays nearer to those of
+    ``clean`` data as well the search is tried on them before, as by `check_energy`, and again with its own
+    ``evaluations`` if the trial fails with fewer: where it does not find their transformations no result is
+    ``trusted``, and ``reasons`` say so. A datum whose energy stays nearer to those of
     moved data than to those of clean ones is not trusted either. The energy then has a `PriorEnergy` added, as wide as
     the transformations, which penalises transformations that erase a datum.
 
@@ -101,6 +102,7 @@ class TIED(Inverter):
                     _SEED,
                     max_memory,
                     deadline_after(seconds),
+                    evaluations,
                 )
                 if profile is not None:
                     given = action.with_scale(profile.scale)
