@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree  # required: nested containers; kept by torch since 1.8
 
-__all__ = ["dynamo_errors", "in_forward_mode", "is_any_autocast_enabled", "mark_dynamic", "pytree"]
+__all__ = ["break_graph", "dynamo_errors", "in_forward_mode", "is_any_autocast_enabled", "mark_dynamic", "pytree"]
 
 
 _ANY_AUTOCAST: Callable[[], bool] | None = getattr(torch._C, "_is_any_autocast_enabled", None)
@@ -77,3 +77,12 @@ def dynamo_errors() -> tuple[type[Exception], ...]:
     """
     error: Any = getattr(getattr(getattr(torch, "_dynamo", None), "exc", None), "TorchDynamoException", None)
     return (RuntimeError,) if error is None else (RuntimeError, error)
+
+
+def break_graph(message: str) -> None:
+    """End the graph of a function in `torch.compile`, which raises an error with the message under ``fullgraph=True``.
+
+    Without ``torch._dynamo.graph_break``, torch raises errors of its own.
+    """
+    if torch.compiler.is_compiling() and hasattr(torch._dynamo, "graph_break"):
+        torch._dynamo.graph_break(msg=message)

@@ -378,7 +378,7 @@ def test_free_directions_of_sums() -> None:
     scores = torch.ones(50, 2, dtype=torch.float64)
     spread = torch.diag(torch.tensor([8.0, 2.0], dtype=torch.float64))
     noise = torch.eye(2, dtype=torch.float64).repeat(50, 1, 1)
-    found = block_estimate(BlockSums(scores, own, shared, own, noise, spread, spread, 1e6), 0.0)
+    found = block_estimate(BlockSums(scores, own, shared, own, noise, spread, spread, 1e6, 0.0), 0.0)
     assert found.free.abs().tolist() == [[0.0, 1.0]]
     assert found.step.tolist() == pytest.approx([50 / 200, 0.0], abs=1e-6)
     assert float(found.covariance[0, 0]) == pytest.approx(8.0 / 200**2, rel=1e-6)

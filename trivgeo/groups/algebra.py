@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trivgeo._autocast import einsum
 from trivgeo._numerics import Constant
+from trivgeo._torch import break_graph
 from trivgeo.checks import checked
 from trivgeo.errors import AlgebraError, ShapeError
 from trivgeo.groups.ground_fields import REALS, Array
@@ -27,13 +28,8 @@ from trivgeo.groups.structure import (
 )
 
 _RANK_TOLERANCE = 1e-9  # singular values below this share of the largest constant are zero
+_GROUP_IN_GRAPH = "group: expected one made outside of a function compiled with fullgraph=True"
 _ROUNDING_TOLERANCE = 1e-13  # traces below this share of the constants in them are rounding
-
-
-def _break_graph() -> None:
-    """End the graph of a compiled function, since the numbers of an algebra are read; torch says so if it may not."""
-    if torch.compiler.is_compiling():
-        torch._dynamo.graph_break(msg="group: expected one made outside of a function compiled with fullgraph=True")
 
 
 @checked(
@@ -69,7 +65,7 @@ class LieAlgebra:
         names: Sequence[str] | None = None,
         tolerance: float = 1e-9,
     ) -> None:
-        _break_graph()
+        break_graph(_GROUP_IN_GRAPH)
         c = structure_constants.detach().to(device="cpu", dtype=torch.float64)
         if c.ndim != 3 or not c.shape[0] == c.shape[1] == c.shape[2]:
             raise ShapeError(f"structure constants: expected [n, n, n], got {list(c.shape)}")
@@ -86,7 +82,7 @@ class LieAlgebra:
         self._keep(c, tolerance)
 
     def _keep(self, c: Tensor, tolerance: float) -> None:
-        _break_graph()
+        break_graph(_GROUP_IN_GRAPH)
         # plain attributes: torch.compile does not enter the lock of a cached property
         self._c = Constant(c)
         self._ad = Constant(c.transpose(1, 2).contiguous())  # ad[i], the matrix of ad(e_i): ad(e_i)^k_j = c_ij^k

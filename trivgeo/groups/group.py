@@ -783,7 +783,6 @@ def precision_mean(
     return torch.where(found[..., *[None] * places], mean, torch.nan), information
 
 
-@on_cpu
 def is_near(group: LieGroup, g: Tensor, near: Tensor, tolerance: float = _MAX_ROUNDING) -> Bool[Tensor, "*batch"]:
     """Return where entries of g equal those of elements ``near``, up to rounding and turns of angles.
 
@@ -799,6 +798,7 @@ def is_near(group: LieGroup, g: Tensor, near: Tensor, tolerance: float = _MAX_RO
     return ((error < tolerance) & torch.isfinite(g)).flatten(-len(group.element_shape)).all(-1)
 
 
+@on_cpu
 def _numbers_of(group: LieGroup) -> dict[str, Any]:
     dim, shape = group.dim, group.element_shape
     units = _FINGERPRINT_NORM * torch.eye(dim, dtype=torch.float64)

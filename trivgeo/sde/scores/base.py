@@ -125,6 +125,11 @@ class FunctionScore(Score):
         return True
 
     def estimate(self, g: Tensor, t: float) -> ScoreEstimate:
+        """Return the value of the function, see `Score.estimate`.
+
+        Raises:
+            ConfigurationError: the function takes its time for a tensor.
+        """
         try:
             return ScoreEstimate(self._function(g, t))
         except (TypeError, AttributeError) as error:
