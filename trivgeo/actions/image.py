@@ -303,9 +303,10 @@ class ImageWarp(Action):
             off = (scale * found - inside).abs().amax((-2, -1)) / inside.abs().amax((-2, -1)).clamp(min=1.0)
             wrong = ~(off <= _MATRIX_TOLERANCE)
             if bool(wrong.any()):
+                first = [[x.item() for x in row] for row in matrix[wrong][0]]  # tolist is not for tensors of torch.func
                 raise DomainError(
                     f"matrix: expected matrices of {self.group!r}, got {int(wrong.sum())} that are not in the group, "
-                    f"the first of them {matrix[wrong][0].tolist()}"
+                    f"the first of them {first}"
                 )
         return g.to(matrix.dtype)
 
