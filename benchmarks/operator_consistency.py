@@ -1,6 +1,6 @@
 """Operators made equivariant by their own answers alone: errors beside those of the true transformation.
 
-python -m benchmarks.operator_consistency [--cases 10] [--released FOLDER] [--steps-only] [--save]
+python -m benchmarks.operator_consistency [--cases 10] [--released FOLDER] [--networks NAME ...] [--save]
 
 Each network is asked for solutions that were moved by random symmetries of its equation. The search knows no training
 data: `trivgeo.inversion.energies.OperatorConsistency`, with the equation, without it, and with the box of the training
@@ -254,27 +254,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operator_consistency", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--cases", type=int, default=10, help="problems of each network")
-    parser.add_argument("--draws", type=int, default=64, help="draws of the search")
-    parser.add_argument("--chains", type=int, default=2, help="draws that are descended from")
+    parser.add_argument("--draws", type=int, default=128, help="draws of the search")
+    parser.add_argument("--chains", type=int, default=4, help="draws that are descended from")
     parser.add_argument("--steps", type=int, default=12, help="Levenberg-Marquardt steps")
     parser.add_argument("--released", type=Path, default=None, help="a checkout of the method's released code")
-    parser.add_argument("--steps-only", action="store_true", help="networks that step alone; keeps the other rows")
+    parser.add_argument("--networks", nargs="+", default=None, help="rows of these names alone; keeps the other rows")
     parser.add_argument("--save", action="store_true", help="keep the rows")
     options = parser.parse_args()
-    document = json.loads(RESULTS.read_text()) if options.steps_only else {}
-    document |= {"environment": environment(torch.device("cpu")), "stepping": []}
-    if not options.steps_only:
-        cases = own_cases(options.cases)
-        if options.released is not None:
-            cases = [*released_cases(options.released, options.cases), *cases]
-        document |= {"search": {name: getattr(options, name) for name in ("draws", "chains", "steps")}, "rows": []}
-        for case in cases:
-            document["rows"].append(row(case, options.draws, options.chains, options.steps))
-            print(json.dumps(document["rows"][-1]), flush=True)
-    for name in STEPPING:
+    document = json.loads(RESULTS.read_text()) if options.networks else {"rows": [], "stepping": []}
+    search = {name: getattr(options, name) for name in ("draws", "chains", "steps")}
+    if document.setdefault("search", search) != search:
+        parser.error(f"--networks: expected the search of the rows that are kept, {document['search']}, got {search}")
+    document["environment"] = environment(torch.device("cpu"))
+    cases = own_cases(options.cases)
+    if options.released is not None:
+        cases = [*released_cases(options.released, options.cases), *cases]
+    stepping = {f"{name}, steps": name for name in STEPPING}
+    known = [*(case.name for case in cases), *stepping]
+    if unknown := set(options.networks or ()) - set(known):
+        parser.error(f"--networks: expected names among {known}, got {sorted(unknown)}")
+
+    def keep(part: str, at: dict[str, Any], found: dict[str, Any]) -> None:
+        print(json.dumps(found), flush=True)
+        same = [i for i, kept in enumerate(document[part]) if all(kept[key] == value for key, value in at.items())]
+        document[part][slice(*(same[0], same[0] + 1) if same else (len(document[part]), None))] = [found]
+
+    for case in cases:
+        if options.networks is None or case.name in options.networks:
+            keep("rows", {"network": case.name}, row(case, options.draws, options.chains, options.steps))
+    for title, name in stepping.items():
         for outputs in ([1], [2], [1, 2]):
-            document["stepping"].append(stepping_row(name, outputs, 3 * options.cases))
-            print(json.dumps(document["stepping"][-1]), flush=True)
+            if options.networks is None or title in options.networks:
+                found = stepping_row(name, outputs, 3 * options.cases)
+                keep("stepping", {key: found[key] for key in ("network", "times")}, found)
     if options.save:
         RESULTS.write_text(json.dumps(document, indent=1) + "\n")
 
