@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tests.groups.cases import GroupCase
 from tests.helpers import assert_relative, randn, random_vectors
-from trivgeo.errors import AlgebraError, ShapeError
+from trivgeo.errors import AlgebraError, ConfigurationError, ShapeError
 from trivgeo.groups import (
     SE,
     SL,
@@ -194,6 +194,16 @@ class TestBadInput:
         with pytest.raises(AlgebraError, match=r"Jacobi identity.*\(\w, \w, \w\)") as caught:
             LieAlgebra(c, names=("A", "B", "C", "D"))
         assert "D" in str(caught.value)
+
+    def test_jacobi_of_many_dimensions(self) -> None:
+        """All triples of 190 dimensions would take ten gigabytes; one wrong constant of so(20) is found."""
+        c = SO(20).algebra.structure_constants.clone()
+        a, b = divmod(int((c[:, :, 7] != 0).flatten().nonzero()[0]), 190)
+        c[a, b, 7], c[b, a, 7] = 1.5 * c[a, b, 7], 1.5 * c[b, a, 7]
+        with pytest.raises(AlgebraError, match=r"Jacobi identity to hold, got a defect of 0\.5"):
+            LieAlgebra(c)
+        with pytest.raises(ConfigurationError, match="at most 45"):
+            SO(100)
 
     def test_antisymmetry_failure_names_the_pair(self) -> None:
         c = so3()

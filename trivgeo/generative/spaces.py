@@ -165,7 +165,7 @@ class Sphere(_RotationSpace):
     r"""The unit sphere S^n in R^(n+1), SO(n + 1) over SO(n). Its "volume" is the area.
 
     Args:
-        n: dimension of the sphere.
+        n: dimension of the sphere, at most 44.
     """
 
     def __init__(self, n: int) -> None:

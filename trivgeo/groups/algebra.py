@@ -7,8 +7,10 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from trivgeo._autocast import einsum
@@ -118,17 +120,21 @@ class LieAlgebra:
             )
 
     def _check_jacobi(self, c: Tensor, bound: float) -> None:
-        # [[e_i, e_j], e_k] summed over cyclic permutations
-        nested = torch.einsum("ijm,mkl->ijkl", c, c)
-        jacobi = nested + nested.permute(1, 2, 0, 3) + nested.permute(2, 0, 1, 3)
-        defect = jacobi.abs().amax(-1) if self.dim else jacobi.new_zeros(0)
-        if defect.numel() and float(defect.max()) > bound:
-            flat = int(defect.argmax())
-            i, rest = divmod(flat, self.dim**2)
-            j, k = divmod(rest, self.dim)
+        # [[e_i, e_j], e_k] summed over cyclic permutations; constants are mostly zeros, and all triples are many
+        n, flat = self.dim, c.numpy()
+        nested = (csr_array(flat.reshape(n * n, n)) @ csr_array(flat.reshape(n, n * n))).tocoo()
+        i, j = np.divmod(nested.row.astype(np.int64), n)
+        k, entry = np.divmod(nested.col.astype(np.int64), n)
+        triples = np.concatenate([(x * n + y) * n + z for x, y, z in ((i, j, k), (k, i, j), (j, k, i))])
+        sums = coo_array((np.tile(nested.data, 3), (triples, np.tile(entry, 3))), shape=(n**3, n))
+        sums.sum_duplicates()
+        defect = np.abs(sums.data)
+        if defect.size and float(defect.max()) > bound:
+            pair, last = divmod(int(sums.row[defect.argmax()]), n)
+            names = [self.names[index] for index in (*divmod(pair, n), last)]
             raise AlgebraError(
                 f"expected the Jacobi identity to hold, got a defect of {float(defect.max()):.3g} at "
-                f"({self.names[i]}, {self.names[j]}, {self.names[k]})"
+                f"({', '.join(names)})"
             )
 
     def __repr__(self) -> str:

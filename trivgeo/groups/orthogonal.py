@@ -14,6 +14,7 @@ from trivgeo._autocast import matmul
 from trivgeo._numerics import half_power, is_traced
 from trivgeo._random import normal
 from trivgeo.checks import check_count, checked
+from trivgeo.errors import ConfigurationError
 from trivgeo.groups.algebra import LieAlgebra
 from trivgeo.groups.basis import Scale
 from trivgeo.groups.harmonic import HarmonicAnalysis, HeatKernel, RotationHeatKernel, has_equal_axes
@@ -29,6 +30,7 @@ _Signs = tuple[tuple[int, int, int, int], ...]
 _ENTRY_SIGNS: _Signs = ((1, 1, 1, 1), (-1, 1, 1, -1), (-1, -1, 1, 1), (-1, 1, -1, 1))  # see `_between`
 _PRODUCT_SIGNS: _Signs = ((1, -1, -1, -1), (1, 1, -1, 1), (1, 1, 1, -1), (1, -1, 1, 1))
 
+_MAX_SIZE = 45  # size of rotations whose structure constants take 8 GB
 _HALF_TURN_ULPS = 64.0  # distance of an angle from a half turn, below which rounding chooses between two logarithms
 _MAX_NORM_DEFECT, _MAX_SHEAR_DEFECT = 1e-2, 1e-4  # defects in `are_isometries`, far above round-off
 
@@ -51,11 +53,12 @@ class SO(HarmonicAnalysis, MatrixGroup):
         scale: lengths of the basis vectors, one or one each, or a matrix of them; see `LieGroup`.
 
     Raises:
-        ConfigurationError: n < 2.
+        ConfigurationError: n < 2, or n > 45, where structure constants would need more than 8 GB.
     """
 
     def __init__(self, n: int, scale: Scale = None) -> None:
-        check_count("n", n, 2)
+        if check_count("n", n, 2) > _MAX_SIZE:
+            raise ConfigurationError(f"n: expected at most {_MAX_SIZE}, whose structure constants need 8 GB, got {n}")
         pairs = [(1, 2), (2, 0), (0, 1)] if n == 3 else [(i, j) for i in range(n) for j in range(i + 1, n)]
         basis = torch.zeros(len(pairs), n, n, dtype=torch.float64)
         for row, (i, j) in enumerate(pairs):
