@@ -15,7 +15,7 @@ from trivgeo.errors import ConfigurationError, DomainError, NonFiniteError, Shap
 from trivgeo.groups import SE, SO, Affine, LieGroup, Similarity, Translation
 from trivgeo.registration import Registration, register
 from trivgeo.registration.inverse_compositional import Grid, Picture, smoothed
-from trivgeo.registration.volumes import soft
+from trivgeo.registration.volumes import BLUR_VARIANCE, soft
 
 CENTRES = randn(14, 3, seed=5) * torch.tensor([14.0, 18.0, 14.0], dtype=torch.float64)
 WIDTHS = 4.0 + 5.0 * torch.rand(14, generator=seeded(6), dtype=torch.float64)
@@ -248,6 +248,21 @@ class TestKernels:
         found = soft(Picture(point, Grid(size, torch.eye(4, dtype=torch.float64))), wanted).image[0]
         at = points_of(torch.eye(4, dtype=torch.float64), size) - torch.tensor([10.0, 9.0, 8.0], dtype=torch.float64)
         assert_relative(torch.einsum("p,pi,pj->ij", found.flatten(), at, at), wanted, 1e-9)
+
+    def test_noise_between_voxels_is_that_at_voxels(self) -> None:
+        """Else sums of squares draw volumes to where noise is interpolated away."""
+        size = (15, 15, 15)
+        point = torch.zeros(1, *size, dtype=torch.float64)
+        point[0, 7, 7, 7] = 1.0
+        grid = Grid(size, torch.eye(4, dtype=torch.float64))
+        blur = BLUR_VARIANCE * torch.eye(3, dtype=torch.float64)
+        index = points_of(torch.eye(4, dtype=torch.float64), size).mT
+        variances = []
+        for image in (point, soft(Picture(point, grid), blur).image):
+            at, between = (smoothed(image, list((index + part)[:, None])).square().sum() for part in (0.0, 0.5))
+            variances.append(float(between / at))
+        assert variances[0] < 0.8
+        assert variances[1] > 0.97
 
     def test_straight_lines_stay_up_to_the_edges(self) -> None:
         """Kernels that repeat the outermost voxels draw edges inwards, and the motion with them."""

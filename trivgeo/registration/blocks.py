@@ -103,12 +103,16 @@ def _spread_root(basis: Float[Tensor, "n m"], sums: BlockSums, least_std: float)
     root = vectors * (values.clamp(min=0.0) + least_std**2).sqrt()
     ratio = torch.linalg.solve(root, torch.linalg.solve(root, basis.mT @ sums.around @ basis).mT)
     values, vectors = torch.linalg.eigh(0.5 * (ratio + ratio.mT))
-    # the scores sum to zero at the estimate
-    freedom = max(sums.number - 1.0, 1.0) / sums.number
-    factor = _for_regions(n, 2.0 / max(sums.variance, _LEAST_VARIANCE)) / freedom * values.mean().clamp(min=1.0)
+    factor = _for_regions(n, 2.0 / max(sums.variance, _LEAST_VARIANCE)) / squares_left(sums.number)
+    factor = factor * values.mean().clamp(min=1.0)
     share = sums.number / (sums.number + _NUMBER_PER_DIRECTION * n)
     values = (1.0 - share) * factor + share * torch.maximum(values, _MIN_SPREAD * factor)
     return root @ vectors * values.sqrt()
+
+
+def squares_left(number: float) -> float:
+    """Return the share of the squares of residuals of so many independent sets that is left at an estimate."""
+    return max(number - 1.0, 1.0) / number
 
 
 def _for_regions(n: int, freedom: float) -> float:

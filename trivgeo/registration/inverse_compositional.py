@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from trivgeo.errors import ConfigurationError
 from trivgeo.groups import LieGroup, PointAction
-from trivgeo.registration.blocks import BlockSums
+from trivgeo.registration.blocks import BlockSums, squares_left
 
 _MAX_CELLS, _MIN_PIXELS_IN_CELL = 4096, 8  # cells of a grid, at whose centres the vector fields are taken
 _MAX_NUMBERS_IN_STRIP = 2**17  # numbers of the fixed image that are worked on at once
@@ -818,11 +818,12 @@ class Comparison:
         )
         theirs = parts_of_cells.sum(0, dtype=torch.float64) - torch.einsum("cxi,cxj->ij", mixed[1], parts[..., :-1])
         descent, theirs = (0.5 * (part + part.mT) for part in (descent, theirs))
-        bend = contracted(bends, along, along)
         reach = -(-CORRELATION_REACH // self.side)
         windows = box_sums(parts_of_cells.flatten(1).mT.unflatten(1, self.cells), reach).flatten(1).mT
         windows = windows.unflatten(1, (dim, dim))
         freed = without_own_pull(scores, windows, parts_of_cells.sum(0, dtype=torch.float64))
+        number_of_sets = max(count / ((2 * reach + 1) * self.side) ** n, 1.0)
+        bend = contracted(bends, along, along) / squares_left(number_of_sets)  # of squares of residuals
         around = freed.mT @ box_sums(freed.mT.unflatten(1, self.cells), reach).flatten(1).mT
         sums = BlockSums(
             -scores.double(),
@@ -832,7 +833,7 @@ class Comparison:
             self._by_blocks(fields.mT @ noise @ fields).double(),
             contracted(alone, along, along),
             0.5 * (around + around.mT).double(),
-            max(count / ((2 * reach + 1) * self.side) ** n, 1.0),
+            number_of_sets,
             variance_of_squares(parts_of_cells, windows),
         )
         rms = math.sqrt(square_sum / max(number, 1.0))

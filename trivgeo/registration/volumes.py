@@ -49,6 +49,7 @@ _LEAST_COVER = 0.999  # mean of a mask from which on a larger voxel counts
 _MATRIX_TOLERANCE = 1e-6  # distance of a matrix from the group
 _FIRST_DAMPING, _MAX_DAMPING, _ENDING_DAMPING = 1e-3, 1e3, 1.0  # of Levenberg and Marquardt, in units of the diagonal
 _LEAST_VARIANCE, _MAX_VARIANCE = 1e-3, 0.5  # variance of a kernel of three voxels
+BLUR_VARIANCE = 0.5  # of the blur after which splines between voxels have the noise of those at voxels, in voxels
 _REACH_IN_STDS = 2.0  # distance from an edge at which a kernel hardly reads what is beyond it, in standard deviations
 _NUM_SAMPLES = 2**13  # voxels by which it is known whether anything is compared
 _SIDE_OF_SAMPLE = 24  # voxels along the longest side at which places between voxels are looked at
@@ -219,7 +220,7 @@ class VolumeRegistration(ImageRegistration):
 
     def _blurred(self, comparison: Comparison, h: Tensor) -> Comparison:
         moving, fixed = comparison.moving, comparison.fixed
-        kernel = torch.diag((self.spacing / moving.grid.matrix[:3, :3].norm(dim=0)).square())
+        kernel = BLUR_VARIANCE * torch.diag((self.spacing / moving.grid.matrix[:3, :3].norm(dim=0)).square())
         # the motion stretches the kernel on the moving volume
         pictures = soft(moving, kernel), soft(fixed, _pulled_back(kernel, comparison, h))
         return self._compared(*pictures, comparison.interpolation)
