@@ -474,11 +474,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
         image, seen = comparison.image(found.elements[0], found.exposure)
         square = (image - comparison.fixed.image).square().sum(0)
         off = seen * (square > max(found.width, _LOSS_WIDTH_IN_STDS * math.sqrt(len(image)) * _NOISY_STD) ** 2)
-        reach = _HIDDEN_REACH
-        side = 2 * reach + 1
-        share = functional.avg_pool2d(torch.stack([off, seen])[:, None], side, 1, reach, count_include_pad=False)[:, 0]
-        core = (off > 0) & (share[0] > _MIN_HIDDEN_SHARE * share[1])
-        hidden = functional.max_pool2d(core.to(off.dtype)[None], side, 1, reach)[0]
+        off_around, seen_around = box_sums(torch.stack([off, seen]), _HIDDEN_REACH)
+        core = (off > 0) & (off_around > _MIN_HIDDEN_SHARE * seen_around)
+        hidden = _widened(core).to(off.dtype)
         return hidden, float((seen * hidden).sum() / seen.sum().clamp(min=1.0))
 
     def _full(self, h: Tensor, hidden: Float[Tensor, "h w"]) -> Comparison:
@@ -586,7 +584,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         for exposure in (plain, bent):
             functions = exposure.functions(values, place)
             r = functions.new_zeros(())
-            for _ in range(2):
+            for _ in range(2 if exposure is plain else 1):
                 theta = _fitted(functions, fixed, weight)
                 r = torch.einsum("cq,cqp->cp", theta, functions) - fixed
                 if exposure is plain:
@@ -674,13 +672,11 @@ class ImageRegistration(RegistrationMethod["Found"]):
     ) -> tuple[str, ...]:
         """Return whether a part of the image moves otherwise than the rest."""
         h, fixed, image = solution.element, comparison.fixed, comparison.fixed.image
-        side = 2 * _HIDDEN_REACH + 1
         # twice what linear interpolation may be off by: neither picture of a reduced size is that of the other
         bends = (0.25 * _bends(fixed.image, -1)).square().sum(0) + (0.25 * _bends(fixed.image, -2)).square().sum(0)
         expected = _MAX_STDS_OF_EXPLAINED**2 * std**2 * len(image) + bends
         total, allowed = box_sums(torch.stack([off * seen, expected * seen]), _HIDDEN_REACH)
-        beyond = seen * (total > allowed).to(seen.dtype)
-        beyond = functional.max_pool2d(beyond[None], side, 1, _HIDDEN_REACH)[0] * seen
+        beyond = _widened((seen > 0) & (total > allowed)) * seen
         share = float(beyond.sum() / seen.sum().clamp(min=1.0))
         if share < _MIN_SHARE_OF_OTHER:
             return ()
@@ -771,6 +767,11 @@ def _uncovered(picture: Picture, hidden: Float[Tensor, "h w"]) -> Picture:
         return picture
     seen = 1.0 - functional.interpolate(hidden[None, None], picture.grid.size, mode="nearest")[0, 0].to(picture.image)
     return picture._replace(mask=seen if picture.mask is None else seen * picture.mask)
+
+
+def _widened(mask: Bool[Tensor, "h w"]) -> Bool[Tensor, "h w"]:
+    """Return the pixels that have one of a mask around."""
+    return mask if not bool(mask.any()) else box_sums(mask.float()[None], _HIDDEN_REACH)[0] > 0.5
 
 
 def _masked(mask: Tensor, other: Tensor | None) -> Tensor:

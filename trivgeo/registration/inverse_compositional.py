@@ -135,7 +135,10 @@ def means_of_parts(image: Float[Tensor, "c *size"], size: Sequence[int]) -> Floa
     for axis, number in enumerate(size, start=1):
         old = image.shape[axis]
         if old % number == 0:
-            image = image.unflatten(axis, (number, -1)).mean(axis + 1)
+            first, *others = image.unflatten(axis, (number, -1)).unbind(axis + 1)
+            image = first * (number / old)
+            for part in others:
+                image.add_(part, alpha=number / old)
             continue
         edges = torch.arange(number + 1, dtype=torch.float64, device=image.device) * (old / number)
         lower, upper = edges[:-1], edges[1:]
@@ -198,12 +201,14 @@ class Exposure(NamedTuple):
         theta[:, 0], theta[:, fields] = offset + gain * mean[:, 0], gain * std[:, 0]
         return Exposure(theta, torch.cat([mean, std, knots], 1))
 
-    def tones(self, m: Float[Tensor, "c *p"]) -> Float[Tensor, "c b *p"]:
-        """Return functions of values."""
-        if self.uneven is None:
-            return torch.stack([torch.ones_like(m), m], 1)
-        tone, knots = self._tone(m)
-        return torch.stack([torch.ones_like(m), tone, *((tone - knot).clamp_(min=0.0) for knot in knots)], 1)
+    def tones(self, m: Float[Tensor, "c *p"], further: int = 0) -> Float[Tensor, "c b *p"]:
+        """Return functions of values, and so many rows that are to be filled."""
+        tone, knots = (m, []) if self.uneven is None else self._tone(m)
+        tones = m.new_empty(len(m), 2 + len(knots) + further, *m.shape[1:])
+        tones[:, 0], tones[:, 1] = 1.0, tone
+        for number, knot in enumerate(knots, start=2):
+            torch.sub(tone, knot, out=tones[:, number]).clamp_(min=0.0)
+        return tones
 
     def fields(self, place: Float[Tensor, "n p"]) -> Float[Tensor, "p q b"] | None:
         """Return the fields by which tones are multiplied, at places of about unit size; ``None`` for the identity."""
@@ -224,7 +229,7 @@ class Exposure(NamedTuple):
         """Return values under the exposure, at places of about unit size."""
         theta = self.theta.to(m.dtype).reshape(*self.theta.shape, *[1] * (m.ndim - 1))
         if self.uneven is None:
-            return (m * theta[:, 1]).add_(theta[:, 0])
+            return torch.addcmul(theta[:, 0], m, theta[:, 1])
         offset, gain = self._offset_and_gain(place, m)
         tone, knots = self._tone(m)
         exposed = torch.addcmul(offset, gain, tone)
@@ -481,16 +486,12 @@ class Comparison:
             places = places @ self._to_moving[:-1, :-1].mT + self._to_moving[:-1, -1]
             return list(places.to(self.moving.image.dtype).unbind(-1)), valid
         matrix, valid = found
-        rows = []
-        for row in range(self.n + self._is_projective):
-            one = index[0] * matrix[:, row, :1]
-            for axis in range(1, self.n):
-                one += index[axis] * matrix[:, row, axis : axis + 1]
-            rows.append(one.add_(matrix[:, row, -1:]))
+        rows = matrix[:, : self.n + self._is_projective]
+        places = torch.addmm(rows[..., -1:].flatten(0, 1), rows[..., :-1].flatten(0, 1), index)
+        places = places.unflatten(0, rows.shape[:2])
         if self._is_projective:
-            inverse = rows.pop().reciprocal_()
-            rows = [row.mul_(inverse) for row in rows]
-        return rows, valid
+            places[:, :-1] *= places[:, -1:].reciprocal_()
+        return list(places[:, : self.n].unbind(1)), valid
 
     def restored(self, h: Tensor, index: Float[Tensor, "n p"]) -> tuple[Float[Tensor, "c k p"], Float[Tensor, "k p"]]:
         """Return the moving picture at pixels of the fixed one, and ones where it shows something.
@@ -508,10 +509,10 @@ class Comparison:
         seen: Tensor | None = None
         for place, length in zip(places, size, strict=True):
             middle = 0.5 * (length - 1)
-            inside = (place - middle).abs_().mul_(-1.0 / fade).add_(1.0 + (middle - margin) / fade)
+            inside = torch.rsub((place - middle).abs_(), fade + middle - margin)
             seen = inside if seen is None else torch.minimum(seen, inside, out=seen)
         assert seen is not None
-        seen.clamp_(0.0, 1.0).mul_(valid.unsqueeze(-1))
+        seen = seen.clamp_(0.0, fade).mul_(valid.unsqueeze(-1) / fade)
         places = [
             place.clamp_(-0.5 * length - 0.5, 1.5 * length - 0.5) for place, length in zip(places, size, strict=True)
         ]
@@ -651,8 +652,9 @@ class Comparison:
         seen = seen.mul_(strip.counted.flatten())
         fixed = strip.image.flatten(1).unsqueeze(1)
         place = self._place(strip.indices).unsqueeze(1) if exposure.uneven is not None else values
-        r = exposure.exposed(values, place).sub_(fixed)
-        square = r.square().sum(0)
+        tones = exposure.tones(values, 1)  # [c, b + 1, k, m * q]
+        r = torch.sub(exposure.exposed(values, place), fixed, out=tones[:, -1])
+        square = _sum_of_squares(r)
         if width is None:
             weight, loss = seen, (seen * square).sum(1)
             moments = torch.stack([(weight * part).sum(-1) for part in (torch.ones_like(fixed), fixed, fixed.square())])
@@ -662,30 +664,29 @@ class Comparison:
             first = seen * shrink
             weight, loss = shrink.mul_(first), (first.mul_(square)).sum(1)
             moments = loss.new_zeros(k, len(fixed), 3)
-        tones = torch.cat([exposure.tones(values), r.unsqueeze(1)], 1)  # [c, b + 1, k, m * q]
         weighted = tones * weight
         b = tones.shape[1] - 1
         spread = self._fields_of(exposure, strip.cells)
+        inner = (
+            weighted.transpose(1, 2) @ tones.permute(0, 2, 3, 1) if spread is None else weight
+        )  # [c, k, b + 1, b + 1]
         if q == 1 and spread is None:
             along = weighted.flatten(1, 2) @ self._slopes_along  # [c, (b + 1) * k, d]
             along = along.unflatten(1, (b + 1, k))
             curvature = weight @ self._products_along
-            inner = weighted.transpose(1, 2) @ tones.permute(0, 2, 3, 1)  # [c, k, b + 1, b + 1]
             return self._parted(loss, seen, along, curvature, inner, moments)
         fields = self.fields[strip.cells]  # [m, n, d]
         pairs = products_in_cells(weight.view(k, m, q), strip.products)  # [m, k, pairs]
         symmetric = pairs[..., self._pair_of].unflatten(-1, (n, n)).transpose(0, 1)  # [k, m, n, n]
         curvature = fields.flatten(0, 1).mT @ (symmetric @ fields).flatten(1, 2)
-        found: list[tuple[Tensor, Tensor]] = []
-        for some, own, slopes in zip(weighted, tones, strip.slopes, strict=True):
-            beside = products_in_cells(some.view((b + 1) * k, m, q), slopes)  # [m, (b + 1) * k, n]
-            gram = products_in_cells(*(part.view(b + 1, k * m, q) for part in (some, own)))
-            found.append((beside, gram.view(k, m, b + 1, b + 1)))
-        along, grams = (torch.stack(part) for part in zip(*found, strict=True))
+        parts = zip(weighted.view(-1, (b + 1) * k, m, q), strip.slopes, strict=True)
+        along = torch.stack([products_in_cells(*part) for part in parts])
         along = along.unflatten(2, (b + 1, k))  # [c, m, b + 1, k, n]
         if spread is None:
             along = along.permute(0, 2, 3, 1, 4).flatten(-2) @ fields.flatten(0, 1)
-            return self._parted(loss, seen, along, curvature.flatten(1), grams.sum(2), moments)
+            return self._parted(loss, seen, along, curvature.flatten(1), inner, moments)
+        parts = ((part.view(b + 1, k * m, q) for part in pair) for pair in zip(weighted, tones, strict=True))
+        grams = torch.stack([products_in_cells(*part).view(k, m, b + 1, b + 1) for part in parts])
         spread = functional.pad(spread, (0, 1, 0, 1))  # [m, q + 1, b + 1]
         spread[:, -1, -1] = 1.0
         grams = (spread @ grams @ spread.mT).sum(2)
@@ -736,6 +737,8 @@ class Comparison:
             slope, curvature, _ = sums.reduced()
             step = -_solved(curvature, slope, damping)
             trial = group.project(group.perturb(h, step))
+            if not bool((step.norm(dim=-1) > least_step).any()):
+                return trial, sums  # energies hardly change
             new = self.sums(trial, exposure, width)
             better = new.energy < self.max_rise * sums.energy
             h = torch.where(better.reshape(-1, *[1] * len(group.element_shape)), trial, h)
@@ -916,7 +919,8 @@ def indices_of(axes: Sequence[Tensor]) -> Tensor:
 
 def _grid(places: Sequence[Float[Tensor, "k p"]], size: Sequence[int]) -> Tensor:
     """Return indices x, y, ... in [-1, 1] along each side, as torch samples, ``[1, *1, k, p, n]``."""
-    scaled = [(place * (2.0 / n)).add_(1.0 / n - 1.0) for place, n in zip(places, size, strict=True)]
+    shifts = [place.new_tensor(1.0 / n - 1.0) for place, n in zip(places, size, strict=True)]
+    scaled = [shift.add(place, alpha=2.0 / n) for shift, place, n in zip(shifts, places, size, strict=True)]
     # complex numbers are pairs that are written several times as fast as by `stack`
     grid = torch.view_as_real(torch.complex(*scaled)) if len(scaled) == 2 else torch.stack(scaled, -1)
     return grid.reshape(1, *[1] * (len(size) - 2), *grid.shape)
@@ -936,7 +940,7 @@ def _cubic(image: Float[Tensor, "c h w"], grid: Tensor, places: Sequence[Float[T
     for place in places:
         first = place.floor()
         part = place - first
-        smooth.append(first.add_((3.0 - 2.0 * part).mul_(part).mul_(part)))
+        smooth.append(first.addcmul_(torch.rsub(part, 3.0, alpha=2.0), part.square_()))
     linear = _sampled(image, _grid(smooth, image.shape[:0:-1]), "bilinear")
     return linear.lerp_(_sampled(image, grid, "bicubic"), -a / _SHARPEST)
 
@@ -1030,9 +1034,11 @@ def variance_of_squares(cells: Float[Tensor, "m d d"], windows: Float[Tensor, "m
 
     Their covariances are in proportion to the curvatures, whose sum over cells is that of the unit of the product.
     """
-    inverse = torch.linalg.pinv(cells.sum(0, dtype=torch.float64), hermitian=True).to(cells.dtype)
-    both = ((inverse @ cells) * (inverse @ windows).mT).sum(dtype=torch.float64)
-    return 2.0 * float(both) / cells.shape[-1] ** 2
+    dim = cells.shape[-1]
+    inverse = torch.linalg.pinv(cells.sum(0, dtype=torch.float64), hermitian=True)
+    products = (cells.flatten(1).mT @ windows.flatten(1)).double().view([dim] * 4)
+    both = torch.einsum("ij,kl,jkli->", inverse, inverse, products)
+    return 2.0 * float(both) / dim**2
 
 
 def _ridged(gram: Float[Tensor, "*b q q"]) -> Float[Tensor, "*b q q"]:
@@ -1040,6 +1046,11 @@ def _ridged(gram: Float[Tensor, "*b q q"]) -> Float[Tensor, "*b q q"]:
     diagonal = gram.diagonal(dim1=-2, dim2=-1)
     least = diagonal.amax(-1, keepdim=True).clamp(min=torch.finfo(gram.dtype).tiny)
     return gram + _RIDGE * torch.diag_embed(diagonal + least)
+
+
+def _sum_of_squares(values: Float[Tensor, "c *p"]) -> Float[Tensor, " *p"]:
+    """Return sums of squares over channels."""
+    return values[0].square() if len(values) == 1 else values.square().sum(0)
 
 
 def products_in_cells(one: Float[Tensor, "a m q"], other: Float[Tensor, "b m q"]) -> Float[Tensor, "m a b"]:

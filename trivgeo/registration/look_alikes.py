@@ -78,9 +78,8 @@ def _peaks(
         middle[:, rows // 2, columns // 2] = correlation[:, rows // 2, columns // 2]
         correlation = middle
     circle = torch.cat([correlation[-1:], correlation, correlation[:1]])
-    rows_of = functional.max_pool2d(circle, (5, 1), 1, (2, 0))
-    around = functional.max_pool2d(rows_of, (1, 5), 1, (0, 2))
-    highest = torch.maximum(torch.maximum(around[:-2], around[2:]), around[1:-1])
+    around = _highest_in_windows(_highest_in_windows(circle, 1, 2), 2, 2)
+    highest = _highest_in_windows(around, 0, 1)[1:-1]
     # the pictures lie on each other where they are
     least = share * float(correlation[0, rows // 2, columns // 2].clamp(min=share))
     highest[0, rows // 2 - 1 : rows // 2 + 2, columns // 2 - 1 : columns // 2 + 2] = torch.inf
@@ -94,6 +93,16 @@ def _peaks(
     matrices[:, :2, :2] = turns[turn]
     matrices[:, :2, 2] = (turns[turn] @ shift.unsqueeze(-1)).squeeze(-1)
     return heights, action.point_action.from_homogeneous(matrices)
+
+
+def _highest_in_windows(values: Tensor, dim: int, reach: int) -> Tensor:
+    """Return the highest values of so many places on each side along a dimension."""
+    highest, length = values.clone(), values.shape[dim]
+    for shift in range(1, min(reach, length - 1) + 1):
+        for to, at in ((0, shift), (shift, 0)):
+            part = highest.narrow(dim, to, length - shift)
+            torch.maximum(part, values.narrow(dim, at, length - shift), out=part)
+    return highest
 
 
 def _correlations(both: Float[Tensor, "3 h w"], turns: Float[Tensor, "a 2 2"]) -> Float[Tensor, "a h w"]:
@@ -117,17 +126,28 @@ def _correlations(both: Float[Tensor, "3 h w"], turns: Float[Tensor, "a 2 2"]) -
         c = torch.fft.irfft2(a * b.conj(), s=size)
         return torch.roll(c, (height // 2, width // 2), (-2, -1))[..., :height, :width]
 
-    one, image, square = (spectrum(part) for part in (torch.ones_like(fixed), fixed, fixed.square()))
-    mask, values, squares = (spectrum(part) for part in (cover, moved, moved.square()))
-    count = correlated(mask, one)
+    image, square, mask, values = (spectrum(part) for part in (fixed, fixed.square(), cover, moved))
+    count, sum_moved, squares = _in_shifted_frames(torch.stack([cover, moved, moved.square()]))
     safe = count.clamp(min=1.0)
-    sum_moved, sum_fixed = correlated(values, one), correlated(mask, image)
+    sum_fixed = correlated(mask, image)
     product = correlated(values, image) - sum_moved * sum_fixed / safe
-    first = correlated(squares, one) - sum_moved.square() / safe
+    first = squares - sum_moved.square() / safe
     second = correlated(mask, square) - sum_fixed.square() / safe
     least = _MIN_CONTRAST * fixed.var(correction=0) * safe
     shared = (count > _MIN_OVERLAP * height * width) & (first > least) & (second > least)
     return torch.where(shared, product / torch.where(shared, first * second, 1.0).sqrt(), -1.0)
+
+
+def _in_shifted_frames(values: Float[Tensor, "*a h w"]) -> Float[Tensor, "*a h w"]:
+    """Return sums over what shifted frames have in common with the frame, the middle one at (h // 2, w // 2)."""
+    for dim in (-2, -1):
+        length, half = values.shape[dim], values.shape[dim] // 2
+        total = values.cumsum(dim)
+        last = values.narrow(dim, 0, length - half) - total.narrow(dim, 0, length - half)
+        values = torch.cat(
+            [total.narrow(dim, length - half - 1, half), last.add_(total.narrow(dim, length - 1, 1))], dim
+        )
+    return values
 
 
 def _brightest(image: Float[Tensor, "c h w"]) -> Float[Tensor, " c"]:
