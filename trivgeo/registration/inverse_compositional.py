@@ -667,9 +667,8 @@ class Comparison:
         weighted = tones * weight
         b = tones.shape[1] - 1
         spread = self._fields_of(exposure, strip.cells)
-        inner = (
-            weighted.transpose(1, 2) @ tones.permute(0, 2, 3, 1) if spread is None else weight
-        )  # [c, k, b + 1, b + 1]
+        if spread is None:
+            inner = weighted.transpose(1, 2) @ tones.permute(0, 2, 3, 1)  # [c, k, b + 1, b + 1]
         if q == 1 and spread is None:
             along = weighted.flatten(1, 2) @ self._slopes_along  # [c, (b + 1) * k, d]
             along = along.unflatten(1, (b + 1, k))
@@ -685,8 +684,8 @@ class Comparison:
         if spread is None:
             along = along.permute(0, 2, 3, 1, 4).flatten(-2) @ fields.flatten(0, 1)
             return self._parted(loss, seen, along, curvature.flatten(1), inner, moments)
-        parts = ((part.view(b + 1, k * m, q) for part in pair) for pair in zip(weighted, tones, strict=True))
-        grams = torch.stack([products_in_cells(*part).view(k, m, b + 1, b + 1) for part in parts])
+        by_cells = (part.view(-1, b + 1, k * m, q) for part in (weighted, tones))
+        grams = torch.stack([products_in_cells(*part).view(k, m, b + 1, b + 1) for part in zip(*by_cells, strict=True)])
         spread = functional.pad(spread, (0, 1, 0, 1))  # [m, q + 1, b + 1]
         spread[:, -1, -1] = 1.0
         grams = (spread @ grams @ spread.mT).sum(2)

@@ -7,7 +7,6 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
 from trivgeo.actions import ImageWarp
 from trivgeo.actions.image import sample_images
