@@ -22,6 +22,7 @@ from trivgeo.pde import SpectralEquation
 from trivgeo.pde.evolution import EvolutionEquation, JetFunction, check_parameters
 from trivgeo.pde.interpolation import resolved_residual
 from trivgeo.pde.losses import ConservedQuantities
+from trivgeo.pde.predictions import predicted, prediction_times
 from trivgeo.sde.resampling import take_rows
 from trivgeo.symmetry import conservation_laws
 
@@ -160,46 +161,26 @@ def _tempered(squares: Float[Tensor, "*batch q"]) -> Float[Tensor, "*batch q"]:
     return _PERCENT_SQUARED * torch.log1p(squares / _PERCENT_SQUARED)
 
 
-def prediction_times(times: Sequence[float]) -> list[float]:
-    """Return times of predictions as numbers.
+def _constant(box: Sequence[tuple[float, float]] | None) -> Constant | None:
+    """Return ranges as a constant ``[n, 2]``."""
+    return None if box is None else Constant(torch.tensor([list(ends) for ends in box], dtype=torch.float64))
+
+
+def _evolution(equation: Any, parameters: Mapping[str, float]) -> tuple[EvolutionEquation, dict[Any, Any]]:
+    """Return an equation as one of evolution, and exact numbers by the symbols of its parameters.
 
     Raises:
-        ConfigurationError: they do not increase from above zero.
+        ConfigurationError: the equation is not of first order in t, or a parameter has no number.
     """
-    nodes = [float(t) for t in times]
-    if not nodes or not nodes[0] > 0 or nodes != sorted(set(nodes)):
-        raise ConfigurationError(f"times: expected increasing ones above zero, got {nodes}")
-    return nodes
+    derived = equation if isinstance(equation, EvolutionEquation) else EvolutionEquation(equation)
+    check_parameters(derived.parameters, parameters, derived.text)
+    return derived, {s: exact(parameters[s.name], s.name) for s in derived.system.parameters}
 
 
-def predicted(
-    network: Callable[..., Tensor],
-    values: Float[Tensor, "b c ..."],
-    number: int,
-    parameters: Tensor | None = None,
-) -> Float[Tensor, "b c s ..."]:
-    """Return the predictions of a network from values of fields, computed in the network's own dtype.
-
-    Args:
-        number: number s of its times; the dimension may be missing for one.
-        parameters: further input of the network.
-
-    Raises:
-        ConfigurationError: the network returns no floating-point tensor.
-        ShapeError: it returns another shape.
-    """
-    known = next(network.parameters(), None) if isinstance(network, nn.Module) else None
-    given = values if known is None else values.to(known.dtype)
-    out = network(given) if parameters is None else network(given, parameters)
-    if not isinstance(out, Tensor) or not out.is_floating_point():
-        kind = out.dtype if isinstance(out, Tensor) else type(out).__name__
-        raise ConfigurationError(f"network: expected a floating-point tensor of predictions, got {kind}")
-    if number == 1 and out.shape == values.shape:
-        out = out.unsqueeze(2)
-    wanted = (*values.shape[:2], number, *values.shape[2:])
-    if out.shape != wanted:
-        raise ShapeError(f"network: expected predictions {list(wanted)}, got {list(out.shape)}")
-    return out.to(values.dtype)
+def _stacked(terms: Sequence[Float[Tensor, "batch k"]]) -> Float[Tensor, "batch terms n"]:
+    """Return terms of several lengths, with zeros behind."""
+    length = max(term.shape[-1] for term in terms)
+    return torch.stack([nn.functional.pad(term, (0, length - term.shape[-1])) for term in terms], -2)
 
 
 class _StepDisagreement(nn.Module):
@@ -215,7 +196,7 @@ class _StepDisagreement(nn.Module):
     ) -> None:
         super().__init__()
         self.operator, self.times = operator, times
-        self._box = None if box is None else Constant(torch.tensor([list(ends) for ends in box], dtype=torch.float64))
+        self._box = _constant(box)
         self._sums = [
             (i, j, k)
             for i, first in enumerate(times)
@@ -232,10 +213,8 @@ class _StepDisagreement(nn.Module):
                     f"the network has nothing else to contradict, got None and times {times}"
                 )
         else:
-            derived = equation if isinstance(equation, EvolutionEquation) else EvolutionEquation(equation)
+            derived, values = _evolution(equation, parameters)
             self._equation = SpectralEquation.from_equation(derived, **parameters)
-            system = derived.system
-            values = {s: exact(parameters[s.name], s.name) for s in system.parameters}
             residuals = [residual.subs(values) for residual in derived.residuals]
             laws = conservation_laws(residuals, *_LAW_ORDER_AND_DEGREE, time="t")
             self._kept = [ConservedQuantities([law]) for law in laws if law.is_periodic]
@@ -271,8 +250,7 @@ class _StepDisagreement(nn.Module):
         for i, j, k in self._sums:
             twice = predicted(self.operator, answers[:, :, i], len(self.times))[:, :, j]
             terms.append(_mean_square((twice - answers[:, :, k]) / size.squeeze(2)))
-        length = max(term.shape[-1] for term in terms)
-        return torch.stack([nn.functional.pad(term, (0, length - term.shape[-1])) for term in terms], -2)
+        return _stacked(terms)
 
     def _outside(self, x: Field) -> Float[Tensor, "batch k"]:
         """Return how far the box of fields is from the training box, in units of its edges."""
@@ -308,13 +286,11 @@ class _Disagreement(nn.Module):
     ) -> None:
         super().__init__()
         self.operator, self.number = operator, number
-        self._box = None if box is None else Constant(torch.tensor([list(ends) for ends in box], dtype=torch.float64))
+        self._box = _constant(box)
         self.equation: EvolutionEquation | None = None
         if equation is not None:
-            self.equation = equation if isinstance(equation, EvolutionEquation) else EvolutionEquation(equation)
-            check_parameters(self.equation.parameters, parameters, self.equation.text)
+            self.equation, values = _evolution(equation, parameters)
             system = self.equation.system
-            values = {s: exact(parameters[s.name], s.name) for s in system.parameters}
             time = tuple(int(v.name == "t") for v in system.variables)
             self._residual = JetFunction(
                 [system.jet(a, time) - right.subs(values) for a, right in enumerate(system.right)], system
@@ -367,8 +343,7 @@ class _Disagreement(nn.Module):
             residuals = [(r * unit_time / size).flatten(-2) / r.shape[-2] ** 0.5]
         misfit = ((at_start - given[..., ::stride, :]) / size).flatten(-2) / place.shape[-2] ** 0.5
         terms = [torch.cat([misfit, before], -1), *residuals, *self._outside(x)]
-        length = max(term.shape[-1] for term in terms)
-        return torch.stack([nn.functional.pad(term, (0, length - term.shape[-1])) for term in terms], -2)
+        return _stacked(terms)
 
     def _outside(self, x: OperatorInput) -> list[Float[Tensor, "batch k"]]:
         """Return how far points are from the training box, none without a box."""

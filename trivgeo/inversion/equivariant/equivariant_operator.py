@@ -22,7 +22,6 @@ from trivgeo.errors import AlgebraError, ConfigurationError, DomainError, NonFin
 from trivgeo.expressions import exact
 from trivgeo.groups import Action, from_generators
 from trivgeo.inversion.energies import DataEnergy, FieldBox, FieldComponents, FieldSpectrum, OperatorConsistency
-from trivgeo.inversion.energies.operator_consistency import predicted, prediction_times
 from trivgeo.inversion.equivariant.equivariant_model import EquivarianceError
 from trivgeo.inversion.inverter import Inverter
 from trivgeo.inversion.posterior import Posterior
@@ -33,6 +32,7 @@ from trivgeo.inversion.stages import AddNoise, Newton, Replicate
 from trivgeo.inversion.transformations import Transformations, moving_elements
 from trivgeo.pde import EvolutionEquation, SpectralEquation
 from trivgeo.pde.interpolation import interpolate_solution, interpolation_error
+from trivgeo.pde.predictions import predicted, prediction_times
 from trivgeo.sde import GeometricSchedule
 from trivgeo.sde.resampling import take_rows
 from trivgeo.symmetry import find_symmetries
@@ -55,6 +55,8 @@ _NUM_STARTS = 4  # starts of Newton's method
 _NEWTON_STEPS = 12
 _START_NOISE = GeometricSchedule(0.05, 0.3)  # noise by which the starts differ
 _PROBE_SIZE = 0.1  # size of the elements by which volumes of values are compared
+_NUM_SAID_DIGITS = 7  # of lengths in messages
+_MIN_UNIT_POWER = 2  # smallest power of ten by which a basis is scaled
 _MIN_LOG_VOLUME = 1e-8  # logarithm of a volume below which it is rounding
 
 _MAX_TIME_BEFORE = 1e-6  # share of the same time before the initial field, which is rounding
@@ -98,13 +100,32 @@ class TrainingFrame:
         self.counts, self.times = counts, times
         self._corners = Constant(corners[0])
         edges = corners[0, 1:] - corners[0, :1]
-        self._size = float(edges.norm(dim=-1).max())
+        sizes = edges.new_tensor([*[float(edges.norm(dim=-1).max())] * (edges.shape[-1] - 1), times[-1]])
+        self._sizes = Constant(sizes)
 
     def with_counts(self, counts: torch.Size) -> TrainingFrame:
         """Return the same frame for fields with other numbers of points."""
         other = copy.copy(self)
         other.counts = counts
         return other
+
+    def in_units(self, action: FieldAction) -> FieldAction:
+        """Return the action in another basis, in which a unit moves the box and the last time by about their size.
+
+        Shifts by one are no unit of coordinates in nanometres. Vectors within a factor of a hundred of that stay.
+        """
+        corners = self._corners.matching(torch.empty(0, dtype=torch.float64))
+        later = torch.cat([corners[:, :-1], corners[:, -1:] + self.times[-1]], -1)
+        places, zero = torch.cat([corners, later]), corners.new_zeros(action.group.dim)
+
+        def moved(v: Tensor) -> Tensor:
+            return (action.point_action(action.group.exp(v), places) / self._sizes.matching(places)).flatten(-2)
+
+        powers = -jvp_columns(moved, zero).abs().amax(-2).log10().round()
+        kept = (powers.abs() < _MIN_UNIT_POWER) | ~torch.isfinite(powers)
+        if bool(kept.all()):
+            return action
+        return action.with_scale(torch.where(kept, 1.0, 10.0**powers))
 
     def free_directions(self, action: FieldAction) -> Float[Tensor, "k n"]:
         """Return a basis of the algebra vectors of ``action`` that keep the box in place, to first order.
@@ -167,9 +188,9 @@ class TrainingFrame:
         return torch.cat([corners[:, :1, :-1], last[:, None, None].to(corners)], -1)
 
     def _off(self, action: FieldAction, g: Tensor, corners: Tensor) -> Float[Tensor, "b m"]:
-        """Return the differences of the corners, in units of the longest edge."""
-        target = self._corners.matching(corners)
-        return ((action.point_action(action.group.inverse(g), corners) - target) / self._size).flatten(-2)
+        """Return the differences of the corners, in units of the longest edge and of the last time."""
+        target, sizes = self._corners.matching(corners), self._sizes.matching(corners)
+        return ((action.point_action(action.group.inverse(g), corners) - target) / sizes).flatten(-2)
 
     def _late(self, action: FieldAction, g: Tensor, wanted: Tensor) -> Float[Tensor, "b 1"]:
         """Return the difference of the wanted time to the node that is to be landed on; zero where none is."""
@@ -316,7 +337,9 @@ def _rtol(x: Tensor) -> float:
 
 
 def _rounded(x: Tensor) -> list[object]:
-    rounded: list[object] = (x.double() * 1e6).round().div(1e6).tolist()
+    largest = x.double().abs().max().clamp(min=torch.finfo(torch.float64).tiny)
+    unit = 10.0 ** (largest.log10().floor() - _NUM_SAID_DIGITS + 1)
+    rounded: list[object] = ((x.double() / unit).round() * unit).tolist()
     return rounded
 
 
@@ -745,9 +768,11 @@ class EquivariantOperator(nn.Module):
             energy = OperatorConsistency(network, equation, numbers, box=box, times=nodes)
             start = Field.on_box(torch.zeros(1, 1, *[_MIN_POINTS] * len(axes), dtype=torch.float64), box)
             frame = TrainingFrame(start.grid, start.counts, nodes)
+            found = found._replace(action=frame.in_units(found.action))
             search, words = search_by_answers(found, energy, frame)
         else:
             frame = TrainingFrame(fields.grid, fields.counts, nodes)
+            found = found._replace(action=frame.in_units(found.action))
             if inverter is None:
                 search, words = search_for(found, fields, frame)
             else:

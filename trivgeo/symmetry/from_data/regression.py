@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry.from_data.averages import MAX_STD, MIN_STD, Average, best_average, variance_of
 from trivgeo.symmetry.from_data.subsets import MIN_SHARE, MIN_STDS, MISFIT_FLOOR, Array, Fit, Regression
 from trivgeo.symmetry.from_data.terms import Monomial, Reading, Term, Windows, library_of
 
@@ -30,6 +32,9 @@ _MIN_GAIN = 5.0  # gain on held-out data that counts, in its standard errors
 _MIN_DROP = 0.98  # misfit with a further part, relative to that without, that counts
 _CLEAR_DROP = 0.5  # such a ratio that counts whatever the standard errors are
 _EXACT_DROP = 1e-2  # misfit of an exact equation, relative to that of one without small terms
+_MAX_AVERAGED_RISE = 2.0  # misfit of fewer terms of what was averaged, relative to that of more terms of the samples
+_MAX_OPEN_RISE = 10.0  # a ratio above it rules an average out
+_MIN_HIGHER_ORDER = 0.03  # what higher orders of an average's width leave, relative to the terms of the first order
 _GRID_PARTS = 24  # truncation errors are multiples of this part of a squared step
 _MAX_STDS = 3.0  # distance of two equal numbers, in stated errors
 _TIE_ERROR = 0.2  # relative error above which coefficients are not compared
@@ -63,6 +68,8 @@ class FittedEquation:
         varied: the variable that a coefficient depends on, by term.
         profiles: these functions: coefficients of slow functions of the variable, and their stated errors, ``[2, k]``.
         grid_terms: terms of higher order that were left out as errors of the scheme that made the data, with shares.
+        averaged: by variable, the standard deviation in steps of the grid of averages that samples were taken for: the
+            equation is that of what was averaged.
         reasons: why the equation is not certain, one sentence each; none if it is.
     """
 
@@ -78,6 +85,7 @@ class FittedEquation:
     varied: dict[str, str] = field(default_factory=dict)
     profiles: dict[str, Array] = field(default_factory=dict)
     grid_terms: dict[str, float] = field(default_factory=dict)
+    averaged: dict[str, float] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
 
     @property
@@ -249,18 +257,28 @@ class _Candidate:
 
     def expanded(self) -> dict[Monomial, float]:
         """The right side as a sum of products of derivatives."""
-        total: dict[Monomial, float] = {}
-        for member in self.members:
-            for monomial, count in member.term.expanded().items():
-                total[monomial] = total.get(monomial, 0.0) + member.value * count
-        return total
+        return _expanded(self.members)
+
+
+class _Averaged(NamedTuple):
+    """An average that samples may be.
+
+    Attributes:
+        average: the average.
+        subset: numbers of terms of the equation of what was averaged.
+        misfit: their misfit.
+    """
+
+    average: Average
+    subset: tuple[int, ...]
+    misfit: float
 
 
 class _Fits:
     """The fits of all unknowns."""
 
     def __init__(self, windows: Windows, units: _Units, order: int | None, degree: int | None) -> None:
-        self.windows, self.units = windows, units
+        self.windows, self.units, self.order, self.degree = windows, units, order, degree
         is_scalar_line = windows.unknowns == windows.dims == 1
         simplest = 4 if is_scalar_line else 2 if windows.unknowns > 1 and windows.dims > 1 else 3
         self.terms = library_of(
@@ -300,7 +318,7 @@ class _Fits:
             candidate = self.candidate(target)
             unexplained = math.sqrt(max(candidate.fit.misfit**2 - noise**2, 0.0))
             if unexplained <= _MAX_UNEXPLAINED and noise <= _MAX_NOISE:
-                return self.stated(candidate, target, f"{name}_{'t' * times}", noise, unknown + 1)
+                return self.of_averages(candidate, target, unknown, times, noise)
             refused = refused or (
                 f"of {name}_{'t' * times} {candidate.fit.misfit:.0%} are left unexplained by "
                 f"{candidate.said(self.units, times)}, "
@@ -309,6 +327,94 @@ class _Fits:
         raise ConfigurationError(
             f"samples: expected solutions of an equation of the terms of the library, got {refused}"
         )
+
+    def of_averages(
+        self, candidate: _Candidate, target: Array, unknown: int, times: int, noise: float
+    ) -> FittedEquation:
+        """The equation of one unknown, of what was averaged if samples are averages over neighbours.
+
+        Averages obey an equation with more terms where it is not linear. It is given up if one number, the width of an
+        average, explains much more than further terms do; where that is open, the equation is not certain.
+        """
+        left, number, fit = f"{'uvwpq'[unknown]}_{'t' * times}", unknown + 1, candidate.fit
+        found = self.average(candidate, unknown, times)
+        windows = None if found is None else self.windows.without(found.average)
+        if found is not None and windows is not None:
+            fits = _Fits(windows, self.units, self.order, self.degree)
+            its_target = windows.target(unknown, times).numpy()
+            its = fits.candidate(its_target)
+            if len(its.fit.subset) > len(found.subset):
+                regression = its.regression
+                its = _Candidate(regression, regression.fit(fit.reading, found.subset), self.terms)
+            if its.fit.misfit <= _CLEAR_DROP * fit.misfit and len(its.fit.subset) <= len(fit.subset):
+                its_noise = fits.noise(unknown, times, its_target)
+                equation = fits.of_averages(its, its_target, unknown, times, its_noise)
+                widths = dict(equation.averaged)  # of an average of averages the variances add
+                for place in found.average.places:
+                    widths[self.names[place]] = math.hypot(found.average.std, widths.get(self.names[place], 0.0))
+                return replace(equation, averaged=widths)
+        equation = self.stated(candidate, target, left, noise, number)
+        doubt = self.like_averages(candidate)
+        if found is not None and len(found.subset) < len(fit.subset):
+            doubt = found.average.places, found.average.std
+        if doubt is None:
+            return equation
+        over = " and ".join(self.names[place] for place in doubt[0])
+        reason = (
+            f"some of the {len(fit.subset)} terms of {left} are like those that samples have which are averages over "
+            f"{over}, of standard deviation {doubt[1]:.2g} steps"
+        )
+        return replace(equation, reasons=(*equation.reasons, reason))
+
+    def average(self, candidate: _Candidate, unknown: int, times: int) -> _Averaged | None:
+        """The average over neighbours without which few of the terms of an equation leave much less unexplained."""
+        regression, fit = candidate.regression, candidate.fit
+        if candidate.axes or fit.misfit <= MISFIT_FLOOR or all(len(m.term.factors) < 2 for m in candidate.members):
+            return None  # averages of solutions of linear equations are solutions
+        reading = self.windows.readings[fit.reading]
+        found: list[_Averaged] = []
+        for subset in regression.path(fit.reading, len(fit.subset)):
+            terms = [self.terms[j] for j in subset]
+            if all(len(term.factors) < 2 for term in terms):
+                continue
+
+            def misfit(average: Average, terms: list[Term] = terms) -> float:
+                windows = self.windows.without(average)
+                if windows is None:
+                    return math.inf
+                features = windows.features(terms, reading).numpy()[None]
+                its_target = windows.target(unknown, times).numpy()
+                return Regression(features, its_target).misfit(0, range(len(terms)))
+
+            plain = regression.misfit(fit.reading, subset)
+            best = best_average(misfit, plain, self.windows.dims)
+            if best is not None and best[1] <= min(_CLEAR_DROP * plain, _MAX_OPEN_RISE * fit.misfit):
+                found.append(_Averaged(best[0], subset, best[1]))
+                if best[1] <= _CLEAR_DROP * fit.misfit:
+                    return found[-1]
+        enough = [f for f in found if f.misfit <= _MAX_AVERAGED_RISE * fit.misfit]
+        return min(enough, key=lambda f: len(f.subset), default=min(found, key=lambda f: f.misfit, default=None))
+
+    def like_averages(self, candidate: _Candidate) -> tuple[tuple[int, ...], float] | None:
+        """The axes and the width in steps of an average that gives all but some terms of an equation the others.
+
+        Such terms are certain only if the equation with them is so exact that higher orders of the width would be seen.
+        """
+        members, space = candidate.members, range(1, self.windows.dims + 1)
+        if candidate.axes:
+            return None
+        for size in range(1, len(members)):
+            for some in itertools.combinations(members, size):
+                others = [m for m in members if m not in some]
+                share = math.hypot(*(m.share for m in others))
+                if candidate.fit.misfit <= _MIN_HIGHER_ORDER * share:
+                    continue
+                for places in [(place,) for place in space] + [tuple(space)] * (len(space) > 1):
+                    variance = variance_of(_expanded(some), _expanded(others), [place - 1 for place in places])
+                    std = math.sqrt(variance) / min(self.windows.space[place - 1].step for place in places)
+                    if MIN_STD <= std <= MAX_STD:
+                        return places, std
+        return None
 
     def in_given_units(self, equation: FittedEquation) -> FittedEquation:
         """An equation with its coefficients in the units of the data."""
@@ -520,7 +626,7 @@ class _Fits:
             {m.term.text: m.axis for m in members if m.axis},
             {m.term.text: m.profile for m in members if m.axis},
             candidate.grid_terms,
-            tuple(reasons),
+            reasons=tuple(reasons),
         )
 
     def alternative(self, candidate: _Candidate) -> _Candidate | None:
@@ -544,6 +650,15 @@ class _Fits:
                 if off > 0.05 * scale:
                     return other
         return None
+
+
+def _expanded(members: Sequence[_Member]) -> dict[Monomial, float]:
+    """Terms with their coefficients as a sum of products of derivatives."""
+    total: dict[Monomial, float] = {}
+    for member in members:
+        for monomial, count in member.term.expanded().items():
+            total[monomial] = total.get(monomial, 0.0) + member.value * count
+    return total
 
 
 def _growing(members: Sequence[_Member], unknown: int) -> str:

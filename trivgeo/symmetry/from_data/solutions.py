@@ -44,6 +44,11 @@ def of_solutions(
         assumptions.append(
             f"terms of higher order, at most {most:.1%} of the change in time, are errors of the scheme of the data"
         )
+    for name, std in {k: v for e in equations for k, v in e.averaged.items()}.items():
+        assumptions.append(
+            f"samples are averages over {name} of standard deviation {std:.2g} steps of the grid; the equation is that "
+            "of what was averaged"
+        )
     if any(e.says_unexplained for e in equations):
         most = max(e.unexplained for e in equations)
         assumptions.append(f"the {most:.1%} of the change in time that is left unexplained breaks no symmetry")

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trivgeo.errors import ConfigurationError
+from trivgeo.symmetry.from_data.averages import Average
 
 _SPACE_NAMES = ("x", "y", "z")
 _UNKNOWN_NAMES = ("u", "v", "w", "p", "q")
@@ -145,6 +146,7 @@ class Axis:
         self.name, self.values, self.is_periodic, self.step = name, values, is_periodic, float(steps.mean())
         self.margin = 0 if is_periodic else margin
         self.used = 1  # every so many points are averaged
+        self._weights: dict[tuple[int, int], Tensor] = {}
         usable = count - 2 * self.margin
         self.half = max(_MIN_HALF_WIDTH, (usable - 1) // _HALF_WIDTHS)
         stride = max(1, self.half // _STRIDES)
@@ -155,6 +157,12 @@ class Axis:
 
     def weights(self, order: int = 0) -> Float[Tensor, "w n"]:
         """Weights of integrals against derivatives of the test functions, with the sign from integration by parts."""
+        key = (order, self.used)
+        if key not in self._weights:
+            self._weights[key] = self._weights_of(order)
+        return self._weights[key]
+
+    def _weights_of(self, order: int) -> Tensor:
         bump = np.polynomial.Polynomial([1.0, 0.0, -1.0]) ** _BUMP_POWER
         nodes, width = np.linspace(-1.0, 1.0, 2 * self.half + 1), self.half * self.step
         heights = bump(nodes) / bump(nodes).sum()
@@ -207,6 +215,17 @@ class Windows:
         names = _SPACE_NAMES[: self.dims]
         self.space = [Axis(*given) for given in zip(names, axes[1:], periodic, margins, strict=True)]
         self._thin()
+
+    def without(self, average: Average) -> Windows | None:
+        """Windows of the values that were averaged; ``None`` if an axis is too short."""
+        axes = [self.time, *self.space]
+        coordinates = [axis.values for axis in axes]
+        for place in average.places:
+            if not axes[place].is_periodic:
+                coordinates[place] = coordinates[place][average.margin : -average.margin]
+        if min(map(len, coordinates)) <= 2 * _MIN_HALF_WIDTH:
+            return None
+        return Windows(average.undone(self.values, [axis.is_periodic for axis in axes]), coordinates)
 
     def _is_periodic(self, axis: int) -> bool:
         """Return True if differences across the ends of an axis are like those within."""
