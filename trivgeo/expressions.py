@@ -36,6 +36,7 @@ _DERIVATIVE_OPERATORS |= {"lap", "Lap", "laplace", "Laplace", "laplacian", "Lapl
 _INTEGRALS_AND_SUMS = {"int", "Int", "integral", "Integral", "integrate", "sum", "Sum"}
 _COMPLEX_FUNCTIONS = {"re", "Re", "im", "Im", "conj", "conjugate", "arg"}
 _NON_SMOOTH = {"max", "Max", "min", "Min", "heaviside", "Heaviside", "delta", "DiracDelta", "floor", "ceil", "mod"}
+_SEVERAL = "several equations are several texts: a list, or on the command line each in its own quotes"
 _HINTS_BY_CHARACTERS = {
     "\\{}$": "write u_t = u_xx, not LaTeX",
     "<>≤≥≠!": "inequalities are not taken",
@@ -45,7 +46,7 @@ _HINTS_BY_CHARACTERS = {
     "|": "absolute values are written abs(x)",
     "∫∑": "integrals are not taken",
     "−–": "the minus sign is -",
-    ";": "several equations are a list of texts",
+    ";": _SEVERAL,
 }
 _GREEK_PARAMETERS = {"mu", "nu", "xi", "pi", "eta", "phi", "psi", "chi", "rho", "tau", "beta", "zeta"}
 # a pattern of subscripts that are words, or differentials, and no letters of variables
@@ -430,8 +431,7 @@ def parse_equations(texts: Sequence[str], argument: str = "equation") -> list[An
         parts = tuple(re.split("==?", text))
         if len(parts) > 2:
             raise ConfigurationError(
-                f"{argument}: expected at most one sign of equality, got {text[:80]!r}: several equations are a list "
-                "of texts"
+                f"{argument}: expected at most one sign of equality, got {text[:80]!r}: {_SEVERAL}"
             )
         sides.append(parts)
     trees = [_tree(part, argument, True) for parts in sides for part in parts]

@@ -30,7 +30,7 @@ from trivgeo.symmetry.equations.formulas import antiderivative
 from trivgeo.symmetry.equations.multi_index import Index, covers, derivative, multi_indices, shifted
 from trivgeo.symmetry.equations.numeric import INFINITE, vanishes
 from trivgeo.symmetry.equations.unnamed_functions import Arbitrary, ArbitraryIntegral, arbitrary, arbitrary_integral
-from trivgeo.symmetry.equations.vector_fields import FoundSequence
+from trivgeo.symmetry.equations.vector_fields import FoundSequence, written
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ConservationLaw:
     @property
     def text(self) -> str:
         """The law as text, such as ``D_t(u) + D_x(u^2/2 + u_xx) = 0``."""
-        return " + ".join(f"D_{v}({_written(e)})" for v, e in self._components) + " = 0"
+        return " + ".join(f"D_{v}({written(e)})" for v, e in self._components) + " = 0"
 
     @property
     def _components(self) -> list[tuple[sp.Symbol, sp.Expr]]:
@@ -176,10 +176,6 @@ class ConservationLaws(FoundSequence[ConservationLaw]):
     def _repr_html_(self) -> str:
         items = "".join(f"<li>{html.escape(str(law))}</li>" for law in self.laws)
         return f"<ul>{items}</ul><p>{html.escape(self.statement)}</p>"
-
-
-def _written(expression: sp.Expr) -> str:
-    return str(expression).replace("**", "^")
 
 
 _MAX_PARTIAL_INTEGRATIONS = 200  # integrations by parts of one density

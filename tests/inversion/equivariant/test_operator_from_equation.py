@@ -223,7 +223,7 @@ class TestFromEquation:
         equation, clean = "u_t + 2*u_x = 0", drawn([(0.2, 0.0)], 16, 0)
         spectral = SpectralEquation.from_equation(equation)
         operator = EquivariantOperator.from_equation(equation, trained(spectral, clean), clean, [HORIZON], box=BOX)
-        assert "X9 = u**2*∂_u: it reshapes values" in operator.report
+        assert "X9 = u^2*∂_u: it reshapes values" in operator.report
         late = Field.on_box(clean[:2], BOX, 3.0)
         found = operator(late, late.grid.at([4.0]), generator=seeded(0)).values
         exact = solve(spectral, late, [4.0], 0.1).values

@@ -48,7 +48,7 @@ class Symmetry:
             factor = sp.factor_terms(component)
             sign = "-" if factor.could_extract_minus_sign() else "+"
             size = -factor if sign == "-" else factor
-            shown = "" if size == 1 else f"({size})*" if size.is_Add else f"{size}*"
+            shown = "" if size == 1 else f"({written(size)})*" if size.is_Add else f"{written(size)}*"
             parts.append((sign, f"{shown}∂_{variable}"))
         if not parts:
             return "0"
@@ -185,6 +185,11 @@ def group_parameter(parameter: Any, beside: Iterable[sp.Expr]) -> sp.Symbol:
     if name in {s.name for e in beside for s in sp.sympify(e).free_symbols}:
         raise ConfigurationError(f"parameter: expected a name that nothing else has, got {name}")
     return sp.Symbol(name, real=True)
+
+
+def written(expression: sp.Expr) -> str:
+    """Return an expression in the notation in which equations are given: powers are ``u^2``."""
+    return str(expression).replace("**", "^")
 
 
 def _bracketed(expression: sp.Expr) -> str:
