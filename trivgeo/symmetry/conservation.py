@@ -74,7 +74,7 @@ class ConservationLaw:
         return [(self.variables[self.time], self.density), *zip(space, self.fluxes, strict=True)]
 
     def __str__(self) -> str:
-        return f"{self.text}, multiplier {', '.join(map(_written, self.multipliers))}"
+        return f"{self.text}, multiplier {', '.join(map(written, self.multipliers))}"
 
     def latex(self) -> str:
         """The law as a formula of LaTeX, without dollar signs."""

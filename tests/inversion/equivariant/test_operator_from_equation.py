@@ -179,7 +179,7 @@ class TestFromEquation:
         group = operator.action.group
         place = [line.split(" = ")[1] for line in operator.report.splitlines() if line.startswith("used")]
         direction = torch.zeros(2, group.dim, dtype=F64)
-        direction[:, next(i for i, field in enumerate(place) if field.startswith("t**2"))] = torch.tensor(
+        direction[:, next(i for i, field in enumerate(place) if field.startswith("t^2"))] = torch.tensor(
             [-0.9, -1.5], dtype=F64
         )
         g = group.exp(direction)

@@ -332,3 +332,21 @@ class TestFunctionsOfSomeVariables:
         found = find_symmetries([*flow, "u_x + v_y + w_z = 0"])
         assert found.dimension.functions == 4
         assert "4 functions of t; 17 found" in found.statement
+
+    @pytest.mark.slow(reason="five unknowns")
+    def test_magnetic_flow_in_the_plane(self) -> None:
+        """The field (b, c) turns with the velocity (u, v); frames that move with two functions, and a pressure."""
+        rate = "{0}_t + u*{0}_x + v*{0}_y"
+        found = find_symmetries(
+            [
+                f"{rate.format('u')} + p_x - b*b_x - c*b_y = u_xx + u_yy",
+                f"{rate.format('v')} + p_y - b*c_x - c*c_y = v_xx + v_yy",
+                f"{rate.format('b')} - b*u_x - c*u_y = b_xx + b_yy",
+                f"{rate.format('c')} - b*v_x - c*v_y = c_xx + c_yy",
+                "u_x + v_y = 0",
+                "b_x + c_y = 0",
+            ]
+        )
+        assert "3 functions of t; 12 found" in found.statement
+        assert [v.name for v in found.dimension.variables] == ["t"]
+        assert any(g.in_words == "shifts t" for g in found)
