@@ -46,6 +46,7 @@ _MIN_STD = 1e-3  # standard deviation of an image for its tone, in units of the 
 # a tone curve bends halfway between where such shares of pixels are darker, and such shares of the range of most pixels
 _TONE_KNOTS, _TONE_ENDS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.95), (0.01, 0.99)
 _BLOCKS_PER_SIDE, MIN_BLOCK_SIDE = 16, 8  # blocks along the longer side, and pixels along a block, for checks
+_NUM_TERMS = 6  # terms of a series
 CORRELATION_REACH = 4  # pixels on each side in which scores of blurred noise are correlated
 
 
@@ -718,7 +719,13 @@ class Comparison:
     # -- descents ------------------------------------------------------------------------------------------------------
 
     def descended(
-        self, h: Tensor, exposure: Exposure, width: float | None, steps: int, least_step: float
+        self,
+        h: Tensor,
+        exposure: Exposure,
+        width: float | None,
+        steps: int,
+        least_step: float,
+        energy: Callable[[Sums], Tensor] | None = None,
     ) -> tuple[Tensor, Sums]:
         """Return elements after steps of Levenberg and Marquardt, ``[k, *element_shape]``, and their sums.
 
@@ -728,8 +735,10 @@ class Comparison:
             width: width of the loss; ``None`` for squares.
             steps: largest number of steps.
             least_step: length of steps, in units of the basis, at which all descents have ended.
+            energy: what falls in each step; default the mean loss, which may rise a little.
         """
         group = self.group
+        energies, most = (lambda sums: sums.energy, self.max_rise) if energy is None else (energy, 1.0)
         sums = self.sums(h, exposure, width)
         damping = sums.energy.new_full((len(h),), _FIRST_DAMPING)
         for _ in range(steps):
@@ -739,7 +748,7 @@ class Comparison:
             if not bool((step.norm(dim=-1) > least_step).any()):
                 return trial, sums  # energies hardly change
             new = self.sums(trial, exposure, width)
-            better = new.energy < self.max_rise * sums.energy
+            better = energies(new) < most * energies(sums)
             h = torch.where(better.reshape(-1, *[1] * len(group.element_shape)), trial, h)
             sums = Sums(
                 *(torch.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, sums, strict=True))
@@ -1020,11 +1029,11 @@ def without_own_pull(
     values, vectors = torch.linalg.eigh(curvature)
     least = 1e-9 * values[-1].clamp(min=torch.finfo(values.dtype).tiny)
     inverse = ((vectors / values.clamp(min=least)) @ vectors.mT).to(scores.dtype)
-    # the square root of the inverse of one minus the pull, which makes variances right on average
-    pull = 0.5 * (windows.flatten(0, 1) @ inverse).unflatten(0, windows.shape[:2])
+    # the binomial series of (1 - pull)^(-1/2), which makes variances right on average
+    pull = (windows.flatten(0, 1) @ inverse).unflatten(0, windows.shape[:2])
     pulled = scores
-    for _ in range(2):
-        pulled = scores + (pull @ pulled.unsqueeze(-1)).squeeze(-1)
+    for k in range(_NUM_TERMS, 0, -1):
+        pulled = scores + (1.0 - 0.5 / k) * (pull @ pulled.unsqueeze(-1)).squeeze(-1)
     return pulled
 
 

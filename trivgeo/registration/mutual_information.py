@@ -131,6 +131,9 @@ class MutualComparison(Comparison):
 
     max_rise = 1.0
 
+    # sets of pixels in which scores are summed, or more, if these are so long that noise is not alike beyond them
+    num_windows: ClassVar[float] = math.inf
+
     @cached_property
     def _bins(self) -> tuple[_Bins, _Bins]:
         """The bins of the fixed and of the moving picture."""
@@ -279,7 +282,9 @@ class MutualComparison(Comparison):
             square_sum += float(pull.square().sum())
         descent = 0.5 * (descent + descent.mT)
         own = own_of_cells.double().sum(0)
-        reach = -(-CORRELATION_REACH // self.side)
+        # what one volume shows alone, such as a shift of all edges of one kind, is alike over long distances
+        side = (count / self.num_windows) ** (1.0 / n) / self.side
+        reach = max(-(-CORRELATION_REACH // self.side), math.floor(0.5 * (side - 1.0)))
         windows = box_sums(own_of_cells.flatten(1).mT.unflatten(1, self.cells), reach).flatten(1).mT
         windows = windows.unflatten(1, (dim, dim))
         freed = without_own_pull(scores, windows, own)

@@ -88,8 +88,8 @@ def register(
 
     Other modalities need ``similarity="mutual_information"`` (Viola and Wells 1997), of photographs and of volumes:
     nothing is said of how values of both belong to each other, so that negatives, labels and maps of one tissue will
-    do. With either image held fixed the equations draw the element a little, so the result is between both, and
-    the covariance admits their distance.
+    do. With either image held fixed the equations draw the element a little, so the result is between both. The
+    covariance admits their distance, and what one volume shows alone over long distances.
 
     Args:
         moving: the photograph, volume or cloud that is moved.

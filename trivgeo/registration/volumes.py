@@ -31,7 +31,12 @@ from trivgeo.registration.inverse_compositional import (
     Sums,
     indices_of,
 )
-from trivgeo.registration.mutual_information import MAX_RIVAL_LEFT, MIN_DIFFERENCE, MutualRegistration
+from trivgeo.registration.mutual_information import (
+    MAX_RIVAL_LEFT,
+    MIN_DIFFERENCE,
+    MutualComparison,
+    MutualRegistration,
+)
 from trivgeo.registration.record import Registration
 from trivgeo.verdict import Verdict
 
@@ -47,7 +52,6 @@ _NUM_LAST_STEPS = 30  # steps after which elements are told from the best one
 _LEAST_STEP_IN_VOXELS = 0.02  # length of steps at which descents end at a level
 _LEAST_COVER = 0.999  # mean of a mask from which on a larger voxel counts
 _MATRIX_TOLERANCE = 1e-6  # distance of a matrix from the group
-_FIRST_DAMPING, _MAX_DAMPING, _ENDING_DAMPING = 1e-3, 1e3, 1.0  # of Levenberg and Marquardt, in units of the diagonal
 _LEAST_VARIANCE, _MAX_VARIANCE = 1e-3, 0.5  # variance of a kernel of three voxels
 BLUR_VARIANCE = 0.5  # of the blur after which splines between voxels have the noise of those at voxels, in voxels
 _REACH_IN_STDS = 2.0  # distance from an edge at which a kernel hardly reads what is beyond it, in standard deviations
@@ -141,8 +145,8 @@ class VolumeRegistration(ImageRegistration):
         h = h[self._left(comparison.sums(h, exposure, None)).argsort()[:_NUM_KEPT_FIRST]]
         for level, factor in enumerate(self.factors[: max(1, len(self.factors) - 1)]):  # the last steps are at the last
             comparison = self._comparison(factor)
-            h, left = self._descended_beside(comparison, h, exposure, _NUM_STEPS[min(level, len(_NUM_STEPS) - 1)])
-            h = h[left.argsort()]
+            h, sums = self._descended_beside(comparison, h, exposure, _NUM_STEPS[min(level, len(_NUM_STEPS) - 1)])
+            h = h[self._left(sums).argsort()]
             h = self._distinct(h, 2.0 / max(comparison.fixed.grid.size))[: _NUM_KEPT[min(level, len(_NUM_KEPT) - 1)]]
         return self._beside(comparison, h, exposure)
 
@@ -171,29 +175,10 @@ class VolumeRegistration(ImageRegistration):
 
     def _descended_beside(
         self, comparison: Comparison, h: Tensor, exposure: Exposure, steps: int
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Sums]:
         """Return elements after steps that leave less and less of the variance, each beside its own exposure."""
-        group = self.group
         least = _LEAST_STEP_IN_VOXELS * 2.0 / max(comparison.fixed.grid.size)
-        sums = comparison.sums(h, exposure, None)
-        left = self._left(sums)
-        damping = torch.full_like(left, _FIRST_DAMPING)
-        for _ in range(steps):
-            slope, curvature, _ = sums.reduced()
-            step = -_damped(curvature, slope, damping)
-            trial = group.project(group.perturb(h, step))
-            new = comparison.sums(trial, exposure, None)
-            new_left = self._left(new)
-            better = new_left < left
-            h = torch.where(better.reshape(-1, *[1] * len(group.element_shape)), trial, h)
-            left = torch.where(better, new_left, left)
-            sums = Sums(
-                *(torch.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, sums, strict=True))
-            )
-            damping = torch.where(better, 0.2 * damping, 8.0 * damping).clamp(max=_MAX_DAMPING)
-            if not bool((better & (step.norm(dim=-1) > least) | ~better & (damping < _ENDING_DAMPING)).any()):
-                break
-        return h, left
+        return comparison.descended(h, exposure, None, steps, least, self._left)
 
     def _hidden(self, found: Found) -> tuple[Tensor, float]:
         return self.fixed.new_zeros(1), 0.0
@@ -278,9 +263,17 @@ class VolumeRegistration(ImageRegistration):
         return replace(r, element=element.to(dtype), covariance=covariance.to(dtype), modes=modes)
 
 
+class MutualVolumeComparison(MutualComparison):
+    """A comparison of volumes by mutual information."""
+
+    num_windows = 2.4  # as long as their few sums leave a variance
+
+
 @dataclass(eq=False)
 class MutualVolumeRegistration(MutualRegistration, VolumeRegistration):
     """Registration of two volumes by mutual information."""
+
+    comparison: ClassVar[type[Comparison]] = MutualVolumeComparison
 
     def _the_other_way(self) -> MutualRegistration:
         masks, matrices = self.masks[::-1], self.matrices[::-1]
@@ -309,13 +302,6 @@ def _left(sums: Sums) -> Float[Tensor, " k"]:
     variance = (square - fixed.square() / weight.clamp(min=1.0)).sum(1)
     rest = sums.energy * weight[:, 0] - explained
     return torch.where(variance > 0, rest.clamp(min=0.0) / variance, torch.inf)
-
-
-def _damped(curvature: Tensor, slope: Tensor, damping: Float[Tensor, " k"]) -> Tensor:
-    diagonal = curvature.diagonal(dim1=-2, dim2=-1)
-    least = 1e-9 * diagonal.amax(-1, keepdim=True) + torch.finfo(curvature.dtype).tiny
-    damped = curvature + torch.diag_embed(damping.unsqueeze(-1) * diagonal + least)
-    return torch.linalg.solve(damped, slope)
 
 
 def conjugated(group: LieGroup, unit: Float[Tensor, "4 4"], g: Tensor) -> Tensor:
