@@ -313,5 +313,14 @@ class TestVolume:
             (tmp_path / name).write_bytes(b"no volume")
             with pytest.raises(ConfigurationError, match=rf"expected a file such as scan.nii.gz, got .*{name}"):
                 Volume.load(tmp_path / name)
+        for name in ("whole.nii", "whole.nii.gz"):
+            Volume(torch.rand(1, 20, 20, 20), torch.eye(4)).save(tmp_path / name)
+            (tmp_path / f"half_{name}").write_bytes((tmp_path / name).read_bytes()[:15000])
+            with pytest.raises(ConfigurationError, match=rf"expected a whole file, got .*half_{name}"):
+                Volume.load(tmp_path / f"half_{name}")
+        with pytest.raises(ConfigurationError, match=r"path: expected a file such as scan.nii.gz, got .*scan.txt"):
+            good.save(tmp_path / "scan.txt")
+        with pytest.raises(ConfigurationError, match="expected an image of real numbers, got complex64"):
+            Volume.load(nibabel.Nifti1Image(np.ones((2, 3, 4), dtype=np.complex64), np.eye(4)))
         with pytest.raises(ConfigurationError, match="expected a path or an image of nibabel, got ndarray"):
             Volume.load(np.zeros((2, 3, 4)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,8 +55,8 @@ class Volume(NamedTuple):
             dtype: dtype of the data; that of the affine is float64.
 
         Raises:
-            ConfigurationError: neither the path of a file that nibabel reads nor an image of it; or nibabel is not
-                installed.
+            ConfigurationError: neither the path of a whole file that nibabel reads nor an image of it, or one of
+                numbers that are not real; or nibabel is not installed.
             OSError: there is no such file.
             ShapeError: the image has neither three nor four dimensions.
         """
@@ -64,9 +65,12 @@ class Volume(NamedTuple):
             raise ConfigurationError(f"source: expected a path or an image of nibabel, got {type(source).__name__}")
         if image.ndim not in (3, 4):
             raise ShapeError(f"source: expected an image of three or four dimensions, got shape {list(image.shape)}")
-        array = np.asarray(image.dataobj)
-        if array.dtype.fields is not None:
-            raise ConfigurationError(f"source: expected an image of numbers, got {array.dtype}")
+        try:
+            array = np.asarray(image.dataobj)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise ConfigurationError(f"source: expected a whole file, got {source}: {error}") from error
+        if array.dtype.kind not in "biuf":
+            raise ConfigurationError(f"source: expected an image of real numbers, got {array.dtype}")
         values = torch.from_numpy(np.ascontiguousarray(np.atleast_1d(array).T, dtype=np.float64)).to(dtype)
         return cls(values if values.ndim == 4 else values[None], torch.from_numpy(np.array(image.affine, dtype=float)))
 
@@ -77,7 +81,7 @@ class Volume(NamedTuple):
             path: of a file ``.nii`` or ``.nii.gz``.
 
         Raises:
-            ConfigurationError: nibabel is not installed.
+            ConfigurationError: the path is not that of such a file, or nibabel is not installed.
             ShapeError: there are batch dimensions.
         """
         check_volume("volume", self)
@@ -85,7 +89,11 @@ class Volume(NamedTuple):
             raise ShapeError(f"volume: expected one, [c, d, h, w], got {list(self.data.shape)}")
         values = self.data.detach().to(torch.promote_types(self.data.dtype, torch.float32)).cpu()
         array = (values[0] if len(values) == 1 else values).numpy().T
-        _nibabel().save(_nibabel().Nifti1Image(array, self.affine.detach().double().cpu().numpy()), path)
+        nibabel = _nibabel()
+        try:
+            nibabel.save(nibabel.Nifti1Image(array, self.affine.detach().double().cpu().numpy()), path)
+        except nibabel.filebasedimages.ImageFileError as error:
+            raise ConfigurationError(f"path: expected a file such as scan.nii.gz, got {path}: {error}") from error
 
     @property
     def spacing(self) -> Float[Tensor, "*batch 3"]:
