@@ -223,8 +223,11 @@ class Exposure(NamedTuple):
 
     def functions(self, m: Float[Tensor, "c p"], place: Float[Tensor, "n p"]) -> Float[Tensor, "c q p"]:
         """Return the products of tones and fields at pixels."""
-        tones, fields = self.tones(m), self.fields(place)
-        return tones if fields is None else torch.einsum("pqb,cbp->cqp", fields, tones)
+        tones = self.tones(m)
+        if self.uneven is None:
+            return tones
+        fields = _quadratics(place).expand(len(m), -1, -1)
+        return torch.cat([fields, fields * tones[:, 1:2], tones[:, 2:]], 1)
 
     def exposed(self, m: Float[Tensor, "c *p"], place: Float[Tensor, "n *p"]) -> Float[Tensor, "c *p"]:
         """Return values under the exposure, at places of about unit size."""
@@ -665,11 +668,17 @@ class Comparison:
             first = seen * shrink
             weight, loss = shrink.mul_(first), (first.mul_(square)).sum(1)
             moments = loss.new_zeros(k, len(fixed), 3)
-        weighted = tones * weight
         b = tones.shape[1] - 1
         spread = self._fields_of(exposure, strip.cells)
+        # in place: memory for as many numbers anew takes longer than their products
+        root = weight.sqrt()
+        tones *= root
         if spread is None:
-            inner = weighted.transpose(1, 2) @ tones.permute(0, 2, 3, 1)  # [c, k, b + 1, b + 1]
+            inner = tones.transpose(1, 2) @ tones.permute(0, 2, 3, 1)  # [c, k, b + 1, b + 1]
+        else:
+            by_cells = tones.view(-1, b + 1, k * m, q)
+            grams = torch.stack([products_in_cells(one, one).view(k, m, b + 1, b + 1) for one in by_cells])
+        weighted = tones.mul_(root)
         if q == 1 and spread is None:
             along = weighted.flatten(1, 2) @ self._slopes_along  # [c, (b + 1) * k, d]
             along = along.unflatten(1, (b + 1, k))
@@ -685,8 +694,6 @@ class Comparison:
         if spread is None:
             along = along.permute(0, 2, 3, 1, 4).flatten(-2) @ fields.flatten(0, 1)
             return self._parted(loss, seen, along, curvature.flatten(1), inner, moments)
-        by_cells = (part.view(-1, b + 1, k * m, q) for part in (weighted, tones))
-        grams = torch.stack([products_in_cells(*part).view(k, m, b + 1, b + 1) for part in zip(*by_cells, strict=True)])
         spread = functional.pad(spread, (0, 1, 0, 1))  # [m, q + 1, b + 1]
         spread[:, -1, -1] = 1.0
         grams = (spread @ grams @ spread.mT).sum(2)
@@ -774,34 +781,34 @@ class Comparison:
         count = number = square_sum = 0.0
         agrees = torch.zeros(self.fixed.grid.size, dtype=torch.bool, device=image.device)
         for (first, last), strip in zip(self._ranges(), self._strips(), strict=True):
-            r, tones, weight, bend, seen, ours, rough = self._around(first, last, h, exposure, width)
-            beside = (r.unsqueeze(1) * tones).flatten(0, 1)
-            theirs_along, ours_along = (
-                torch.cat([(r.unsqueeze(1) * slopes).sum(0), beside]) for slopes in (strip.slopes, ours)
-            )
-            weighed = weight * theirs_along
-            slopes = torch.cat([ours, strip.slopes], 1)
-            weighted = weight * tones
+            r, tones, shrink, seen, ours, rough = self._around(first, last, h, exposure, width)
+            rows = torch.cat([ours, strip.slopes, tones], 1)
+            # in place: memory for as many numbers anew takes longer than their products
+            rows *= shrink * seen.sqrt()
+            products = torch.stack([products_in_cells(one, one) for one in rows], 1)  # [m, c, 2n + b, 2n + b]
+            rows *= (r * shrink.sqrt()).unsqueeze(1)
+            # of the slopes of the restored picture, of the fixed one, and of the functions of the exposure
+            along = rows[0] if len(rows) == 1 else torch.cat([rows[:, : 2 * n].sum(0), rows[:, 2 * n :].flatten(0, 1)])
+            bent = (-4.0 / width**2) * products_in_cells(along, along[n:])
+            weighed = along[n:].mul_((shrink * seen).sqrt_())
             strips.append(
                 (
                     weighed.sum(-1).mT,
                     products_in_cells(weighed, weighed),
-                    products_in_cells(2.0 * bend * ours_along, theirs_along),
+                    torch.cat([bent[:, :n], bent[:, 2 * n :]], 1),
                     torch.stack([products_in_cells(one, one) for one in rough]).sum(0),
-                    torch.stack([products_in_cells(weight * one, one) for one in slopes]).sum(0),
-                    torch.stack([products_in_cells(*part) for part in zip(weighted, slopes, strict=True)], 1),
-                    torch.stack([products_in_cells(*part) for part in zip(weighted, tones, strict=True)], 1),
+                    products[:, :, : 2 * n, : 2 * n].sum(1),
+                    products[:, :, 2 * n :],
                 )
             )
-            square = r.square().sum(0)
+            square = _sum_of_squares(r)
             good = seen * (square < agreeing**2)
             count, number = count + float(seen.sum()), number + float(good.sum())
             square_sum += float((good * square).sum())
             rows = self._axes(first, last, 0)[0]
             agrees[rows] = self._from_cells(good, [len(rows), *self.fixed.grid.size[1:]]) > 0.5
-        scores, alone, bends, noise, of_slopes, of_both, of_tones = (
-            torch.cat(part) for part in zip(*strips, strict=True)
-        )
+        scores, alone, bends, noise, of_slopes, of_tones = (torch.cat(part) for part in zip(*strips, strict=True))
+        of_both, of_tones = of_tones.split([2 * n, of_tones.shape[-1] - 2 * n], -1)
         fields, spread = self.fields, self._fields_of(exposure, slice(None))
         # what the exposure explains of the derivatives by the basis
         if spread is not None:
@@ -856,8 +863,8 @@ class Comparison:
         return slice(first * per_row, last * per_row)
 
     def _around(self, first: int, last: int, h: Tensor, exposure: Exposure, width: float) -> tuple[Tensor, ...]:
-        """Return what `closely` sums, of rows of cells and by cells: residuals, tones of the exposure, weights, what
-        the loss bends, what counts, and the slopes of the restored picture and of weighted residuals.
+        """Return what `closely` sums, of rows of cells and by cells: residuals, tones of the exposure, roots of weights
+        of the loss, what counts, and the slopes of the restored picture and of weighted residuals.
         """
         axes, n = self._axes(first, last, HALO), self.n
         index = indices_of(axes).to(self.fixed.image.dtype)
@@ -866,14 +873,14 @@ class Comparison:
         seen = seen * self.fixed.counted(axes)
         place = self._place(index) if exposure.uneven is not None else index
         r = exposure.exposed(values, place) - pixels_at(self.fixed.image, axes)
-        shrink = (r.square().sum(0).mul_(width**-2)).add_(1.0).reciprocal_()
+        shrink = (_sum_of_squares(r).mul_(width**-2)).add_(1.0).reciprocal_()
         weight = seen * shrink.square()
         # outliers, which weigh nothing, have no slopes beside them
         inner, gain = without_halo(values, n), exposure.gain(without_halo(values, n), without_halo(place, n))
         slopes = (slopes_of(values) * gain).transpose(0, 1), slopes_of(weight * r).transpose(0, 1)
-        within = (without_halo(part, n) for part in (r, weight, -2.0 / width**2 * weight * shrink, seen))
-        r, weight, bend, seen, ours, rough = (self._in_cells(part) for part in (*within, *slopes))
-        return r, exposure.tones(self._in_cells(inner)), weight, bend, seen, ours, rough
+        within = (without_halo(part, n) for part in (r, shrink, seen))
+        r, shrink, seen, ours, rough = (self._in_cells(part) for part in (*within, *slopes))
+        return r, exposure.tones(self._in_cells(inner)), shrink, seen, ours, rough
 
     def _from_cells(self, values: Float[Tensor, "m q"], size: Sequence[int]) -> Float[Tensor, " *size"]:
         """Return values by cells as an image, the inverse of `_in_cells`."""
@@ -1094,7 +1101,7 @@ def without_halo(image: Float[Tensor, "*b *size"], n: int) -> Tensor:
 def slopes_of(image: Float[Tensor, "c *size"]) -> Float[Tensor, "n c *inner"]:
     """Return central differences of fourth order by the indices x, y, ..., of an image with a halo, without it."""
     n = image.ndim - 1
-    found = []
+    found = image.new_empty(n, len(image), *(length - 2 * HALO for length in image.shape[1:]))
     for dim in range(n, 0, -1):
         other = image
         for across in range(1, n + 1):
@@ -1102,8 +1109,8 @@ def slopes_of(image: Float[Tensor, "c *size"]) -> Float[Tensor, "n c *inner"]:
                 other = other.narrow(across, HALO, image.shape[across] - 2 * HALO)
         length = image.shape[dim] - 2 * HALO
         at = [other.narrow(dim, start, length) for start in range(5)]
-        found.append((8.0 * (at[3] - at[1]) - (at[4] - at[0])) / 12.0)
-    return torch.stack(found)
+        torch.sub(at[3], at[1], out=found[n - dim]).mul_(2.0 / 3.0).sub_(at[4] - at[0], alpha=1.0 / 12.0)
+    return found
 
 
 def box_sums(values: Float[Tensor, "c *size"], reach: int) -> Float[Tensor, "c *size"]:

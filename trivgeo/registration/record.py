@@ -160,12 +160,13 @@ def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None
 
     Rows that are not finite, or zero in ``part``, are left out.
     """
-    r = residuals if part is None else residuals[part > 0]
-    r = r[torch.isfinite(r).all(-1)]
+    square = residuals.square().sum(-1)
+    known = torch.isfinite(square)
+    square = square[known if part is None else known & (part > 0)]
     # the median of |r|^2 / n is about that of one component for n = 1, and 1 for many
     n = residuals.shape[-1]
     middle = NORMAL_MEDIAN**2 if n == 1 else (1 - 2 / (9 * n)) ** 3
-    return math.sqrt(float(r.square().sum(-1).median()) / (n * middle)) if len(r) else math.nan
+    return math.sqrt(float(square.median()) / (n * middle)) if len(square) else math.nan
 
 
 def rounding_std(dtype: torch.dtype) -> float:
