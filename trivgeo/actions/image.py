@@ -430,14 +430,15 @@ def frame_corners(*size: int) -> tuple[tuple[float, ...], ...]:
     return tuple(itertools.product(*((-half, half) for half in half_sides(*size))))
 
 
-def frame_from_pixels(size: Sequence[int], reference: Tensor) -> Float[Tensor, "k k"]:
+def frame_from_pixels(size: Sequence[int], reference: Tensor, longest: int | None = None) -> Float[Tensor, "k k"]:
     """Return the matrix that maps pixel coordinates (x, y, 1) or (x, y, z, 1) to coordinates of the frame.
 
     Args:
         size: height and width, or depth, height and width; pixel centres lie at whole numbers.
         reference: a tensor on the device of the result, which has dtype float64.
+        longest: pixels whose half is the unit of coordinates; default those along the longest side.
     """
-    longest, n = max(size), len(size)
+    longest, n = max(size) if longest is None else longest, len(size)
     rows = [
         [2 / longest if i == j else 0.0 for j in range(n)] + [(1 - side) / longest]
         for i, side in enumerate(reversed(size))

@@ -139,15 +139,15 @@ class CloudRegistration(RegistrationMethod["_Descent | Poses"]):
             self.units = self.units.cpu()
             self.x, self.y = self.x.cpu(), self.y.cpu()
 
-    def searched(self) -> _Descent | Poses:
+    def searched(self) -> tuple[_Descent | Poses]:
         """Descend from all starts, in each component of the group; the best one comes first."""
         if not self.in_order:
-            return searched_poses(self.action, self.x, self.y, self._starts(), self.generator)
+            return (searched_poses(self.action, self.x, self.y, self._starts(), self.generator),)
         unit = self.group.identity(1, dtype=self.x.dtype, device=self.x.device)
         starts = unit if self.closed_forms is None else self.closed_forms
         descents = [self._descended_in_order(part) for part in _by_component(self.group, starts)]
         descents.sort(key=self._residual_std)
-        return descents[0]._replace(elements=torch.cat([descent.elements for descent in descents]))
+        return (descents[0]._replace(elements=torch.cat([descent.elements for descent in descents])),)
 
     def judged(self, found: _Descent | Poses) -> Registration:
         return self._judged_poses(found) if isinstance(found, Poses) else self._judged_in_order(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from trivgeo._random import normal
 from trivgeo.actions import ImageWarp
+from trivgeo.actions.image import frame_from_pixels
 from trivgeo.groups import Projective
 from trivgeo.inversion.energies.least_squares import GemanMcClure
 from trivgeo.inversion.transformations import sample_elements
@@ -28,6 +29,7 @@ from trivgeo.registration.inverse_compositional import (
     Interpolation,
     Picture,
     box_sums,
+    ridged,
     slopes_of,
 )
 from trivgeo.registration.keypoints import MISSING, consensus
@@ -63,7 +65,6 @@ MEAN_SIDE, _NUM_MEANS = 4, 2**12  # pixels along squares whose means show an une
 _MAX_LEFT_BY_EXPOSURE = 0.5  # share of squares of residuals of means that an uneven exposure may leave
 _MIN_REFINED_STD = 1e-5  # standard deviation of residuals from which on the last steps fit the loss to them
 _LEAST_CURVATURE = 1e-12  # curvature that is rounding, in units of the largest
-_RIDGE = 1e-10  # addition to the squares of the functions of an exposure, in units of these
 _MAX_LAST_STEPS = 40  # last steps
 _MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_IN_DIGITS = 1.5, 4.0  # length of the last step, in either unit
 _MAX_LEFT_IN_STDS, _FIRST_LEFT = 1.0, 0.1  # length that is expected for the last step, and of that after the first one
@@ -71,10 +72,6 @@ _MIN_SHARE_OF_STEP = 0.25  # least share of the curvature that is taken for shar
 _MAX_NEWTON_STEP_IN_PIXELS = 0.5  # length of a step up to which curvature that both pictures share is that of the end
 _MAX_LEFT = 0.5  # length of a step, in units of that before, from which on curvatures are computed anew
 _NUM_SAMPLES = 2**13  # pixels by which exposures and the spread of residuals are estimated
-_BLOCKS_PER_SIDE, _MIN_BLOCK_SIDE = (
-    16,
-    8,
-)  # blocks along the longer side, and pixels along one, whose losses are compared
 _MAX_SIDE_OF_HIDDEN = 320  # longer side of the images in which hidden parts are looked for, in pixels
 _HIDDEN_REACH, _MIN_HIDDEN_SHARE = 2, 0.5  # pixels on each side of which so many disagree where an image is hidden
 _MIN_CHANGE_OF_KERNEL = 0.02  # change of the parameter of the kernel that counts
@@ -86,10 +83,7 @@ _MAX_SIDE_OF_DESCENTS = 1024  # longer side of images at which a single hypothes
 _NUM_CONSENSUS = 3  # elements that matches of keypoints support, from which descents start
 _LEAST_SIDE_OF_MATCHED = 192  # longer side of the images at which descents from them begin, in pixels
 NUM_LOOK_ALIKES = 10  # other places that are tried, where pictures look alike
-_NUM_STEPS_OF_OTHERS, _LEAST_SIDE_OF_OTHERS = (
-    (10, 4),
-    80,
-)  # steps from each, at a size of at least so much, and the largest
+_NUM_STEPS_OF_OTHERS, _LEAST_SIDE_OF_OTHERS = (10, 4), 80  # steps at a size of at least so much, and the largest
 MAX_SIDE_OF_OTHERS = 256  # longer side of the images on which others are compared with what was found, in pixels
 _MAX_ENERGY_RATIO = 10.0  # energy of another element, in units of that of the best one, at which it is compared closely
 _SAME_IN_STDS = 6.0  # distance of ends of descents that are one element
@@ -146,7 +140,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
         self.longer = max(self.fixed.shape[-2:])
         unit = self.longer if self.side_of_unit is None else self.side_of_unit
         self._data = tuple(
-            Picture(image, Grid(tuple(image.shape[-2:]), _frame(image.shape[-2:], unit, image)), mask, margin)
+            Picture(
+                image, Grid(tuple(image.shape[-2:]), frame_from_pixels(image.shape[-2:], image, unit)), mask, margin
+            )
             # beside what the moving image covers, the fixed one may show nothing, from which slopes are not to be taken
             for image, mask, margin in (
                 (self.moving, self.masks[0], _HALO + blurred),
@@ -199,13 +195,24 @@ class ImageRegistration(RegistrationMethod["Found"]):
         """Return the largest size in units of the full one with at most so many pixels a side; else the smallest."""
         return max((f for f in self.factors if f * self.longer <= side), default=self.factors[0])
 
+    @property
+    def _sources(self) -> list[Source]:
+        """Where transformations may come from, the likeliest and least costly ones first."""
+        matched = Source(self._matched, self._improved, _MIN_SHARED_CONTRAST)
+        if self.transformations is not None:
+            return [Source(self._identity), matched, Source(self._drawn)]
+        identity = Source(self._identity, self._descended, _MIN_SHARED_NEAR)
+        return [identity, matched, Source(self._correlated), Source(self._drawn)]
+
+    def _identity(self) -> Tensor:
+        return self.group.identity(1, dtype=torch.float64, device=self.moving.device)
+
     def _matched(self) -> Tensor:
         """Return elements that matches of keypoints support, inverted; none without OpenCV."""
         group = self.group
         found = consensus(group, self.moving, self.fixed, self.frames, _NUM_CONSENSUS)
         self.matches_keypoints = found is not None
-        none = group.identity(0, dtype=torch.float64, device=self.moving.device)
-        return none if found is None else group.inverse(group.project(found))
+        return self._identity()[:0] if found is None else group.inverse(group.project(found))
 
     def _drawn(self) -> Tensor:
         """Return elements that were given or are near the identity, inverted."""
@@ -217,29 +224,14 @@ class ImageRegistration(RegistrationMethod["Found"]):
             drawn = sample_elements(group, self.transformations, number, self.generator)
         return group.inverse(group.project(drawn.to(self.moving.device, torch.float64)))
 
-    def registered(self) -> Registration:
-        met = []
-        for found in self._attempts():
-            some, found = self._in_few_channels(found)
-            met.append(judged := some.judged(found))
-            if judged.trusted:
-                return judged
-        return max(met, key=lambda r: 0.0 if r.mask is None else float(r.mask.float().mean()))
-
-    def _attempts(self) -> Iterator[Found]:
-        """Yield ends of descents: from the identity, from what keypoints say, and from many elements."""
-        identity = self.group.identity(1, dtype=torch.float64, device=self.moving.device)
-        if self.transformations is None:
-            found = self._descended(identity, promising=True)
-            if found.shared >= _MIN_SHARED_NEAR:
-                yield found
-        matched = self._matched()
-        for start in matched:
-            found = self._improved(start)
-            if found.shared >= _MIN_SHARED_CONTRAST:
-                yield found
-        correlated = identity[:0] if self.transformations is not None else self._correlated()
-        yield self._descended(torch.cat([identity, matched, correlated, self._drawn()]))
+    def searched(self) -> Iterable[Found]:
+        starts = []
+        for source in self._sources:
+            starts.append(elements := source.elements())
+            if source.descended is not None:
+                alone = (source.descended(start[None]) for start in elements)
+                yield from (found for found in alone if found.shared >= source.least)
+        yield self._descended(torch.cat(starts), together=True)
 
     def _correlated(self) -> Tensor:
         """Return scalings, rotations and shifts at which edges of both images correlate, inverted.
@@ -295,23 +287,19 @@ class ImageRegistration(RegistrationMethod["Found"]):
         width *= self.contrast / some.contrast * math.sqrt(number / channels)
         return some, found._replace(exposure=Exposure.none(number, self.fixed.float()), width=width)
 
-    def searched(self) -> Found:
-        identity = self.group.identity(1, dtype=torch.float64, device=self.moving.device)
-        return self._descended(torch.cat([identity, self._matched(), self._drawn()]))
-
     def _improved(self, start: Tensor) -> Found:
         """Return the end of descents from an element that is off by some pixels, with the loss that it calls for."""
         last = len(self.factors) - 1
         level = next((k for k, f in enumerate(self.factors) if f * self.longer >= _LEAST_SIDE_OF_MATCHED), last)
-        exposure, width = self._exposed(self._comparison(self.factors[level]), start)
-        return self._descended(start[None], first=level, found=Found(start[None], exposure, width))
+        exposure, width = self._exposed(self._comparison(self.factors[level]), start[0])
+        return self._descended(start, first=level, found=Found(start, exposure, width))
 
-    def _descended(self, starts: Tensor, promising: bool = False, first: int = 0, found: Found | None = None) -> Found:
+    def _descended(self, starts: Tensor, together: bool = False, first: int = 0, found: Found | None = None) -> Found:
         """Return the ends of descents at all sizes but the full one.
 
         Args:
             starts: elements to begin with.
-            promising: whether to go on only with what shares contrast.
+            together: whether there are no others, so that descents go on also where little of the contrast is shared.
             first: the level to begin at.
             found: what is known of the first element, with its exposure.
         """
@@ -327,7 +315,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
             if large and len(found.elements) == 1 and found.shared >= _MIN_SHARED_CONTRAST:
                 break  # the last steps are at the full size
             found = self._level(level, found)
-            if promising and not found.shared >= _MIN_SHARED_CONTRAST:
+            if not together and not found.shared >= _MIN_SHARED_CONTRAST:
                 break
         return found
 
@@ -382,19 +370,20 @@ class ImageRegistration(RegistrationMethod["Found"]):
         return elements[kept]
 
     def judged(self, found: Found) -> Registration:
-        """Return the registration after the last steps from what was ``found``, with checks, in units of the data."""
+        some, found = self._in_few_channels(found)
+        return some._checked(found)
+
+    def _checked(self, found: Found) -> Registration:
         group, dtype = self.group, self.moving.dtype
         if not found.found or found.width is None:
-            elements = group.inverse(found.elements).to(dtype)
-            return replace(nothing(self.action, elements), action=ImageWarp(group), frames=self.frames)
+            return self._nothing(found)
         hidden, share = self._hidden(found)
         uneven = self._is_uneven(found) if found.uneven is None else found.uneven
         comparison = self._full(found.elements[0], hidden)
         if noisy := self._is_noisy(found):
             comparison = self._blurred(comparison, found.elements[0])
         if not bool(comparison.sample(found.elements[0], _NUM_SAMPLES)[2].any()):
-            elements = group.inverse(found.elements).to(dtype)
-            return replace(nothing(self.action, elements), action=ImageWarp(group), frames=self.frames)
+            return self._nothing(found)
         solution = self._solved(comparison, found, uneven)
         close, estimate = solution.close, self._estimated(solution.close)
         ended = solution.ended
@@ -450,6 +439,11 @@ class ImageRegistration(RegistrationMethod["Found"]):
             mask=_at_size(close.agrees, self.fixed.shape[1:]),
             frames=self.frames,
         )
+
+    def _nothing(self, found: Found) -> Registration:
+        """Return the registration where nothing of both images lies on each other."""
+        elements = self.group.inverse(found.elements).to(self.moving.dtype)
+        return replace(nothing(self.action, elements), action=ImageWarp(self.group), frames=self.frames)
 
     def _is_noisy(self, found: Found) -> bool:
         """Return whether images are to be blurred, of whose noise interpolation takes a part."""
@@ -680,11 +674,9 @@ class ImageRegistration(RegistrationMethod["Found"]):
         share = float(beyond.sum() / seen.sum().clamp(min=1.0))
         if share < _MIN_SHARE_OF_OTHER:
             return ()
-        mask = _at_size(beyond > 0, self.fixed.shape[-2:]).to(self.fixed.dtype)
-        masks = (self.masks[0], _masked(mask, self.masks[1]))
+        masks = self.masks[0], _uncovered(self._data[1], 1.0 - (beyond > 0).to(image)).mask
         part = replace(self, similarity="intensity", masks=masks, num_starts=min(self.num_starts, _NUM_STARTS_OF_PART))
-        identity = self.group.identity(1, dtype=torch.float64, device=image.device)
-        found = part._descended(torch.cat([h[None], identity, part._drawn()]))
+        found = part._descended(torch.cat([h[None], self._identity(), part._drawn()]), together=True)
         if found.width is None or not found.shared >= _MIN_SHARED_BY_PART:
             return ()
         v = self.group.log(self.group.compose(self.group.inverse(h[None]), found.elements[:1]))
@@ -707,6 +699,20 @@ class ImageRegistration(RegistrationMethod["Found"]):
         stds = torch.einsum("kci,ij,kcj->kc", v, torch.linalg.inv(covariance), v).sqrt()
         near = (stds < _SAME_IN_STDS) | (v.norm(dim=-1) < 1.0 / self.longer)
         return torch.isfinite(candidates).flatten(1).all(-1) & ~near.any(0)
+
+
+class Source(NamedTuple):
+    """A source of transformations that may take one image to the other.
+
+    Attributes:
+        elements: function to their inverses, ``[k, *element_shape]``.
+        descended: function from one of them to the end of descents; ``None`` where all descend together.
+        least: share of the contrast at such an end from which on it is judged before further sources are asked.
+    """
+
+    elements: Callable[[], Tensor]
+    descended: Callable[[Tensor], Found] | None = None
+    least: float = 0.0
 
 
 class Found(NamedTuple):
@@ -772,17 +778,6 @@ def _uncovered(picture: Picture, hidden: Float[Tensor, "h w"]) -> Picture:
 def _widened(mask: Bool[Tensor, "h w"]) -> Bool[Tensor, "h w"]:
     """Return the pixels that have one of a mask around."""
     return mask if not bool(mask.any()) else box_sums(mask.float()[None], _HIDDEN_REACH)[0] > 0.5
-
-
-def _masked(mask: Tensor, other: Tensor | None) -> Tensor:
-    return mask if other is None else mask * other.to(mask)
-
-
-def _frame(size: Sequence[int], longer: int, reference: Tensor) -> Float[Tensor, "3 3"]:
-    """Return the map from pixels (x, y, 1) to coordinates whose unit is half of ``longer`` pixels, 0 in the middle."""
-    height, width = size
-    rows = [[2 / longer, 0.0, (1 - width) / longer], [0.0, 2 / longer, (1 - height) / longer], [0.0, 0.0, 1.0]]
-    return torch.tensor(rows, dtype=torch.float64, device=reference.device)
 
 
 def _exposure(image: Float[Tensor, "c p"], fixed: Float[Tensor, "c p"], seen: Tensor) -> tuple[Exposure, float]:
@@ -909,7 +904,7 @@ def _fits_as_well(full: Comparison, h: Tensor, other: Tensor, exposure: Exposure
     bends of the picture are interpolated differently. Evidence beyond it counts in units of its spread between blocks.
     """
     size, fixed = full.fixed.grid.size, full.fixed.image
-    side = max(_MIN_BLOCK_SIDE, -(-max(size) // _BLOCKS_PER_SIDE))
+    side = full.side_of_blocks
     images = [full.image(g, exposure) for g in (h, other)]
     counted = images[0][1] * images[1][1]
     plain = [image - fixed for image, _ in images]
@@ -931,9 +926,7 @@ def _fitted(columns: Float[Tensor, "c q p"], part: Float[Tensor, "c p"], weight:
     """Return the coefficients of columns in weighted least squares."""
     weighted = (weight * columns).double()
     gram = weighted @ columns.double().mT
-    diagonal = gram.diagonal(dim1=-2, dim2=-1)
-    gram = gram + _RIDGE * torch.diag_embed(diagonal + diagonal.amax(-1, keepdim=True).clamp(min=1e-30))
-    return torch.linalg.solve(gram, weighted @ part.double().unsqueeze(-1)).squeeze(-1).to(part.dtype)
+    return torch.linalg.solve(ridged(gram), weighted @ part.double().unsqueeze(-1)).squeeze(-1).to(part.dtype)
 
 
 def _bends(image: Float[Tensor, "c h w"], axis: int) -> Float[Tensor, "c h w"]:

@@ -34,10 +34,7 @@ _MAX_NUMBERS_KEPT = 2**24  # numbers of strips that are kept between steps; else
 HALO = 2  # pixels on each side that a slope reads
 _EDGE_IN_PIXELS = 1e-3  # distance beyond the outermost centres of pixels at which an image still shows something
 _MIN_CUBIC_SIDE = 16  # sides of images whose outermost pixels cubic interpolation leaves out
-EXACT_FOR_PARABOLAS, _SHARPEST = (
-    -0.5,
-    0.75,
-)  # parameter of the cubic kernel that is; the size of that of torch and OpenCV
+EXACT_FOR_PARABOLAS, _SHARPEST = -0.5, 0.75  # parameter of the cubic kernel; the size of that of torch and OpenCV
 _LEAST_COVER = 0.999  # value of an interpolated mask from which on all pixels around are in the mask
 LEAST_OVERLAP = 0.1  # share of the fixed image that is compared, below which an element is not found
 _FIRST_DAMPING, _MAX_DAMPING = 1e-3, 1e8  # damping of Levenberg and Marquardt, in units of the diagonal
@@ -315,7 +312,7 @@ class Sums(NamedTuple):
 
     def reduced(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return slope and curvature that the exposure leaves (variable projection), and its parts ``[k, c, q, n]``."""
-        parts = torch.linalg.solve(_ridged(self.gram), torch.cat([self.mixed, self.ahead.unsqueeze(-1)], -1))
+        parts = torch.linalg.solve(ridged(self.gram), torch.cat([self.mixed, self.ahead.unsqueeze(-1)], -1))
         slope = self.slope - torch.einsum("kcqn,kcq->kn", self.mixed, parts[..., -1])
         curvature = self.curvature - torch.einsum("kcqn,kcqm->knm", self.mixed, parts[..., :-1])
         return slope, 0.5 * (curvature + curvature.mT), parts
@@ -821,7 +818,7 @@ class Comparison:
         ]
         ahead = scores[:, n:].unflatten(1, (len(image), -1))
         ahead = ahead if spread is None else (spread.unsqueeze(1) @ ahead.unsqueeze(-1)).squeeze(-1)
-        solved = torch.linalg.solve(_ridged(gram), torch.cat([*mixed, ahead.double().sum(0).unsqueeze(-1)], -1))
+        solved = torch.linalg.solve(ridged(gram), torch.cat([*mixed, ahead.double().sum(0).unsqueeze(-1)], -1))
         parts = solved[..., dim:]
         taken = -parts[..., :-1].mT.to(image.dtype).unsqueeze(1)  # [c, 1, d, q]
         taken = taken.expand(-1, len(fields), -1, -1) if spread is None else taken @ spread
@@ -891,9 +888,14 @@ class Comparison:
         whole = split.permute(order).reshape([number * s for number in numbers])
         return whole[tuple(slice(length) for length in size)]
 
+    @property
+    def side_of_blocks(self) -> int:
+        """The number of pixels along blocks by which the picture is checked."""
+        return max(MIN_BLOCK_SIDE, -(-max(self.fixed.grid.size) // _BLOCKS_PER_SIDE))
+
     def _by_blocks(self, values: Float[Tensor, "m *r"]) -> Float[Tensor, "b *r"]:
         """Return sums over blocks of cells."""
-        side = max(MIN_BLOCK_SIDE, -(-max(self.fixed.grid.size) // _BLOCKS_PER_SIDE))
+        side = self.side_of_blocks
         label = torch.zeros(1, dtype=torch.long, device=values.device)
         for cells, pixels in zip(self.cells, self.fixed.grid.size, strict=True):
             blocks = -(-pixels // side)
@@ -1056,7 +1058,7 @@ def variance_of_squares(cells: Float[Tensor, "m d d"], windows: Float[Tensor, "m
     return 2.0 * float(both) / dim**2
 
 
-def _ridged(gram: Float[Tensor, "*b q q"]) -> Float[Tensor, "*b q q"]:
+def ridged(gram: Float[Tensor, "*b q q"]) -> Float[Tensor, "*b q q"]:
     """Return sums of products of functions with an addition that makes them independent."""
     diagonal = gram.diagonal(dim1=-2, dim2=-1)
     least = diagonal.amax(-1, keepdim=True).clamp(min=torch.finfo(gram.dtype).tiny)

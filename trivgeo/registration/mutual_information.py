@@ -54,16 +54,11 @@ _MIN_IN_BIN = 16.0  # pixels in a bin by which probabilities are estimated
 _NUM_VALUES = 2**16  # values by which bins are chosen
 _INDEPENDENT_SHARE = 0.01  # share of pixels whose values in both images are taken to be unrelated
 _WHITE_SQUARE = 65 / 72  # square of the slope of white noise of variance one
-_WHITE_SHARE = (
-    6.0  # shared curvature of white noise in a block of one pixel, in units of that of a block of blurred noise
-)
+_WHITE_SHARE = 6.0  # shared curvature of white noise in a block of one pixel, in units of that of blurred noise
 _LEAST_SIDE = 32  # longer side of the coarsest photographs, in pixels
 _MAX_LAST_STEPS, _MAX_LAST_STEP_IN_STDS = 15, 0.2  # last steps, and the length of one
 _MIN_SHARE_OF_STEP = 0.25  # share of the way to the solution that a step takes at least
-_LEAST_STEP, _NUM_STEPS = (
-    0.02,
-    15,
-)  # length of the last step of the last descent of photographs, in pixels, and their number
+_LEAST_STEP, _NUM_STEPS = 0.02, 15  # last step of the last descent of photographs, in pixels, and their number
 _SHORTEST = 0.1  # least length of a step in units of that to the solution of linearised equations
 # share of the variance that a rival leaves, in units of that of the best one; difference that does not tell them apart
 MAX_RIVAL_LEFT, MIN_DIFFERENCE = 1.15, 1e-3
@@ -360,12 +355,12 @@ class MutualRegistration(ImageRegistration):
         return torch.zeros(self.group.dim).to(solution.element)  # how images were interpolated is not asked
 
     def judged(self, found: Found) -> Registration:
-        r = ImageRegistration.judged(self, found)
+        r = self._checked(found)
         if not r.found:
             return r
         other = self._the_other_way()
         theirs = other._found_at(r.element[None].double())
-        back = _undone(ImageRegistration.judged(other, theirs), r)
+        back = _undone(other._checked(theirs), r)
         if r.trusted and back.trusted:
             return _between(r, back)
         return back if back.trusted or (found.shared < theirs.shared and not r.trusted) else r
@@ -401,9 +396,6 @@ class MutualImageRegistration(MutualRegistration):
         least = _LEAST_STEP * 2.0 / max(comparison.fixed.grid.size)
         h, _ = comparison.descended(found.elements[:1], found.exposure, 1.0, _NUM_STEPS, least)
         return super()._solved(comparison, found._replace(elements=h), uneven)
-
-    def _in_few_channels(self, found: Found) -> tuple[ImageRegistration, Found]:
-        return self, found
 
     def _exposed(self, comparison: Comparison, h: Tensor) -> tuple[Exposure, float]:
         return Exposure.none(len(self.fixed), self.fixed.float()), 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -143,16 +144,21 @@ class RegistrationMethod(ABC, Generic[Found]):
     generator: torch.Generator
 
     @abstractmethod
-    def searched(self) -> Found:
-        """Return the ends of descents."""
+    def searched(self) -> Iterable[Found]:
+        """Return ends of descents, the least costly search first: further ones where what was found is not trusted."""
 
     @abstractmethod
     def judged(self, found: Found) -> Registration:
         """Return the registration after the last steps from what was ``found``, with checks, in units of the data."""
 
     def registered(self) -> Registration:
-        """Return the judged registration of the search."""
-        return self.judged(self.searched())
+        """Return the first registration that is trusted; else the one that shows most of the fixed image."""
+        met = []
+        for found in self.searched():
+            met.append(judged := self.judged(found))
+            if judged.trusted:
+                return judged
+        return max(met, key=lambda r: 0.0 if r.mask is None else float(r.mask.float().mean()))
 
 
 def robust_std(residuals: Float[Tensor, "q n"], part: Float[Tensor, " q"] | None = None) -> float:

@@ -139,7 +139,7 @@ class VolumeRegistration(ImageRegistration):
         near = (action.homogeneous(found) - matrices).abs().amax((-2, -1)) < _MATRIX_TOLERANCE
         return torch.cat([identity, found[near]])
 
-    def searched(self) -> Found:
+    def searched(self) -> tuple[Found]:
         comparison = self._comparison(min(1.0, _SEARCHED_SIDE / self.longer))
         exposure, h = self._exposure(), self._first()
         h = h[self._left(comparison.sums(h, exposure, None)).argsort()[:_NUM_KEPT_FIRST]]
@@ -148,7 +148,7 @@ class VolumeRegistration(ImageRegistration):
             h, sums = self._descended_beside(comparison, h, exposure, _NUM_STEPS[min(level, len(_NUM_STEPS) - 1)])
             h = h[self._left(sums).argsort()]
             h = self._distinct(h, 2.0 / max(comparison.fixed.grid.size))[: _NUM_KEPT[min(level, len(_NUM_KEPT) - 1)]]
-        return self._beside(comparison, h, exposure)
+        return (self._beside(comparison, h, exposure),)
 
     def _beside(self, comparison: Comparison, h: Tensor, exposure: Exposure) -> Found:
         """Return the first element with its exposure, and others that leave about as little of the variance."""
@@ -234,7 +234,7 @@ class VolumeRegistration(ImageRegistration):
         return ()
 
     def judged(self, found: Found) -> Registration:
-        r = super().judged(found)
+        r = self._checked(found)
         return self._with_interpolation(r, found) if r.found else r
 
     def _with_interpolation(self, r: Registration, found: Found) -> Registration:
@@ -254,7 +254,7 @@ class VolumeRegistration(ImageRegistration):
 
     def registered(self) -> Registration:
         assert self.unit is not None
-        r = self.judged(self.searched())
+        r = super().registered()
         group, unit, dtype = self.group, self.unit, r.element.dtype
         change = _adjoint(group, unit)
         covariance = change @ r.covariance.double() @ change.mT
