@@ -32,7 +32,8 @@ _NUM_HALVINGS = 13  # of the width of all kernels, from the spread of the points
 _NEIGHBOURS = (1, 2, 4, 8, 16, 32, 64)  # numbers of neighbours whose distance is the width of a kernel
 _NEIGHBOUR_FACTORS = (2.0**-1.5, 2.0**-0.5, 2.0**0.5)
 _MAX_SPREAD_POINTS = 500  # points by which the spread is measured
-_MAX_PAIRS = 2**21  # pairs of points and centres at once
+_MAX_PAIRS = 2**16  # pairs of points and centres at once
+_MAX_HELD_OUT = 1000  # points of the sample that choose the weights
 _NUM_WEIGHT_ROUNDS = 300  # of expectation-maximization
 
 
@@ -102,8 +103,8 @@ class KernelDensity(nn.Module):
 
         Args:
             points: points or elements, ``[m, *shape]``.
-            held_out: held-out points, which choose the weights and have no kernels; or the share of the points that
-                chooses the weights first, and has kernels then.
+            held_out: held-out points, which choose the weights and have no kernels; or the share of the points, a
+                thousand at most, that chooses the weights first, and has kernels then.
 
         Returns:
             The density itself.
@@ -120,7 +121,7 @@ class KernelDensity(nn.Module):
             if not 0.0 < held_out < 1.0:
                 raise ConfigurationError(f"held_out: expected a share between 0 and 1 or points, got {held_out}")
             order = permutation((len(centres),), centres, keyed(self.seed, 5, device=centres.device))
-            count = round(held_out * len(centres))
+            count = min(round(held_out * len(centres)), _MAX_HELD_OUT)
             held, centres, final = centres[order[:count]], centres[order[count:]], centres
         else:
             held, final = kernels.check(held_out, "held_out"), centres
@@ -340,7 +341,7 @@ class _GroupKernels(_Kernels):
         return self._group.log(between).norm(dim=-1).nan_to_num(math.inf)  # far away there may be no logarithm
 
     def log_kernel(self, between: Tensor, width: Tensor) -> Tensor:
-        return self._kernel.log_density(between, width.square().expand(self._group.batch_shape(between)))
+        return self._kernel.log_density(between, width.square())
 
     def draw(self, centres: Tensor, width: Tensor, generator: torch.Generator | None) -> Tensor:
         return self._group.compose(centres, self._kernel.sample(width.square(), generator))

@@ -50,12 +50,12 @@ class HeatKernel(Described, ABC):
         """
 
     @abstractmethod
-    def log_density(self, w: Tensor, variance: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    def log_density(self, w: Tensor, variance: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
         """Return the logarithm of the density k_V at elements, ``[*batch]``.
 
         Args:
             w: elements ``[*batch, *element_shape]``.
-            variance: variances V, ``[*batch]``.
+            variance: variances V, which expand to ``[*batch]``.
         """
 
     @abstractmethod
@@ -103,32 +103,43 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
         return super().sample(variance.clamp(max=_MAX_VARIANCE / shortest), generator)
 
     def log_density(self, w: Tensor, variance: Tensor) -> Tensor:
-        found = self._parts(w, _positive(variance))[0].sum(-1)
-        return _with_point_mass(found, variance, (self._group.project(w) == 0).all(-1))
+        angle, few, near, far = self._angles(w, variance)
+        images = sum((weight for _, weight in self._images(angle, near)), torch.zeros_like(angle)).log()
+        images = images - 0.5 * (angle.square() / near + (near / (2.0 * math.pi)).log())
+        harmonics = sum((size * (order * angle).cos() for order, size in self._harmonics(far)), torch.ones_like(angle))
+        found = torch.where(few, images, harmonics.log()).sum(-1)
+        return _with_point_mass(found, variance, (angle == 0).all(-1))
 
     def score(self, w: Tensor, variance: Tensor) -> Tensor:
-        return _steep(self._group.basis.scale.to(w) * self._parts(w, _positive(variance))[1], variance)
+        angle, few, near, far = self._angles(w, variance)
+        total = moment = torch.zeros_like(angle)
+        for image, weight in self._images(angle, near):
+            total, moment = total + weight, moment + weight * image
+        mass, slope = torch.ones_like(angle), torch.zeros_like(angle)
+        for order, size in self._harmonics(far):
+            mass = mass + size * (order * angle).cos()
+            slope = slope - size * order * (order * angle).sin()
+        found = torch.where(few, -moment / (total * near), slope / mass)
+        return _steep(self._group.basis.scale.to(w) * found, variance)
 
-    def _parts(self, w: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-density for Haar measure of mass one, and its derivative, for each angle."""
-        angle = self._group.project(w)
-        scaled = variance.unsqueeze(-1) * self._group.basis.scale.to(w).square()
+    def _angles(self, w: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The angles, whether images are used for each, and the variances for images and for harmonics."""
+        scaled = _positive(variance).unsqueeze(-1) * self._group.basis.scale.to(w).square()
         few = scaled < _SWITCH_VARIANCE
-        near = torch.where(few, scaled, 1.0).unsqueeze(-1)
-        turns = 2.0 * math.pi * torch.arange(-_NUM_IMAGES, _NUM_IMAGES + 1, dtype=w.dtype, device=w.device)
-        image = angle.unsqueeze(-1) + turns
-        # the nearest image apart from the others: both may overflow for the smallest variance
-        nearest = image.square().amin(-1, keepdim=True)
-        exponent = -0.5 * (image.square() - nearest) / near
-        images = exponent.logsumexp(-1) + (-0.5 * (nearest / near + near.log() - math.log(2.0 * math.pi))).squeeze(-1)
-        pull = -((exponent.softmax(-1) * image).sum(-1, keepdim=True) / near).squeeze(-1)
-        far = torch.where(few, _SWITCH_VARIANCE, scaled).clamp(max=_MAX_VARIANCE).unsqueeze(-1)
-        order = torch.arange(1, _NUM_HARMONICS, dtype=w.dtype, device=w.device)
-        size = 2.0 * (-0.5 * order.square() * far).exp()
-        wave = order * angle.unsqueeze(-1)
-        total = 1.0 + (size * wave.cos()).sum(-1)
-        slope = -(size * order * wave.sin()).sum(-1) / total
-        return torch.where(few, images, total.log()), torch.where(few, pull, slope)
+        far = torch.where(few, _SWITCH_VARIANCE, scaled).clamp(max=_MAX_VARIANCE)
+        return self._group.project(w), few, torch.where(few, scaled, 1.0), far
+
+    # term by term, since sums over a short last dimension are slow
+
+    def _images(self, angle: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images of an angle and their weights, relative to the nearest one, so that nothing underflows."""
+        for turns in sorted(range(-_NUM_IMAGES, _NUM_IMAGES + 1), key=abs):  # pairs cancel at the identity
+            shift = 2.0 * math.pi * turns
+            yield angle + shift, (-shift * (angle + 0.5 * shift) / v).exp()
+
+    def _harmonics(self, v: Tensor) -> Iterator[tuple[int, Tensor]]:
+        for order in range(1, _NUM_HARMONICS):
+            yield order, 2.0 * (-0.5 * order**2 * v).exp()
 
 
 @checked
@@ -243,8 +254,6 @@ class RotationHeatKernel(HeatKernel):
         few = v < _SWITCH_VARIANCE
         x = angle.clamp(_MIN_END_DISTANCE, self._cover * math.pi - (_MIN_END_DISTANCE if self._cover == 2 else 0.0))
         return x, few, torch.where(few, v, 1.0), torch.where(few, _SWITCH_VARIANCE, v).clamp(max=_MAX_VARIANCE)
-
-    # term by term, since sums over a short last dimension are slow
 
     def _images(self, x: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Images of an angle and their weights, relative to the nearest one, so that nothing underflows."""
