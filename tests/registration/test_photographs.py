@@ -255,6 +255,22 @@ def test_values_of_another_modality(name: str) -> None:
         assert not register(*images, group, num_starts=16).trusted
 
 
+@pytest.mark.parametrize("of_both", [False, pytest.param(True, marks=pytest.mark.slow(reason="all pairs of classes"))])
+def test_names_of_classes(of_both: bool) -> None:
+    """Segmentations whose numbers mean nothing, beside a photograph and beside each other."""
+    matrix, group, size = similarity(0.05, 1.02, 3.0, -2.0), Similarity(2), (100, 100)
+    moving, fixed = (shapes(positions(m, 100)).mean(0, keepdim=True) for m in (None, matrix))
+    bounds = moving.flatten().quantile(moving.new_tensor([0.3, 0.5, 0.8]))
+    fixed = torch.tensor([7, 1, 30, 2])[torch.bucketize(fixed, bounds)]
+    moving = torch.tensor([2, 0, 1, 3])[torch.bucketize(moving, bounds)] if of_both else moving
+    r = register(moving, fixed, group, similarity="mutual_information")
+    assert r.trusted, r.reasons
+    assert off_at_corners(r.to_pixels(), matrix, size) < 0.5
+    assert squared_distance(r, ImageWarp(group).from_pixels(matrix, size)) < 23.5  # the region of 99.99 %
+    other = torch.tensor([7, 1, 30, 2])[torch.bucketize(shapes(positions(None, 100), 7).mean(0, keepdim=True), bounds)]
+    assert not register(moving, other, group, similarity="mutual_information", num_starts=16).trusted
+
+
 def test_pictures_that_say_nothing_of_each_other() -> None:
     """Noise, a plain picture, other shapes, and a pattern that is the same in many places."""
     picture, other = (shapes(positions(), seed).mean(0, keepdim=True) for seed in (0, 7))

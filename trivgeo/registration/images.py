@@ -59,7 +59,7 @@ _FIRST_WIDTH = 2.0  # width of the loss at the coarsest size, in units of the co
 _NUM_EXPOSURES = 6  # estimates of gain and offset, each with outliers by the one before
 _MIN_STD = 1e-3  # standard deviation of residuals for the robust loss, in units of the contrast
 _NOISY_STD = 0.02  # standard deviation of residuals from which on images are blurred, in units of the contrast
-_BLUR_REACH, _HALO = 2, 2  # pixels on each side that a blur, and a slope, reads
+BLUR_REACH, _HALO = 2, 2  # pixels on each side that a blur, and a slope, reads
 _MIN_SHARED_CONTRAST = 0.5  # share of the contrast that both images must have in common
 MEAN_SIDE, _NUM_MEANS = 4, 2**12  # pixels along squares whose means show an uneven exposure, and the number of these
 _MAX_LEFT_BY_EXPOSURE = 0.5  # share of squares of residuals of means that an uneven exposure may leave
@@ -76,7 +76,7 @@ _MAX_SIDE_OF_HIDDEN = 320  # longer side of the images in which hidden parts are
 _HIDDEN_REACH, _MIN_HIDDEN_SHARE = 2, 0.5  # pixels on each side of which so many disagree where an image is hidden
 _MIN_CHANGE_OF_KERNEL = 0.02  # change of the parameter of the kernel that counts
 _SHARE_OF_KERNEL = 0.1  # share of what the fit of the kernel changed that is a standard deviation
-_GRADIENT_BLURS = 2  # blurs of one pixel before gradients are taken
+BLURS = 2  # blurs of one pixel before gradients are taken, and of classes
 _GRADIENT_WINDOW = 5  # pixels on each side, over which the mean length of gradients is taken
 _MIN_GRADIENT = 0.02  # gradient by a pixel that counts as noise, in units of the contrast
 _MAX_SIDE_OF_DESCENTS = 1024  # longer side of images at which a single hypothesis descends, in pixels
@@ -131,11 +131,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
 
     def __post_init__(self) -> None:
         self.action = ImageWarp(self.group, guarded=False)
-        blurred = 0
-        if self.similarity == "gradient":
-            # what lay beside a frame is in gradients near its edges
-            blurred = _GRADIENT_BLURS * _BLUR_REACH + _GRADIENT_WINDOW
-            self.moving, self.fixed = normalized_gradients(self.moving), normalized_gradients(self.fixed)
+        blurred = self._prepare()
         self.contrast, self.middle = float(self.fixed.std(correction=0)) or 1.0, float(self.fixed.mean())
         self.longer = max(self.fixed.shape[-2:])
         unit = self.longer if self.side_of_unit is None else self.side_of_unit
@@ -151,6 +147,13 @@ class ImageRegistration(RegistrationMethod["Found"]):
         )
         self.factors = _factors(self.fixed.shape[-2:], self.moving.shape[-2:])
         self._comparisons: dict[float, Comparison] = {}
+
+    def _prepare(self) -> int:
+        """Take what both images show alike for them, and return the pixels along edges with which others are mixed."""
+        if self.similarity != "gradient":
+            return 0
+        self.moving, self.fixed = normalized_gradients(self.moving), normalized_gradients(self.fixed)
+        return BLURS * BLUR_REACH + _GRADIENT_WINDOW
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -844,7 +847,7 @@ def _blurred(comparison: Comparison) -> Comparison:
     moving, fixed = comparison.moving, comparison.fixed
     pictures: list[Picture] = []
     for picture in (moving, fixed):
-        margin = picture.margin + (_BLUR_REACH if picture is moving else 0)
+        margin = picture.margin + (BLUR_REACH if picture is moving else 0)
         pictures.append(picture._replace(image=_soft(picture.image), margin=margin))
     moving, fixed = pictures
     return Comparison(comparison.group, comparison.action, moving, fixed, comparison.interpolation)
@@ -860,9 +863,7 @@ def normalized_gradients(image: Float[Tensor, "c *size"]) -> Float[Tensor, "1 *s
     Args:
         image: values; gradients of channels are added as squares.
     """
-    n = image.ndim - 1
-    for _ in range(_GRADIENT_BLURS):
-        image = _soft(image)
+    n, image = image.ndim - 1, soft(image)
     square = torch.zeros_like(image[:1])
     for dim in range(1, n + 1):
         if image.shape[dim] > 1:
@@ -873,13 +874,20 @@ def normalized_gradients(image: Float[Tensor, "c *size"]) -> Float[Tensor, "1 *s
     return length / (length + mean + least).clamp(min=torch.finfo(image.dtype).tiny)
 
 
+def soft(image: Float[Tensor, "c *size"]) -> Float[Tensor, "c *size"]:
+    """Return the image blurred by 1.4 pixels."""
+    for _ in range(BLURS):
+        image = _soft(image)
+    return image
+
+
 def _soft(image: Float[Tensor, "c *size"]) -> Float[Tensor, "c *size"]:
     """Return the image under a kernel of standard deviation one pixel.
 
     Interpolation between pixels removes a part of white noise, most halfway between them, so that the sum of squares
     would draw images there. It removes little of noise that is alike in neighbours.
     """
-    if min(image.shape[1:]) <= _BLUR_REACH:
+    if min(image.shape[1:]) <= BLUR_REACH:
         return image
     soft = torch.empty_like(image)
     for channel, one in zip(soft, image, strict=True):  # one after the other, for the sake of memory
@@ -890,7 +898,7 @@ def _soft(image: Float[Tensor, "c *size"]) -> Float[Tensor, "c *size"]:
 
 
 def _soft_along(image: Tensor, dim: int) -> Tensor:
-    length, reach = image.shape[dim], _BLUR_REACH
+    length, reach = image.shape[dim], BLUR_REACH
     before, after = (image.narrow(dim, first, reach).flip(dim) for first in (1, length - 1 - reach))
     ends = torch.cat([before, image, after], dim)  # mirrored at the outermost pixels
     at = [ends.narrow(dim, start, length) for start in range(5)]

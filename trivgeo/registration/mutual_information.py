@@ -23,7 +23,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trivgeo.registration.blocks import BlockEstimate, BlockSums, block_estimate
-from trivgeo.registration.images import MAX_SIDE_OF_OTHERS, NUM_LOOK_ALIKES, Found, ImageRegistration, Solution
+from trivgeo.registration.images import (
+    BLUR_REACH,
+    BLURS,
+    MAX_SIDE_OF_OTHERS,
+    NUM_LOOK_ALIKES,
+    Found,
+    ImageRegistration,
+    Solution,
+    soft,
+)
 from trivgeo.registration.inverse_compositional import (
     CORRELATION_REACH,
     HALO,
@@ -55,6 +64,8 @@ _NUM_VALUES = 2**16  # values by which bins are chosen
 _INDEPENDENT_SHARE = 0.01  # share of pixels whose values in both images are taken to be unrelated
 _WHITE_SQUARE = 65 / 72  # square of the slope of white noise of variance one
 _WHITE_SHARE = 6.0  # shared curvature of white noise in a block of one pixel, in units of that of blurred noise
+# values of an image of classes, share of pixels like the next one in it, and pairs of classes that are compared
+_MAX_NAMES, _MIN_SHARE_ALIKE, _MAX_CLASSES = 256, 0.75, 9
 _LEAST_SIDE = 32  # longer side of the coarsest photographs, in pixels
 _MAX_LAST_STEPS, _MAX_LAST_STEP_IN_STDS = 15, 0.2  # last steps, and the length of one
 _MIN_SHARE_OF_STEP = 0.25  # share of the way to the solution that a step takes at least
@@ -376,12 +387,36 @@ class MutualRegistration(ImageRegistration):
 
 @dataclass(eq=False)
 class MutualImageRegistration(MutualRegistration):
-    """Registration of two photographs by mutual information."""
+    """Registration of two photographs by mutual information.
+
+    Args:
+        num_classes: the classes of that image which has more of them, if one has.
+    """
+
+    num_classes: int = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         # means over large parts of a picture are no function of those of another modality
         self.factors = [f for f in self.factors if f * self.longer >= _LEAST_SIDE] or self.factors[-1:]
+
+    def _prepare(self) -> int:
+        if self.similarity == "classes":  # the other way
+            return BLURS * BLUR_REACH
+        # names of classes are no values: between two of them lie others
+        classes = _classes(self.moving), _classes(self.fixed)
+        if all(part is None for part in classes):
+            return 0
+        most = _MAX_CLASSES if any(part is None for part in classes) else math.isqrt(_MAX_CLASSES)
+        moving, fixed = (
+            image if part is None else part[:most]
+            for image, part in zip((self.moving, self.fixed), classes, strict=True)
+        )
+        self.num_classes = max(len(moving), len(fixed), 2)
+        pairs = torch.cartesian_prod(torch.arange(len(moving)), torch.arange(len(fixed))).mT
+        # edges without slopes on both sides say little of where they are
+        self.moving, self.fixed, self.similarity = soft(moving)[pairs[0]], soft(fixed)[pairs[1]], "classes"
+        return BLURS * BLUR_REACH
 
     def _the_other_way(self) -> MutualRegistration:
         unit = self.longer if self.side_of_unit is None else self.side_of_unit
@@ -404,7 +439,9 @@ class MutualImageRegistration(MutualRegistration):
         return None
 
     def _shared_at(self, comparison: Comparison, h: Tensor, exposure: Exposure, width: float) -> float:
-        return 1.0 - float(comparison.sums(h[None], exposure, None).energy[0])
+        energy = float(comparison.sums(h[None], exposure, None).energy[0])
+        # the mean information of pairs of classes; each class is told from all others
+        return 1.0 - energy ** (0.5 * self.num_classes) if self.similarity == "classes" else 1.0 - energy
 
     def _look_alikes(self, moved: Tensor, seen: Tensor, full: Comparison) -> Float[Tensor, "k *e"]:
         # the fixed image looks otherwise, but alike where the moved one looks like itself
@@ -419,6 +456,18 @@ class MutualImageRegistration(MutualRegistration):
         self, comparison: Comparison, solution: Solution, off: Tensor, seen: Tensor, std: float, factor: float
     ) -> tuple[str, ...]:
         return ()
+
+
+def _classes(image: Float[Tensor, "c h w"]) -> Float[Tensor, "k h w"] | None:
+    """Return ones where an image of one channel has each of its few values, the most frequent first, if most pixels are
+    like the next one; of two values the one says all. ``None`` for other images.
+    """
+    values, counts = image.unique(return_counts=True)
+    alike = (image.diff(dim=-1) == 0).float().mean()
+    if len(image) > 1 or not 1 < len(values) <= _MAX_NAMES or not alike > _MIN_SHARE_ALIKE:
+        return None
+    values = values[counts.argsort(descending=True)][: 1 if len(values) == 2 else None]
+    return (image == values[:, None, None]).to(image.dtype)
 
 
 def _undone(back: Registration, r: Registration) -> Registration:
