@@ -281,6 +281,7 @@ def test_what_reads_as_a_derivative_is_no_parameter(equation: str, named: str) -
         ("u_t = u²", r"powers are written u\^2"),
         ("u_t = ∂u/∂x", "derivatives are written u_x"),
         ("u_t = u_xx, v_t = v_xx", "several equations are several texts"),
+        ('y" + y = 0', "a second derivative is y''"),
         (r"\frac{\partial u}{\partial t} = u_{xx}", "write u_t = u_xx, not LaTeX"),
         (r"u_t = \nu u_xx", "not LaTeX"),
         ("u_t = u_{xx}", "not LaTeX"),

@@ -47,6 +47,7 @@ _HINTS_BY_CHARACTERS = {
     "∫∑": "integrals are not taken",
     "−–": "the minus sign is -",
     ";": _SEVERAL,
+    '"': "a second derivative is y'', with two apostrophes",
 }
 _GREEK_PARAMETERS = {"mu", "nu", "xi", "pi", "eta", "phi", "psi", "chi", "rho", "tau", "beta", "zeta"}
 # a pattern of subscripts that are words, or differentials, and no letters of variables

@@ -73,6 +73,15 @@ def test_a_group_that_the_sample_does_not_show_whole(seed: int) -> None:
     assert "at least D_2: a rotation by 0.25 of a turn is not clearly excluded" in found.verdict.reasons[0]
 
 
+@pytest.mark.parametrize("number", [80, 150])
+@pytest.mark.parametrize(("name", "whole"), [("I", False), ("O", False), ("SO(3)", True)])
+def test_few_poses_are_no_continuous_group(name: str, number: int, whole: bool) -> None:
+    """The 60 rotations of an icosahedron leave moments of degree five as all rotations do."""
+    found = symmetries_of_clouds(clouds(name, number))
+    assert found.name == name or not found.verdict.trusted
+    assert (found.name == "SO(3)") == whole
+
+
 @pytest.mark.parametrize(("name", "dimension"), [("SO(2)", 1), ("SE(2)", 3), ("SO(3)", 3)])
 def test_continuous_groups(name: str, dimension: int) -> None:
     found = symmetries_of_clouds(clouds(name))

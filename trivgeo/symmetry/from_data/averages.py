@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 # weights, and numbers of second differences by which they are undone: few amplify short waves less
 _KINDS = (("points", 4), ("cell", 4), ("bell", 4), ("points", 2))
 MAX_STD = 5.0
-"""Standard deviation of the places that an average is over, in steps of the grid."""
+"""Largest standard deviation of the places that an average is over, in steps of the grid."""
 MIN_STD = 0.2
 """Such a deviation that counts, in steps of the grid; that of the mean over a cell is 0.29, of three points 0.82."""
 _MAX_WAVE = 1.0  # waves that are restored: their second difference relative to their values
 _NUM_WAVES = 40
 _STD_TOLERANCE = 1e-5
 _MAX_SPREAD = 2.0  # ratio of two variances that are taken for one
-_NEAR = 0.8  # a deviation of other weights lies within this factor
+_TRIED_STDS = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.2, 3.3, 5.0)
+_NEAR = 1.5  # the least misfit lies within this factor of the best of these
 
 
 class Average(NamedTuple):
@@ -82,31 +83,36 @@ class Average(NamedTuple):
         return values
 
 
-def best_average(misfit: Callable[[Average], float], plain: float, dims: int) -> tuple[Average, float] | None:
+def best_average(misfit: Callable[[Average], float], dims: int) -> tuple[Average, float, float] | None:
     """The average that leaves the least misfit when it is undone; ``None`` if none leaves less than there is.
 
     Averages along time, each axis of space, and all axes of space are tried.
 
     Args:
         misfit: misfit with an average undone.
-        plain: misfit of the values as they are.
         dims: number of axes of space.
+
+    Returns:
+        The average, the misfit without it, and that of the values as they are, inside the same margins.
     """
     places = [(place,) for place in range(dims + 1)] + [tuple(range(1, dims + 1))] * (dims > 1)
-    found: list[tuple[Average, float]] = []
+    found: list[tuple[Average, float, float]] = []
     for place in places:
-        if misfit(Average(place, MIN_STD, *_KINDS[0])) >= plain:
-            continue
-        low, high = 0.0, MAX_STD
+        low, high, plain = 0.0, 0.0, 0.0
         for weights, terms in _KINDS:
 
             def of_std(std: float, place: tuple[int, ...] = place, weights: str = weights, terms: int = terms) -> float:
                 return misfit(Average(place, std, weights, terms))
 
-            best = minimize_scalar(of_std, bounds=(low, high), method="bounded", options={"xatol": _STD_TOLERANCE})
-            found.append((Average(place, float(best.x), weights, terms), float(best.fun)))
-            low, high = (_NEAR * best.x, best.x / _NEAR) if low == 0.0 else (low, high)
-    least = min(found, key=lambda pair: pair[1], default=None)
+            if not high:
+                plain = of_std(0.0)
+                if of_std(MIN_STD) >= plain:
+                    break
+                best = min(_TRIED_STDS, key=of_std)  # there are several minima
+                low, high = best / _NEAR, best * _NEAR
+            result = minimize_scalar(of_std, bounds=(low, high), method="bounded", options={"xatol": _STD_TOLERANCE})
+            found.append((Average(place, float(result.x), weights, terms), float(result.fun), plain))
+    least = min(found, key=lambda triple: triple[1], default=None)
     return least if least is not None and least[0].std >= MIN_STD else None
 
 

@@ -38,6 +38,7 @@ _CLUSTER_ANGLE = 0.25  # radians between rotations that are the same
 _MIN_CLUSTER_SHARE = 0.25  # poses of an element, relative to those of the most frequent
 _MIN_CLUSTER_SIZE = 3  # mean number of poses of an element
 _MAX_SCATTER = 0.33  # median angle to the middle of a cluster, relative to its radius, of separate elements
+_MAX_NEAR_PAIRS = 5.0  # pairs of poses near each other, relative to those of uniform rotations
 _MAX_MISSED = 1.3  # elements of a group, relative to those that poses show
 _MIN_MIRRORED_SHARE = 0.05  # clouds that are mirror images of the reference, of a group with reflections
 _CLEAR_FIT = 0.7  # misfit of one of two mirror images, relative to that of the other, that tells them apart
@@ -442,7 +443,7 @@ def _of_poses(
         if has_axis:
             axis = _common_axis(poses)
             turns = SO(3).exp(torch.tensor(_GENERIC_ANGLES, dtype=torch.float64)[:, None] * axis)
-        if all(same(g) for g in turns):
+        if (has_axis or _are_everywhere(poses)) and all(same(g) for g in turns):
             return ("SO(2)" if has_axis else "SO(3)"), poses, False, []
     reasons = [] if closes else [f"the {len(elements)} rotations that were found make no group"]
     if is_spread and len(kept) > 1:
@@ -450,6 +451,17 @@ def _of_poses(
     if name is None:
         reasons.append(f"no finite group of the list has {len(elements)} such rotations")
     return name or f"{len(elements)} rotations", elements, True, reasons
+
+
+def _are_everywhere(poses: Tensor) -> bool:
+    """Whether few poses are near each other, as of all rotations; of a finite group many are.
+
+    Moments of clouds in the poses of a finite group may be distributed like those of all rotations.
+    """
+    expected = len(poses) * (len(poses) - 1) / 2 * (_CLUSTER_ANGLE - math.sin(_CLUSTER_ANGLE)) / math.pi
+    flat = poses.flatten(1)
+    near = ((flat @ flat.mT).triu(1) > 1 + 2 * math.cos(_CLUSTER_ANGLE)).sum()
+    return int(near) <= _MAX_NEAR_PAIRS * max(expected, 1.0)
 
 
 def _finite_name(elements: Tensor) -> str | None:

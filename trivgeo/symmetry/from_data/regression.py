@@ -32,6 +32,7 @@ _MIN_GAIN = 5.0  # gain on held-out data that counts, in its standard errors
 _MIN_DROP = 0.98  # misfit with a further part, relative to that without, that counts
 _CLEAR_DROP = 0.5  # such a ratio that counts whatever the standard errors are
 _EXACT_DROP = 1e-2  # misfit of an exact equation, relative to that of one without small terms
+_MAX_AVERAGED_VALUES = 80_000  # values on which averages are tried
 _MAX_AVERAGED_RISE = 2.0  # misfit of fewer terms of what was averaged, relative to that of more terms of the samples
 _MAX_OPEN_RISE = 10.0  # a ratio above it rules an average out
 _MIN_HIGHER_ORDER = 0.03  # what higher orders of an average's width leave, relative to the terms of the first order
@@ -371,7 +372,7 @@ class _Fits:
         regression, fit = candidate.regression, candidate.fit
         if candidate.axes or fit.misfit <= MISFIT_FLOOR or all(len(m.term.factors) < 2 for m in candidate.members):
             return None  # averages of solutions of linear equations are solutions
-        reading = self.windows.readings[fit.reading]
+        part, reading = self.windows.part(_MAX_AVERAGED_VALUES), self.windows.readings[fit.reading]
         found: list[_Averaged] = []
         for subset in regression.path(fit.reading, len(fit.subset)):
             terms = [self.terms[j] for j in subset]
@@ -379,18 +380,20 @@ class _Fits:
                 continue
 
             def misfit(average: Average, terms: list[Term] = terms) -> float:
-                windows = self.windows.without(average)
+                windows = part.without(average)
                 if windows is None:
                     return math.inf
                 features = windows.features(terms, reading).numpy()[None]
                 its_target = windows.target(unknown, times).numpy()
                 return Regression(features, its_target).misfit(0, range(len(terms)))
 
-            plain = regression.misfit(fit.reading, subset)
-            best = best_average(misfit, plain, self.windows.dims)
-            if best is not None and best[1] <= min(_CLEAR_DROP * plain, _MAX_OPEN_RISE * fit.misfit):
-                found.append(_Averaged(best[0], subset, best[1]))
-                if best[1] <= _CLEAR_DROP * fit.misfit:
+            best = best_average(misfit, self.windows.dims)
+            if best is None:
+                continue
+            average, least, plain = best
+            if least <= min(_CLEAR_DROP * plain, _MAX_OPEN_RISE * fit.misfit):
+                found.append(_Averaged(average, subset, least))
+                if least <= _CLEAR_DROP * fit.misfit:
                     return found[-1]
         enough = [f for f in found if f.misfit <= _MAX_AVERAGED_RISE * fit.misfit]
         return min(enough, key=lambda f: len(f.subset), default=min(found, key=lambda f: f.misfit, default=None))

@@ -28,6 +28,7 @@ _STRIDES = 3  # steps between test functions in a half-width
 _MAX_SEAM_RATIO = 3.0  # jump of a difference across the ends of a periodic axis, relative to those within
 _MAX_VALUES = 500_000  # values whose terms are evaluated, if the least number of solutions has as few
 _MIN_SOLUTIONS, _MAX_STRIDE = 4, 4  # of them, and of points used along an axis of several
+_MIN_PART = 2  # solutions of a part
 _WIDEST_STENCIL = 8  # order of the differences that read smooth data along an axis with ends
 
 Jet = tuple[int, tuple[int, ...]]  # an unknown, and the order of its derivative along each axis
@@ -216,9 +217,19 @@ class Windows:
         self.space = [Axis(*given) for given in zip(names, axes[1:], periodic, margins, strict=True)]
         self._thin()
 
+    def part(self, size: int) -> Windows:
+        """Windows of the first solutions, as many as have so many values, two at least."""
+        count = max(_MIN_PART, size // self.values[0].numel())
+        return self if count >= len(self.values) else Windows(self.values[:count], [a.values for a in self.axes])
+
+    @property
+    def axes(self) -> list[Axis]:
+        """Time, and the axes of space."""
+        return [self.time, *self.space]
+
     def without(self, average: Average) -> Windows | None:
         """Windows of the values that were averaged; ``None`` if an axis is too short."""
-        axes = [self.time, *self.space]
+        axes = self.axes
         coordinates = [axis.values for axis in axes]
         for place in average.places:
             if not axes[place].is_periodic:
