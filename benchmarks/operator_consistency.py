@@ -254,7 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operator_consistency", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--cases", type=int, default=10, help="problems of each network")
-    parser.add_argument("--draws", type=int, default=512, help="draws of the search")
+    parser.add_argument("--draws", type=int, default=128, help="draws of the search")
     parser.add_argument("--chains", type=int, default=4, help="draws that are descended from")
     parser.add_argument("--steps", type=int, default=12, help="Levenberg-Marquardt steps")
     parser.add_argument("--released", type=Path, default=None, help="a checkout of the method's released code")
