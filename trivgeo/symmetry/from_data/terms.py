@@ -28,7 +28,7 @@ _STRIDES = 3  # steps between test functions in a half-width
 _MAX_SEAM_RATIO = 3.0  # jump of a difference across the ends of a periodic axis, relative to those within
 _MAX_VALUES = 500_000  # values whose terms are evaluated, if the least number of solutions has as few
 _MIN_SOLUTIONS, _MAX_STRIDE = 4, 4  # of them, and of points used along an axis of several
-_MIN_PART = 2  # solutions of a part
+_MIN_PART, _MIN_PART_TIMES = 2, 25  # solutions and times of a part
 _WIDEST_STENCIL = 8  # order of the differences that read smooth data along an axis with ends
 
 Jet = tuple[int, tuple[int, ...]]  # an unknown, and the order of its derivative along each axis
@@ -218,9 +218,13 @@ class Windows:
         self._thin()
 
     def part(self, size: int) -> Windows:
-        """Windows of the first solutions, as many as have so many values, two at least."""
+        """Windows of about so many values: the first solutions, two at least, and of large ones the first times."""
         count = max(_MIN_PART, size // self.values[0].numel())
-        return self if count >= len(self.values) else Windows(self.values[:count], [a.values for a in self.axes])
+        times = max(_MIN_PART_TIMES, size // self.values[:count, :, 0].numel())
+        if count >= len(self.values) and times >= self.values.shape[2]:
+            return self
+        coordinates = [axis.values for axis in self.axes]
+        return Windows(self.values[:count, :, :times], [coordinates[0][:times], *coordinates[1:]])
 
     @property
     def axes(self) -> list[Axis]:
