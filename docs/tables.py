@@ -845,8 +845,10 @@ def volume_registration() -> str:
     rows = []
     for line in json.loads((BENCHMARKS / "volumes-cpu.json").read_text())["summary"]:
         errors = [f"{line[name]:.2g}" for name in ("median error", "worst error")]
-        held = [f"{line[name]} of {line['pairs']}" if name in line else "" for name in ("trusted", "in 90 % regions")]
-        rows.append([f"{line['kind']}, {line['modality']}", line["method"], *errors, f"{line['seconds']:.1f} s", *held])
+        counts = (("trusted", "pairs"), ("in 90 % regions", "trusted"))
+        held = [f"{line[name]} of {line[whole]}" if name in line else "" for name, whole in counts]
+        pairs = f"{line['kind']}, {line['modality']}{', parts' * line['part']}"
+        rows.append([pairs, line["method"], *errors, f"{line['seconds']:.1f} s", *held])
     return markdown(["pairs", "method", "median error (mm)", "worst", "time", "trusted", "in 90 % regions"], rows)
 
 
