@@ -55,6 +55,7 @@ from trivgeo.registration.inverse_compositional import (
 )
 from trivgeo.registration.look_alikes import look_alikes
 from trivgeo.registration.record import Registration, rounding_std
+from trivgeo.verdict import Verdict
 
 _BINS_PER_SIDE, _MIN_BINS, _MAX_BINS = 1.0, 8, 64  # bins of values in units of the side of a cube of all pixels
 _OUTER_SHARE = 0.002  # share of the values in the first bin, and in the last one
@@ -73,6 +74,7 @@ _LEAST_STEP, _NUM_STEPS = 0.02, 15  # last step of the last descent of photograp
 _SHORTEST = 0.1  # least length of a step in units of that to the solution of linearised equations
 # share of the variance that a rival leaves, in units of that of the best one; difference that does not tell them apart
 MAX_RIVAL_LEFT, MIN_DIFFERENCE = 1.15, 1e-3
+_ONE_WAY = "the image that alone says where the other lies, held fixed, does not draw it: there is no second answer"
 _LEAST_ROUGHNESS = 1e-3  # square of the slope of noise, in units of that of white noise
 _KERNEL = (0.375, 0.25, 0.0625, 0.0)  # kernel under which a histogram is a density, by distance in bins
 
@@ -374,7 +376,8 @@ class MutualRegistration(ImageRegistration):
         back = _undone(other._checked(theirs), r)
         if r.trusted and back.trusted:
             return _between(r, back)
-        return back if back.trusted or (found.shared < theirs.shared and not r.trusted) else r
+        one = back if back.trusted or (found.shared < theirs.shared and not r.trusted) else r
+        return replace(one, verdict=one.verdict & Verdict((), (_ONE_WAY,))) if one.trusted else one
 
     @abstractmethod
     def _the_other_way(self) -> MutualRegistration:
