@@ -233,15 +233,17 @@ class TestVerdicts:
 
 
 SPREADS = {SE(3): [0.2] * 3 + [5.0] * 3, Affine(3): [0.07] * 9 + [5.0] * 3}
+# not of another modality under affine maps: most of these pairs are borne by one answer alone, see its assumption
+COVERED = [(kind, group) for kind in ("alike", "shows something alone") for group in SPREADS]
+COVERED.append(("another modality", next(iter(SPREADS))))
 
 
 @pytest.mark.slow(reason="one motion of each group stays")
-@pytest.mark.parametrize("group", SPREADS, ids=str)
-@pytest.mark.parametrize("kind", ["alike", "another modality", "shows something alone"])
+@pytest.mark.parametrize(("kind", "group"), COVERED, ids=str)
 def test_regions_hold_the_truth(kind: str, group: LieGroup) -> None:
     """Of other volumes in each pair: what one volume shows alone is off alike in all pairs of it."""
-    number, held = 0, 0
-    for seed in range(40):
+    number, held = 40, 0
+    for seed in range(number):
         g = group.exp(torch.tensor(SPREADS[group], dtype=torch.float64) * randn(group.dim, seed=seed))
         moving, fixed = pair(group, g, seed, 0.05, Head(1000 + 3 * seed))
         if kind != "alike":
@@ -252,11 +254,7 @@ def test_regions_hold_the_truth(kind: str, group: LieGroup) -> None:
         similarity = "intensity" if kind == "alike" else "mutual_information"
         at_truth = lambda count, _, g=g: g.expand(count, *g.shape)  # noqa: E731
         r = register(moving, fixed, group, similarity=similarity, transformations=at_truth, num_starts=1)
-        # one answer alone is trusted under an assumption, which such affine maps do not meet
-        counts = r.trusted and not any("no second answer" in said for said in r.verdict.assumptions)
-        number += counts
-        held += counts and square_in_stds(r, g) < chi2.ppf(0.9, group.dim)
-    assert number > 0
+        held += square_in_stds(r, g) < chi2.ppf(0.9, group.dim)
     assert held >= 0.8 * number
     # between two modalities the covariance admits the distance of two answers, which noise makes, too
     assert held <= (0.97 if kind == "alike" else 1.0) * number
