@@ -129,6 +129,12 @@ def test_steps_do_not_depend_on_the_lengths_of_the_basis(sizes: tuple[float, flo
     assert_relative(Nilpotent(LieAlgebra(c)).compose(a, b), expected, 1e-14, floor=0.0)
 
 
+def test_made_inside_a_transform() -> None:
+    algebra = SE(3).algebra
+    make = lambda v: v @ LieAlgebra(algebra.structure_constants.clone(), names=algebra.names).bracket(v, v)  # noqa: E731
+    assert_relative(torch.func.grad(make)(randn(6, seed=0)), torch.zeros(6, dtype=torch.float64), 1e-9)
+
+
 def test_radical_does_not_depend_on_the_lengths_of_the_basis() -> None:
     def radical(algebra: LieAlgebra) -> Tensor:
         return real_structure(balanced(algebra)[0]).radical

@@ -121,7 +121,8 @@ class LieAlgebra:
 
     def _check_jacobi(self, c: Tensor, bound: float) -> None:
         # [[e_i, e_j], e_k] summed over cyclic permutations; constants are mostly zeros, and all triples are many
-        n, flat = self.dim, c.numpy()
+        # groups are also made inside transforms of torch.func, where tensors have no `numpy`
+        n, flat = self.dim, np.from_dlpack(torch.func.debug_unwrap(c))
         nested = (csr_array(flat.reshape(n * n, n)) @ csr_array(flat.reshape(n, n * n))).tocoo()
         i, j = np.divmod(nested.row.astype(np.int64), n)
         k, entry = np.divmod(nested.col.astype(np.int64), n)
