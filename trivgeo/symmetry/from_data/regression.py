@@ -33,6 +33,7 @@ _MIN_DROP = 0.98  # misfit with a further part, relative to that without, that c
 _CLEAR_DROP = 0.5  # such a ratio that counts whatever the standard errors are
 _EXACT_DROP = 1e-2  # misfit of an exact equation, relative to that of one without small terms
 _MAX_AVERAGED_VALUES = 80_000  # values on which averages are tried
+_MAX_PART = 5  # size of the smallest part of a set on which they are, in these
 _MAX_AVERAGED_RISE = 2.0  # misfit of fewer terms of what was averaged, relative to that of more terms of the samples
 _MAX_OPEN_RISE = 10.0  # a ratio above it rules an average out
 _MIN_HIGHER_ORDER = 0.03  # what higher orders of an average's width leave, relative to the terms of the first order
@@ -373,6 +374,8 @@ class _Fits:
         if candidate.axes or fit.misfit <= MISFIT_FLOOR or all(len(m.term.factors) < 2 for m in candidate.members):
             return None  # averages of solutions of linear equations are solutions
         part, reading = self.windows.part(_MAX_AVERAGED_VALUES), self.windows.readings[fit.reading]
+        if part.values.numel() > _MAX_PART * _MAX_AVERAGED_VALUES:
+            return None  # of large sets the form of terms tells alone, see `like_averages`
         found: list[_Averaged] = []
         for subset in regression.path(fit.reading, len(fit.subset)):
             terms = [self.terms[j] for j in subset]
