@@ -62,7 +62,7 @@ class TestModel:
         turned = SOME + 2.0 * math.pi * torch.tensor([[1.0, -2.0], [0.0, 1.0]])
         grid = torch.cartesian_prod(angle, angle)
         if model.kind == "momentum":  # the same momenta for both; the grid is left to the other kinds
-            a, b = (model.log_prob(part, tolerance=1e-3) for part in (SOME, turned))
+            a, b = (model.log_prob(part, tolerance=1e-4) for part in (SOME, turned))
             of_test = model.log_prob(test, tolerance=1e-3)
         else:
             found = model.log_prob(torch.cat([grid, test, SOME, turned]), tolerance=1e-2)
