@@ -7,10 +7,8 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from trivgeo._autocast import einsum
@@ -121,17 +119,20 @@ class LieAlgebra:
 
     def _check_jacobi(self, c: Tensor, bound: float) -> None:
         # [[e_i, e_j], e_k] summed over cyclic permutations; constants are mostly zeros, and all triples are many
-        # groups are also made inside transforms of torch.func, where tensors have no `numpy`
-        n, flat = self.dim, np.from_dlpack(torch.func.debug_unwrap(c))
-        nested = (csr_array(flat.reshape(n * n, n)) @ csr_array(flat.reshape(n, n * n))).tocoo()
-        i, j = np.divmod(nested.row.astype(np.int64), n)
-        k, entry = np.divmod(nested.col.astype(np.int64), n)
-        triples = np.concatenate([(x * n + y) * n + z for x, y, z in ((i, j, k), (k, i, j), (j, k, i))])
-        sums = coo_array((np.tile(nested.data, 3), (triples, np.tile(entry, 3))), shape=(n**3, n))
-        sums.sum_duplicates()
-        defect = np.abs(sums.data)
-        if defect.size and float(defect.max()) > bound:
-            pair, last = divmod(int(sums.row[defect.argmax()]), n)
+        n = self.dim
+        first, second, third = c.nonzero().unbind(-1)  # the first in order
+        count = torch.bincount(first, minlength=n)
+        pairs = count[third]  # of entries c[i, j, m] and c[m, k, l]
+        left = torch.arange(len(first), device=c.device).repeat_interleave(pairs)
+        place = torch.arange(len(left), device=c.device) - (pairs.cumsum(0) - pairs)[left]
+        right = (count.cumsum(0) - count)[third[left]] + place
+        values = c[first, second, third]
+        i, j, k, entry = first[left], second[left], second[right], third[right]
+        keys = torch.cat([((x * n + y) * n + z) * n + entry for x, y, z in ((i, j, k), (k, i, j), (j, k, i))])
+        where, row = keys.unique(return_inverse=True)
+        defect = c.new_zeros(len(where)).index_add(0, row, (values[left] * values[right]).repeat(3)).abs()
+        if defect.numel() and float(defect.max()) > bound:
+            pair, last = divmod(int(where[defect.argmax()]) // n, n)
             names = [self.names[index] for index in (*divmod(pair, n), last)]
             raise AlgebraError(
                 f"expected the Jacobi identity to hold, got a defect of {float(defect.max()):.3g} at "
