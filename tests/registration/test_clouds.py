@@ -72,14 +72,17 @@ class TestFreeDirections:
         ids=lambda value: getattr(value, "__name__", str(value)),
     )
     def test_symmetric_under_rotations(self, group: LieGroup, shape: object) -> None:
-        """Any angle fits: one direction has the standard deviation of an unknown one, the others have small ones."""
+        """Any angle fits, and of a cylinder any place along it, of which only its ends tell: such directions have the
+        standard deviation of unknown ones, the others small ones.
+        """
         moving, fixed, _ = sampled(group, shape, 150, 0.01)
         r = register(moving, fixed, group, num_starts=32)
         assert not r.trusted
         assert "determine" in " ".join(r.reasons)
         stds = torch.linalg.eigvalsh(r.covariance).sqrt()
-        assert float(stds[-1]) > 100
-        assert group.dim == 1 or float(stds[-2]) < 0.1
+        free = 1 if group.dim < 6 else 2
+        assert bool((stds[-free:] > 100).all())
+        assert bool((stds[:-free] < 0.1).all())
 
     def test_a_corridor_of_which_each_cloud_shows_a_part(self) -> None:
         """Along the walls only the ends say anything, and these are not of the same place."""

@@ -42,6 +42,8 @@ def consensus_poses(
         group: one whose elements keep distances, or nearly so.
         x: points in units of the size of the cloud.
     """
+    if min(len(x), len(y)) < _NUM_AGREEING:
+        return group.identity(0, dtype=x.dtype)
     found = torch.cat([_similar(x, y, x_normals, y_normals, radius) for radius in _RADII])
     pairs = found[found[:, 2].argsort(), :2].long()
     if len(pairs) < _NUM_AGREEING:

@@ -104,7 +104,8 @@ class Partners:
         self.action, self.x, self.y, self.normals = action, x, y, normals
         self.surface, self.tangent = surface, tangent
         self.trees = KDTree(x.numpy()), KDTree(y.numpy())
-        self.spacing = max(spacing(p, tree) for p, tree in zip((x, y), self.trees, strict=True))
+        # clouds in one point each have no spacing
+        self.spacing = max(spacing(p, tree) for p, tree in zip((x, y), self.trees, strict=True)) or 1.0
         self.reach = REACH_IN_SPACINGS * self.spacing
         self.rows = torch.arange(len(x)), torch.arange(len(y))
         group = action.group
