@@ -17,6 +17,7 @@ from trivgeo.registration import Registration, register
 from trivgeo.registration.blocks import BlockSums, block_estimate
 from trivgeo.registration.images import _LOSS_WIDTH_IN_STDS, Found, ImageRegistration
 from trivgeo.registration.inverse_compositional import Exposure, means_of_parts
+from trivgeo.registration.mutual_information import _classes
 from trivgeo.registration.record import UNKNOWN_STD
 
 SIDE = 48
@@ -269,6 +270,17 @@ def test_names_of_classes(of_both: bool) -> None:
     assert squared_distance(r, ImageWarp(group).from_pixels(matrix, size)) < 23.5  # the region of 99.99 %
     other = torch.tensor([7, 1, 30, 2])[torch.bucketize(shapes(positions(None, 100), 7).mean(0, keepdim=True), bounds)]
     assert not register(moving, other, group, similarity="mutual_information", num_starts=16).trusted
+
+
+def test_bytes_on_a_dark_background_are_no_names() -> None:
+    """Of a slice of a head most pixels are black; the others are values, whose order says more than their names."""
+    p = positions(None, 100)
+    inside = (1.0 - ((p - 50.0) / 24.0).square().sum(0)).clamp(min=0.0)
+    slice_of_head = ((80 * shapes(p).mean(0) + 120) * inside).round().clamp(0, 255)[None]
+    assert (slice_of_head == 0).float().mean() > 0.75
+    assert _classes(slice_of_head) is None
+    names = (slice_of_head / 40).ceil()
+    assert _classes(names).shape[0] == len(names.unique())  # type: ignore[union-attr]
 
 
 def test_pictures_that_say_nothing_of_each_other() -> None:

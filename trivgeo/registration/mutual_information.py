@@ -65,7 +65,7 @@ _NUM_VALUES = 2**16  # values by which bins are chosen
 _INDEPENDENT_SHARE = 0.01  # share of pixels whose values in both images are taken to be unrelated
 _WHITE_SQUARE = 65 / 72  # square of the slope of white noise of variance one
 _WHITE_SHARE = 6.0  # shared curvature of white noise in a block of one pixel, in units of that of blurred noise
-# values of an image of classes, share of pixels like the next one in it, and pairs of classes that are compared
+# values of an image of classes, share of pixels like the next one within all but one, and pairs that are compared
 _MAX_NAMES, _MIN_SHARE_ALIKE, _MAX_CLASSES = 256, 0.75, 9
 _LEAST_SIDE = 32  # longer side of the coarsest photographs, in pixels
 _MAX_LAST_STEPS, _MAX_LAST_STEP_IN_STDS = 15, 0.2  # last steps, and the length of one
@@ -462,12 +462,17 @@ class MutualImageRegistration(MutualRegistration):
 
 
 def _classes(image: Float[Tensor, "c h w"]) -> Float[Tensor, "k h w"] | None:
-    """Return ones where an image of one channel has each of its few values, the most frequent first, if most pixels are
-    like the next one; of two values the one says all. ``None`` for other images.
+    """Return ones where an image of one channel has each of its few values, the most frequent first.
+
+    ``None`` for images that are no classes: of most pixels beside the most frequent value the next one has another
+    value. Of two values the first says all.
     """
     values, counts = image.unique(return_counts=True)
-    alike = (image.diff(dim=-1) == 0).float().mean()
-    if len(image) > 1 or not 1 < len(values) <= _MAX_NAMES or not alike > _MIN_SHARE_ALIKE:
+    if len(image) > 1 or not 1 < len(values) <= _MAX_NAMES:
+        return None
+    inside = image[..., :-1] != values[counts.argmax()]  # a dark background is alike in any image
+    alike = (image.diff(dim=-1) == 0)[inside].float().mean()
+    if not alike > _MIN_SHARE_ALIKE:
         return None
     values = values[counts.argsort(descending=True)][: 1 if len(values) == 2 else None]
     return (image == values[:, None, None]).to(image.dtype)
