@@ -125,9 +125,7 @@ class WrappedNormalHeatKernel(NormalHeatKernel):
     def _angles(self, w: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The angles, whether images are used for each, and the variances for images and for harmonics."""
         scaled = _positive(variance).unsqueeze(-1) * self._group.basis.scale.to(w).square()
-        few = scaled < _SWITCH_VARIANCE
-        far = torch.where(few, _SWITCH_VARIANCE, scaled).clamp(max=_MAX_VARIANCE)
-        return self._group.project(w), few, torch.where(few, scaled, 1.0), far
+        return self._group.project(w), *_near_and_far(scaled)
 
     # term by term, since sums over a short last dimension are slow
 
@@ -251,9 +249,8 @@ class RotationHeatKernel(HeatKernel):
 
     def _inside(self, angle: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The angle away from the ends, whether images are used, and the variances for images and for harmonics."""
-        few = v < _SWITCH_VARIANCE
         x = angle.clamp(_MIN_END_DISTANCE, self._cover * math.pi - (_MIN_END_DISTANCE if self._cover == 2 else 0.0))
-        return x, few, torch.where(few, v, 1.0), torch.where(few, _SWITCH_VARIANCE, v).clamp(max=_MAX_VARIANCE)
+        return x, *_near_and_far(v)
 
     def _images(self, x: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Images of an angle and their weights, relative to the nearest one, so that nothing underflows."""
@@ -301,6 +298,12 @@ class ProductHeatKernel(HeatKernel):
 def has_equal_axes(group: LieGroup) -> bool:
     """Return True if all axes of the basis of ``group`` have the same length, and the basis is not rotated."""
     return group.scale.ndim == 1 and bool((group.scale == group.scale[0]).all())
+
+
+def _near_and_far(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return whether images are used at variances in squared radians, and variances for images and for harmonics."""
+    few = v < _SWITCH_VARIANCE
+    return few, torch.where(few, v, 1.0), torch.where(few, _SWITCH_VARIANCE, v).clamp(max=_MAX_VARIANCE)
 
 
 def _positive(variance: Tensor) -> Tensor:

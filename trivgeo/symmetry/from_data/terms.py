@@ -354,7 +354,7 @@ class Windows:
             size: number of functions.
         """
         result = values
-        for place, axis in enumerate((self.time, *self.space)):
+        for place, axis in enumerate(self.axes):
             weights = axis.weights(time_order if place == 0 else 0)
             if place == varied:
                 weights = (weights.unsqueeze(0) * axis.basis(size)[:, None, :: axis.used]).flatten(0, 1)  # [k * w, n]
