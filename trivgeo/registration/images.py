@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -64,6 +64,7 @@ _MIN_SHARED_CONTRAST = 0.5  # share of the contrast that both images must have i
 MEAN_SIDE, _NUM_MEANS = 4, 2**12  # pixels along squares whose means show an uneven exposure, and the number of these
 _MAX_LEFT_BY_EXPOSURE = 0.5  # share of squares of residuals of means that an uneven exposure may leave
 _MIN_REFINED_STD = 1e-5  # standard deviation of residuals from which on the last steps fit the loss to them
+_ROUNDING = 2.0  # standard deviation of elements, in units of the last digit
 _LEAST_CURVATURE = 1e-12  # curvature that is rounding, in units of the largest
 _MAX_LAST_STEPS = 40  # last steps
 _MAX_LAST_STEP_IN_STDS, _MAX_LAST_STEP_IN_DIGITS = 1.5, 4.0  # length of the last step, in either unit
@@ -74,7 +75,9 @@ _MAX_LEFT = 0.5  # length of a step, in units of that before, from which on curv
 _NUM_SAMPLES = 2**13  # pixels by which exposures and the spread of residuals are estimated
 _MAX_SIDE_OF_HIDDEN = 320  # longer side of the images in which hidden parts are looked for, in pixels
 _HIDDEN_REACH, _MIN_HIDDEN_SHARE = 2, 0.5  # pixels on each side of which so many disagree where an image is hidden
-_MIN_CHANGE_OF_KERNEL = 0.02  # change of the parameter of the kernel that counts
+_NUM_FITS_OF_KERNEL = (12, 2)  # fits of the kernel, and those of it to blurred pictures
+_MIN_CHANGE_OF_KERNEL = 0.001  # change of the parameter of the kernel that counts
+_MAX_LEFT_BY_KERNEL = 0.5  # share of squares that a kernel leaves where residuals of another one are no noise
 _SHARE_OF_KERNEL = 0.1  # share of what the fit of the kernel changed that is a standard deviation
 BLURS = 2  # blurs of one pixel before gradients are taken, and of classes
 _GRADIENT_WINDOW = 5  # pixels on each side, over which the mean length of gradients is taken
@@ -380,14 +383,20 @@ class ImageRegistration(RegistrationMethod["Found"]):
         group, dtype = self.group, self.moving.dtype
         if not found.found or found.width is None:
             return self._nothing(found)
-        hidden, share = self._hidden(found)
+        hidden, hidden_share = self._hidden(found)
         uneven = self._is_uneven(found) if found.uneven is None else found.uneven
-        comparison = self._full(found.elements[0], hidden)
+        comparison = sharp = self._full(found.elements[0], hidden)
         if noisy := self._is_noisy(found):
-            comparison = self._blurred(comparison, found.elements[0])
+            comparison = self._blurred(sharp, found.elements[0])
         if not bool(comparison.sample(found.elements[0], _NUM_SAMPLES)[2].any()):
             return self._nothing(found)
         solution = self._solved(comparison, found, uneven)
+        left = 1.0
+        if not uneven and isinstance(sharp.interpolation, float):
+            if noisy and (clear := self._without_blur(sharp, solution)) is not None:
+                noisy, solution = False, clear
+            if not noisy:
+                _, left = self._kernel(solution.comparison, solution)
         close, estimate = solution.close, self._estimated(solution.close)
         ended = solution.ended
         if uneven and not len(estimate.free):
@@ -403,19 +412,15 @@ class ImageRegistration(RegistrationMethod["Found"]):
         # how the images were interpolated is not known: a part of what another kernel changes is a standard deviation
         if not len(estimate.free):
             square = torch.zeros(()).to(estimate.covariance)
-            kernels: tuple[tuple[float, Interpolation], ...] = (
-                (0.5, "linear"),
-                (_SHARE_OF_KERNEL, EXACT_FOR_PARABOLAS),
-            )
-            for share, kernel in kernels:
-                if kernel != solution.comparison.interpolation:
-                    v = share * self._step(solution.comparison.interpolated(kernel), solution)
-                    square = square + v @ torch.linalg.solve(estimate.covariance, v)
+            for share, kernel in _other_kernels(solution.comparison.interpolation, math.sqrt(left)):
+                v = share * self._step(solution.comparison.interpolated(kernel), solution)
+                square = square + v @ torch.linalg.solve(estimate.covariance, v)
             estimate = estimate._replace(covariance=(1.0 + square / len(estimate.covariance)) * estimate.covariance)
         h = solution.element
         element, adjoint = group.inverse(h), group.Ad(h)
         covariance = adjoint @ estimate.covariance @ adjoint.mT
-        reasons = list(doubts(covariance, 0.0, (1.0 - share) * close.agreement, estimate.free @ adjoint.mT))
+        covariance.diagonal().add_((_ROUNDING * torch.finfo(dtype).eps) ** 2)
+        reasons = list(doubts(covariance, 0.0, (1.0 - hidden_share) * close.agreement, estimate.free @ adjoint.mT))
         if not ended:
             reasons.append("the last steps have not ended")
         shared = self._shared(solution.comparison, solution, found)
@@ -451,7 +456,25 @@ class ImageRegistration(RegistrationMethod["Found"]):
     def _is_noisy(self, found: Found) -> bool:
         """Return whether images are to be blurred, of whose noise interpolation takes a part."""
         assert found.width is not None
-        return found.width > _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD
+        return found.width > self._noisy_width
+
+    @property
+    def _noisy_width(self) -> float:
+        return _LOSS_WIDTH_IN_STDS * math.sqrt(len(self.fixed)) * _NOISY_STD
+
+    def _without_blur(self, sharp: Comparison, solution: Solution) -> Solution | None:
+        """Return the solution of sharp pictures where their residuals are not noise, but those of another kernel."""
+        kernel, left = self._kernel(sharp, solution)
+        if not left < _MAX_LEFT_BY_KERNEL:
+            return None
+        width = min(solution.width, self._noisy_width)
+        found = Found(solution.element[None], solution.exposure, width)
+        clear = self._solved(sharp.interpolated(kernel), found, False)
+        return clear if clear.ended and clear.width < self._noisy_width else None
+
+    def _kernel(self, comparison: Comparison, solution: Solution) -> tuple[Interpolation, float]:
+        """Return the interpolation by which pictures agree best, and the share of squares that it leaves."""
+        return comparison.kernel(solution.element, _NUM_SAMPLES, solution.exposure, solution.width)
 
     def _blurred(self, comparison: Comparison, h: Tensor) -> Comparison:
         """Return a comparison of blurred pictures near an element."""
@@ -499,7 +522,8 @@ class ImageRegistration(RegistrationMethod["Found"]):
         steep, held, root = comparison.steep(_NUM_SAMPLES), h, math.sqrt(len(self.fixed))
         inverse: Tensor | None = None
         before, far, grown, stale = math.inf, False, False, False
-        fits_kernel = isinstance(comparison.interpolation, float) and not uneven and not self._is_noisy(found)
+        noisy, fits_kernel = self._is_noisy(found), isinstance(comparison.interpolation, float) and not uneven
+        fits = _NUM_FITS_OF_KERNEL[noisy] if fits_kernel else 0
         for _ in range(_MAX_LAST_STEPS):
             values, fixed, seen = comparison.sample(h[0], _NUM_SAMPLES, exposure)
             if not bool(seen.any()):  # the last step led out of the frame
@@ -509,12 +533,12 @@ class ImageRegistration(RegistrationMethod["Found"]):
             std = self._residual_std((values - fixed).mT, seen, steep)
             if std > _MIN_REFINED_STD:
                 width = min(width, _LOSS_WIDTH_IN_STDS * root * std)
-            if fits_kernel and inverse is not None:  # after the first step
-                fits_kernel, kernel = False, comparison.kernel(h[0], _NUM_SAMPLES, exposure, width)
-                if abs(kernel - EXACT_FOR_PARABOLAS) > _MIN_CHANGE_OF_KERNEL:
-                    comparison, stale, grown, before = comparison.interpolated(kernel), True, False, math.inf
+            if fits and inverse is not None:  # after the first step
+                fits, (kernel, _) = fits - 1, comparison.kernel(h[0], _NUM_SAMPLES, exposure, width)
+                if _differ(kernel, comparison.interpolation):
+                    comparison, stale, grown, before = comparison.interpolated(kernel), not noisy, False, math.inf
             if stale or ended:
-                close = comparison.closely(h[0], exposure, width, max(width, _LOSS_WIDTH_IN_STDS * root * _NOISY_STD))
+                close = comparison.closely(h[0], exposure, width, max(width, self._noisy_width))
                 slope, curvature, parts = -close.sums.scores.sum(0), close.curvature, close.parts
                 inverse = _newton_inverse(curvature, curvature)
                 # noise has curvature, too, which makes steps too short; what both share is that of the place nearby
@@ -547,7 +571,7 @@ class ImageRegistration(RegistrationMethod["Found"]):
         else:
             ended = False
         if not ended:
-            close = comparison.closely(h[0], exposure, width, max(width, _LOSS_WIDTH_IN_STDS * root * _NOISY_STD))
+            close = comparison.closely(h[0], exposure, width, max(width, self._noisy_width))
         assert inverse is not None
         return Solution(h[0], exposure, width, close, ended, inverse, comparison)
 
@@ -750,6 +774,28 @@ class Solution(NamedTuple):
     ended: bool
     inverse: Float[Tensor, "n n"]
     comparison: Comparison
+
+
+def _differ(one: Interpolation, other: Interpolation) -> bool:
+    """Return whether two kernels differ by more than counts."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) > _MIN_CHANGE_OF_KERNEL
+    return one != other
+
+
+def _other_kernels(kernel: Interpolation, left: float) -> Iterator[tuple[float, Interpolation]]:
+    """Yield other kernels, with the shares of the steps to them that are standard deviations.
+
+    Args:
+        left: the residuals that this one leaves, in units of those of another one.
+    """
+    if not isinstance(kernel, float):
+        yield max(0.5 * left, _SHARE_OF_KERNEL), EXACT_FOR_PARABOLAS
+    if kernel != "linear":
+        yield 0.5 * left, "linear"
+    if isinstance(kernel, float) and kernel != EXACT_FOR_PARABOLAS:  # along a short step: its residuals are no outliers
+        std = _MIN_CHANGE_OF_KERNEL + min(left, _SHARE_OF_KERNEL) * abs(kernel - EXACT_FOR_PARABOLAS)
+        yield std / _MIN_CHANGE_OF_KERNEL, kernel + _MIN_CHANGE_OF_KERNEL
 
 
 def _newton_inverse(curvature: Float[Tensor, "n n"], shared: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:

@@ -559,19 +559,27 @@ class Comparison:
         values = values if exposure is None else exposure.exposed(values, self._place(index))
         return values, self.fixed.image.flatten(1)[:, place], seen
 
-    def kernel(self, h: Tensor, number: int, exposure: Exposure, width: float) -> float:
-        """Return the parameter of the cubic kernel that leaves least of the squares at a sample.
+    def kernel(self, h: Tensor, number: int, exposure: Exposure, width: float) -> tuple[Interpolation, float]:
+        """Return the interpolation that leaves least of the squares at a sample, and the share that it leaves.
 
-        The fixed picture may have been interpolated itself, by a kernel that is not known.
+        The fixed picture may have been interpolated itself, by a kernel that is not known: the linear one, or a cubic
+        one. The share is that of the squares that the other one leaves.
         """
         soft, sharp = (self.interpolated(a).sample(h, number, exposure) for a in (0.0, -_SHARPEST))
         off, change = soft[1] - soft[0], sharp[0] - soft[0]
-        usual = -EXACT_FOR_PARABOLAS / _SHARPEST
-        weight = soft[2] / (1.0 + (off - usual * change).square().sum(0) / width**2) ** 2
-        square, product = ((weight * change * part).sum().double() for part in (change, off))
+        off_by_linear = soft[1] - self.interpolated("linear").sample(h, number, exposure)[0]
+        before = self.interpolation
+        square = (off + before / _SHARPEST * change if isinstance(before, float) else off_by_linear).square().sum(0)
+        weight = soft[2] / (1.0 + square / width**2) ** 2
+        curvature, product = ((weight * change * part).sum().double() for part in (change, off))
         own = _MIN_STD**2 * weight.sum().double()  # kernels hardly differ where pixels lie on pixels
-        share = float((product + usual * own) / (square + own).clamp(min=torch.finfo(square.dtype).tiny))
-        return -_SHARPEST * min(max(share, 0.0), 1.0)
+        tiny = torch.finfo(own.dtype).tiny
+        usual = -EXACT_FOR_PARABOLAS / _SHARPEST
+        share = min(max(float((product + usual * own) / (curvature + own).clamp(min=tiny)), 0.0), 1.0)
+        cubic, linear = (
+            float((weight * r.square()).sum().double().clamp(min=tiny)) for r in (off - share * change, off_by_linear)
+        )
+        return ("linear", linear / cubic) if linear < cubic else (-_SHARPEST * share, cubic / linear)
 
     def steep(self, number: int) -> Float[Tensor, " p"]:
         """Return ones at the pixels of a sample at which the slope of the fixed picture is above its mean square."""

@@ -41,6 +41,7 @@ from trivgeo.registration.inverse_compositional import (
     CloseComparison,
     Comparison,
     Exposure,
+    Interpolation,
     Picture,
     Sums,
     box_sums,
@@ -364,8 +365,11 @@ class MutualRegistration(ImageRegistration):
     def _shared(self, comparison: Comparison, solution: Solution, found: Found) -> float:
         return found.shared
 
+    def _kernel(self, comparison: Comparison, solution: Solution) -> tuple[Interpolation, float]:
+        return comparison.interpolation, 1.0  # how images were interpolated is not asked
+
     def _step(self, comparison: Comparison, solution: Solution) -> Tensor:
-        return torch.zeros(self.group.dim).to(solution.element)  # how images were interpolated is not asked
+        return torch.zeros(self.group.dim).to(solution.element)
 
     def judged(self, found: Found) -> Registration:
         r = self._checked(found)
