@@ -15,6 +15,8 @@ from tests.pde.equations import KDV, KURAMOTO_SIVASHINSKY, burgers, heat
 from trivgeo.actions import Field, Grid
 from trivgeo.errors import ConfigurationError, DomainError, ShapeError
 from trivgeo.pde import FourierModes, GaussianField, SpectralEquation, Vorticity, solve
+from trivgeo.pde.predictions import prediction_error
+from trivgeo.pde.solver import converged_solution
 
 F64 = torch.float64
 
@@ -305,3 +307,52 @@ def test_what_cannot_be_solved_is_refused() -> None:
         solve(KDV, u._replace(values=1e4 * u.values), [30.0], 1.0)
     with pytest.raises(ConfigurationError, match="nu"):
         Vorticity(-1.0)
+
+
+class TestConvergedSolutions:
+    def test_each_field_has_the_steps_that_it_needs(self) -> None:
+        """A slow field, one that is fast by its mean, and one whose shock is narrower than the grid."""
+        u = torch.sin(circle(2 * math.pi, 32))
+        fields = on_circle(torch.stack([0.1 * u, 0.1 * u + 20.0, 50.0 * u]), 2 * math.pi)
+        solution, error = converged_solution(burgers(0.05), fields, [0.5, 2.0], 1e-3)
+        assert (error[:2] < 1e-3).all()
+        assert float(error[2]) > 0.05
+        exact = solve(burgers(0.05), fields._replace(values=fields.values[:2]), [0.5, 2.0], 1e-3).values
+        torch.testing.assert_close(solution[:2], exact, rtol=0, atol=1e-4)
+
+    def test_blow_up_is_an_infinite_error(self) -> None:
+        equation = SpectralEquation.from_equation("u_t = u_xx + u^2")
+        fields = on_circle(torch.tensor([-1.0, 5.0], dtype=F64)[:, None].expand(2, 16), 1.0)
+        solution, error = converged_solution(equation, fields, [1.0], 1e-3)
+        assert float(error[0]) < 1e-3
+        assert float(error[1]) == math.inf
+        torch.testing.assert_close(solution[0], torch.full((1, 1, 16), -0.5, dtype=F64), rtol=0, atol=1e-4)
+
+    def test_linear_equations_are_solved_exactly(self) -> None:
+        x, equation = circle(2 * math.pi, 16), SpectralEquation.from_equation("u_t = 0.2*u_xx")
+        solution, error = converged_solution(equation, on_circle(torch.sin(2 * x)[None], 2 * math.pi), [3.0], 1e-3)
+        torch.testing.assert_close(solution[0, 0, 0], math.exp(-0.2 * 4 * 3.0) * torch.sin(2 * x))
+        assert float(error) < 1e-12
+
+
+class TestPredictionError:
+    SOLUTION = torch.randn(3, 2, 4, 16, generator=seeded(0), dtype=F64)
+    GIVEN = torch.randn(3, 2, 16, generator=seeded(1), dtype=F64)
+
+    def test_the_mean_of_the_given_field_has_error_one(self) -> None:
+        mean = self.GIVEN.mean(-1)[:, :, None, None].expand_as(self.SOLUTION)
+        torch.testing.assert_close(prediction_error(mean, self.SOLUTION, self.GIVEN), torch.ones(3, dtype=F64))
+        assert not prediction_error(self.SOLUTION, self.SOLUTION, self.GIVEN).any()
+
+    def test_units_and_moving_frames_do_not_matter(self) -> None:
+        answers = self.SOLUTION + 0.1 * self.SOLUTION.flip(0)
+        factor, added = torch.tensor([[1e-9, 3e-9], [1e6, -4e6]], dtype=F64).unsqueeze(-1).unbind(1)
+        moved = [factor.unsqueeze(-1) * x + added.unsqueeze(-1) for x in (answers, self.SOLUTION)]
+        expected = prediction_error(answers, self.SOLUTION, self.GIVEN)
+        torch.testing.assert_close(prediction_error(*moved, factor * self.GIVEN + added), expected)
+
+    def test_constant_fields_demand_no_exact_answers(self) -> None:
+        one = torch.ones(1, 1, 1, 8, dtype=F64)
+        error = prediction_error(1.0 + 1e-6 * one, one, one[:, :, 0])
+        torch.testing.assert_close(error, torch.tensor([1e-3], dtype=F64))
+        assert float(prediction_error(0 * one, 0 * one, 0 * one[:, :, 0])) == 0.0

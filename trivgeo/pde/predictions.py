@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from trivgeo.errors import ConfigurationError, ShapeError
+
+_LEAST_DEVIATION = 1e-3  # of a solution from a constant, in units of its size
 
 
 def prediction_times(times: Sequence[float]) -> list[float]:
@@ -50,3 +53,46 @@ def predicted(
     if out.shape != wanted:
         raise ShapeError(f"network: expected predictions {list(wanted)}, got {list(out.shape)}")
     return out.to(values.dtype)
+
+
+def mean_field(x: Float[Tensor, "b c s ..."]) -> Float[Tensor, "b c s ..."]:
+    """Return fields that have the mean of given ones at each point."""
+    return x.flatten(3).mean(-1).reshape(*x.shape[:3], *[1] * (x.ndim - 3)).expand_as(x)
+
+
+def deviation(x: Float[Tensor, "b c s ..."], constant: Float[Tensor, "b c t ..."]) -> Float[Tensor, "b c s"]:
+    """Return root mean square distances from constants, at least a thousandth of the root mean squares of ``x``.
+
+    Unlike these they are as large in a moving frame, which adds a constant to all values. The bound is for fields that
+    are constant, so that rounding is not large beside them.
+    """
+    square = torch.maximum(_mean_square(x - constant), _LEAST_DEVIATION**2 * _mean_square(x))
+    return square.clamp(min=torch.finfo(x.dtype).tiny).sqrt()
+
+
+def prediction_error(
+    answers: Float[Tensor, "b c s ..."], solution: Float[Tensor, "b c s ..."], given: Float[Tensor, "b c ..."]
+) -> Float[Tensor, " b"]:
+    r"""Return the errors of answers in units of the error of the simplest answer: the mean of the given field.
+
+    .. math:: e = \max_t \|f(t) - u(t)\| \,/\, \|u(t) - \bar u_0\|
+
+    Norms are root mean squares over the points, see `deviation`. Several unknowns count in units of their largest
+    deviations from the means. Constants that are added to all values, and factors, do not change e.
+
+    Args:
+        answers: values at several times.
+        solution: the true values.
+        given: the initial values.
+    """
+    start = given.unsqueeze(2)
+    mean = mean_field(start)
+    away = deviation(solution, mean)
+    unit = torch.maximum(away.amax(-1, keepdim=True), deviation(start, mean))
+    off, whole = ((x / unit).square().sum(1) for x in (_mean_square(answers - solution).sqrt(), away))
+    return (off / whole).sqrt().amax(-1)
+
+
+def _mean_square(x: Float[Tensor, "b c s ..."]) -> Float[Tensor, "b c s"]:
+    """Return mean squares over the points."""
+    return x.flatten(3).square().mean(-1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import cmath
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from tqdm import tqdm
 from trivgeo.actions import Field
 from trivgeo.checks import check_positive, checked
 from trivgeo.errors import DomainError, ShapeError
+from trivgeo.pde.predictions import prediction_error
 from trivgeo.pde.spectral import FourierModes, SpectralEquation
 
 _NUM_CONTOUR_POINTS = 32  # points of the circle over which the coefficients are means
@@ -25,6 +27,9 @@ _PROBED_FACTORS = (32, 1024)  # wave numbers that are probed, in units of the lo
 _MIN_GROWTH_RATIO = 4.0  # ratio of growth rates at these that shows growth without bound
 _RESOLVED_SHARE = 0.75  # wave number, in units of the largest that is kept, beyond which modes are to be small
 _MAX_UNRESOLVED_SIZE = 0.05  # root of the share of the power in these modes
+_FEWEST_STEPS, _MOST_STEPS = 16, 2048  # of solutions whose steps are halved until they do not change
+_REFINEMENTS = (2, 4, 8)  # of their grids
+_MOST_POINTS = 2**18  # of a grid beyond the first of these
 
 
 @checked
@@ -88,17 +93,15 @@ def solve(
     values = []
     substeps = [max(1, math.ceil(float(gap.max()) / max_step)) for gap in gaps.unbind(-1)]
     with tqdm(total=sum(substeps), desc="solve", disable=None, delay=_PROGRESS_BAR_DELAY, leave=False) as bar:
-        for gap, number in zip(gaps.unbind(-1), substeps, strict=True):
-            step = gap[..., *[None] * (len(counts) + 1)] / number
-            if first is None:
-                state = torch.exp(step * number * linear) * state
-            elif bool((gap > 0).any()):
-                scheme = _ETDRK4(equation, modes, step, linear)
-                for _ in range(number):
-                    state = scheme(state)
-                    resolution.see(state)
-                    bar.update()
-            values.append(torch.where(step > 0, modes.to_values(state), start))
+
+        def see(state: Tensor) -> None:
+            resolution.see(state)
+            bar.update()
+
+        states = _states(equation, modes, linear, state, gaps, substeps, see)
+        for gap, state in zip(gaps.unbind(-1), states, strict=True):
+            moved = gap[..., *[None] * (len(counts) + 1)] > 0
+            values.append(torch.where(moved, modes.to_values(state), start))
     solution = torch.stack(values, -1 - len(counts))
     if not bool(torch.isfinite(solution).all()):
         raise DomainError(
@@ -107,6 +110,76 @@ def solve(
         )
     resolution.warn(max_step)
     return Field(solution, grid)
+
+
+def converged_solution(
+    equation: SpectralEquation, initial: Field, times: Sequence[float], tolerance: float
+) -> tuple[Float[Tensor, "b c s ..."], Float[Tensor, " b"]]:
+    """Return solutions from periodic fields, and estimates of their errors, which say where there is none.
+
+    The method is that of `solve`, in double precision, with twice as many points along each axis. Steps are halved
+    until that changes a solution by less than the tolerance, or a largest number of steps is reached. Then solutions
+    whose shortest waves are not as small have four and eight times as many points, up to a largest number. Solutions
+    that are not resolved, or blow up, raise no error and no warning.
+
+    Args:
+        equation: see `solve`.
+        initial: fields at one time, with one batch dimension.
+        times: increasing times above zero, counted from that of the field.
+        tolerance: change, see `trivgeo.pde.predictions.prediction_error`.
+
+    Returns:
+        Solutions at the points of the initial fields; and the change by the last halving plus the size of the shortest
+        waves that are kept in units of that of all waves, infinite where a solution is not finite.
+    """
+    dims, given = len(initial.counts), initial.values.detach().double().squeeze(2)
+    steps = initial.grid.steps[..., 0, :, :].detach().double().expand(len(given), -1, -1)
+    gaps = torch.tensor([0.0, *times], dtype=given.dtype, device=given.device).diff()
+
+    def solved(rows: Tensor, factor: int, number: int) -> tuple[Tensor, Tensor]:
+        """Solutions on a finer grid by a number of steps, and the sizes of their shortest waves."""
+        modes = FourierModes.of(_shared(steps[rows] / factor, 2), [factor * n for n in initial.counts])
+        resolution = _Resolution(modes)
+        substeps = [math.ceil(number * float(gap) / times[-1]) for gap in gaps]
+        state = modes.to_modes(_finer(given[rows], factor, dims))
+        states = _states(equation, modes, equation.linear(modes), state, gaps, substeps, resolution.see)
+        values = torch.stack([modes.to_values(state) for state in states], 2)
+        given_points: tuple[Any, ...] = (..., *[slice(None, None, factor)] * dims)
+        return values[given_points], resolution.sizes(state).amax(-1)
+
+    with torch.no_grad():
+        rows = torch.arange(len(given), device=given.device)
+        solution = given.unsqueeze(2).repeat_interleave(len(times), 2)
+        error = torch.full_like(steps[:, 0, 0], torch.inf)
+        for factor in _REFINEMENTS:
+            points = math.prod(factor * n for n in initial.counts)
+            if not len(rows) or (factor > _REFINEMENTS[0] and points > _MOST_POINTS):
+                break
+            number, unresolved_rows = _FEWEST_STEPS, [rows[:0]]
+            before, _ = solved(rows, factor, number)
+            while len(rows) and number < _MOST_STEPS:
+                number *= 2
+                after, unresolved = solved(rows, factor, number)
+                change = prediction_error(before, after, given[rows])
+                estimate = torch.where(change.isnan(), torch.inf, change + unresolved)
+                better = estimate <= error[rows]
+                solution[rows[better]], error[rows[better]] = after[better], estimate[better]
+                moving = ~(change < tolerance)
+                unresolved_rows.append(rows[~moving & (unresolved >= tolerance)])
+                rows, before = rows[moving], after[moving]
+            rows = torch.cat(unresolved_rows)
+    return solution, error
+
+
+def _finer(values: Tensor, factor: int, dims: int) -> Tensor:
+    """Values of periodic fields on a grid with a multiple of the points along each of the last axes."""
+    for axis in range(-dims, 0):
+        number = values.shape[axis]
+        modes = torch.fft.rfft(values, dim=axis)
+        if number % 2 == 0:  # the shortest wave is one of a pair on the finer grid
+            modes.narrow(axis, number // 2, 1).mul_(0.5)
+        values = factor * torch.fft.irfft(modes, n=factor * number, dim=axis)
+    return values
 
 
 def _check_growth(equation: SpectralEquation, modes: FourierModes, steps: Tensor, state: Tensor) -> None:
@@ -125,6 +198,29 @@ def _check_growth(equation: SpectralEquation, modes: FourierModes, steps: Tensor
             f"{float(near):.3g} of waves of the grid shortened {_PROBED_FACTORS[0]} times and {float(far):.3g} of "
             f"those shortened {_PROBED_FACTORS[1]} times: {equation}"
         )
+
+
+def _states(
+    equation: SpectralEquation,
+    modes: FourierModes,
+    linear: Tensor,
+    state: Tensor,
+    gaps: Float[Tensor, "*batch s"],
+    substeps: Sequence[int],
+    see: Callable[[Tensor], None],
+) -> Iterator[Tensor]:
+    """Yield the coefficients of a solution after each gap of time, and show ``see`` those after each step."""
+    is_linear = equation.nonlinear(modes, state) is None
+    for gap, number in zip(gaps.unbind(-1), substeps, strict=True):
+        step = gap[..., *[None] * (len(modes.counts) + 1)] / number
+        if is_linear:
+            state = torch.exp(step * number * linear) * state
+        elif bool((gap > 0).any()):
+            scheme = _ETDRK4(equation, modes, step, linear)
+            for _ in range(number):
+                state = scheme(state)
+                see(state)
+        yield state
 
 
 class _Resolution:
@@ -152,6 +248,10 @@ class _Resolution:
         rounding = torch.finfo(power.dtype).eps * (waves + power[..., 0]).sum(-1, keepdim=True)
         share = (power @ self._tail.to(power)) / torch.maximum(waves, rounding).clamp(min=torch.finfo(power.dtype).tiny)
         self._largest = share if self._largest is None else torch.maximum(self._largest, share)
+
+    def sizes(self, state: Tensor) -> Tensor:
+        """The sizes of the shortest waves of components, in units of those of all waves; zero if no step was seen."""
+        return state.new_zeros(state.shape[: -self._dims]).real if self._largest is None else self._largest.sqrt()
 
     def warn(self, max_step: float) -> None:
         """Warn if a solution was not resolved."""
