@@ -208,7 +208,9 @@ class TestNetworksThatStep:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_exact_steps_agree_in_any_unit(self, dtype: torch.dtype) -> None:
         energy = OperatorConsistency(decayed(NU, [1.0, 3.0]), "u_t = nu*u_xx", {"nu": NU}, times=[1.0, 3.0])
-        error = energy.relative_error(waves(torch.tensor([1e-9, 1.0, 1e9], dtype=dtype), 0.5))
+        x = waves(torch.ones(3, dtype=dtype), 0.5)
+        units = torch.tensor([1e-9, 1.0, 1e9], dtype=dtype).reshape(-1, 1, 1, 1)
+        error = energy.relative_error(x._replace(values=units * x.values))
         assert error.dtype == dtype
         assert float(error.max()) < 100 * torch.finfo(dtype).eps
 
@@ -226,7 +228,7 @@ class TestNetworksThatStep:
         x = waves(torch.ones(1).double(), 0.1)
         energy = OperatorConsistency(lambda u: u - 0.5 * u.mean(-1, keepdim=True), "u_t + u*u_x = nu*u_xx", {"nu": NU},
                                      times=[100.0])  # fmt: skip
-        size = float(x.values.square().mean().sqrt())
+        size = float((x.values - 0.1).square().mean().sqrt())
         # a step of a hundred units is too long to check the equation itself
         assert float(energy.relative_error(x)) == pytest.approx(0.05 / size, rel=1e-3)
 
@@ -247,6 +249,31 @@ class TestNetworksThatStep:
         error = (solver(other)(u) - solver(equation)(u)).norm() / u.norm()
         assert float(right) < 0.02 * float(wrong)
         assert float(wrong) == pytest.approx(float(error), rel=0.1)
+
+    def test_a_numerical_solution_tells_the_error_of_any_step(self) -> None:
+        """Over a step that is too long for a rule of integration, the error of another time, and of the mean."""
+        equation = SpectralEquation.from_equation("u_t + u*u_x = nu*u_xx", nu=NU)
+        x = waves(torch.tensor([0.05, 0.1]).double(), 0.3)
+        given = x.values[:, :, 0]
+
+        def solved(u: Tensor, end: float) -> Tensor:
+            return solve(equation, Field.on_box(u, CIRCLE), [end], 0.02).values[:, :, 0]
+
+        def measured(network) -> Tensor:
+            energy = OperatorConsistency(network, "u_t + u*u_x = nu*u_xx", {"nu": NU}, times=[3.0])
+            error, doubt = energy.measured_error(x)
+            assert float(doubt.max()) < 0.01
+            return error
+
+        late, exact = solved(given, 4.0), solved(given, 3.0)
+        assert float(measured(lambda u: solved(u, 3.0)).max()) < 0.01
+        off, deviation = (y.flatten(1).norm(dim=1) for y in (late - exact, exact - given.mean(-1, keepdim=True)))
+        torch.testing.assert_close(measured(lambda u: solved(u, 4.0)), off / deviation, rtol=0.02, atol=0)
+        torch.testing.assert_close(measured(lambda u: u.mean(-1, keepdim=True).expand_as(u)), torch.ones(2).double())
+        with pytest.raises(ConfigurationError, match="times: expected those of a network that steps"):
+            heat(sine_operator()).measured_error(x)
+        with pytest.raises(ConfigurationError, match="equation: expected the equation that is solved"):
+            OperatorConsistency(decayed(NU, [1.0, 2.0]), times=[1.0, 2.0]).measured_error(x)
 
     def test_two_steps_against_one_need_no_equation(self) -> None:
         x = waves(torch.ones(1).double())

@@ -22,7 +22,8 @@ from trivgeo.pde import SpectralEquation
 from trivgeo.pde.evolution import EvolutionEquation, JetFunction, check_parameters
 from trivgeo.pde.interpolation import resolved_residual
 from trivgeo.pde.losses import ConservedQuantities
-from trivgeo.pde.predictions import predicted, prediction_times
+from trivgeo.pde.predictions import deviation, mean_field, predicted, prediction_error, prediction_times
+from trivgeo.pde.solver import converged_solution
 from trivgeo.sde.resampling import take_rows
 from trivgeo.symmetry import conservation_laws
 
@@ -30,6 +31,7 @@ _NUM_INITIAL_POINTS = 40  # points of an initial condition at which the misfit i
 _NUM_QUERY_POINTS = 64  # query points at which the equation's residual is taken
 _PERCENT_SQUARED = 1e-4  # squared relative error of a hundredth
 _TOO_LONG = 0.01  # relative error of a rule of integration from which on a step of time is too long to be checked
+_SOLVED = 1e-3  # change of a numerical solution by half the steps in time, relative to its size, that is small enough
 _TIME_ROUNDING = 1e-6  # relative rounding of sums of times
 _LAW_ORDER_AND_DEGREE = (1, 2)  # of the multipliers of conservation laws: those of high order are as noisy as slopes
 
@@ -58,17 +60,19 @@ class OperatorConsistency(LeastSquares):
     contradict:
 
     - for each conservation law of the equation with a periodic density T (`conservation_laws`) the change of the
-      integral of T, relative to the root mean square of T;
-    - the equation between adjacent times, see `trivgeo.pde.interpolation.resolved_residual`, relative to the size of
-      the field, which hardly counts where the step is too long to tell;
+      integral of T, relative to the root mean square of T less its value for the constant field of the same mean;
+    - the equation between adjacent times, see `trivgeo.pde.interpolation.resolved_residual`, relative to the deviation
+      of the field from its mean, which hardly counts where the step is too long to tell;
     - where two of the times add to a third one, the difference of two steps to one. The second step starts from an
       answer, on which many networks were not trained: `relative_error` leaves this term out where there are others.
 
-    The ``box`` then has the ranges of x alone.
+    A constant that a moving frame adds to the field does not make it larger, so that no frame is preferred since its
+    contradictions are small beside the field. The ``box`` then has the ranges of x alone.
 
     An operator that is wrong but agrees with itself has a low energy, too: one that returns the given field for all
-    times, without an ``equation``; or one that continues solutions well beyond its training domain, where the energy
-    finds some transformation with a small error, not the one with the smallest. The ``box`` keeps it there.
+    times, without an ``equation`` or over a step that is too long; or one that continues solutions well beyond its
+    training domain, where the energy finds some transformation with a small error, not the one with the smallest. The
+    ``box`` keeps it there, and `measured_error` tells the error of a network that steps.
 
     Args:
         operator: the network as a function from an `OperatorInput` to its answers at the query points, as jets
@@ -128,18 +132,39 @@ class OperatorConsistency(LeastSquares):
         else:
             terms = _StepDisagreement(operator, equation, given, box, prediction_times(times))
         super().__init__(terms, _tempered)
-        self._num_trusted = terms.num_trusted
+        self._terms, self._num_trusted = terms, terms.num_trusted
         self._num_query_points = numbers[1]
         self._steps = times is not None
 
     def relative_error(self, x: OperatorInput | Field) -> Float[Tensor, " batch"]:
         r"""Return an estimate of the operator's relative error, :math:`(r_1^2 + r_2^2)^{1/2}`, with what a box adds.
 
+        Of a network that steps it is what its answers contradict; `measured_error` tells the error itself.
+
         Args:
             x: problems, one batch dimension.
         """
         r = self.residuals(self._reduced(x))
         return r[:, : self._num_trusted].square().sum((-2, -1)).sqrt()
+
+    def measured_error(self, x: Field) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+        """Return errors of a network that steps, beside numerical solutions; and estimates of the errors of these.
+
+        The equation is solved from the very fields, see `trivgeo.pde.solver.converged_solution`, so that the length
+        of a step does not matter; it costs more than `relative_error`. Both are errors of
+        `trivgeo.pde.predictions.prediction_error`: that of an answer which is the mean of the given field is one.
+
+        Args:
+            x: fields at one time, one batch dimension.
+
+        Raises:
+            ConfigurationError: the operator is no network that steps, or there is no equation.
+            ShapeError: the fields have several times.
+        """
+        if not isinstance(self._terms, _StepDisagreement):
+            raise ConfigurationError("times: expected those of a network that steps, got None: nothing is solved")
+        with torch.no_grad():
+            return self._terms.measured_error(x)
 
     def prepare(self, action: Action, x: OperatorInput | Field) -> OperatorInput | Field:
         """Keep evenly spread query points.
@@ -226,21 +251,19 @@ class _StepDisagreement(nn.Module):
 
     def forward(self, x: Field) -> Float[Tensor, "batch terms n"]:
         """Return the residuals of a batch of fields whose squares add to those of the terms, with zeros behind."""
-        if check_type("x", x, Field).values.shape[2] != 1:
-            raise ShapeError(f"x: expected fields at one time, got {x.values.shape[2]} times")
-        dims, given = len(x.counts), x.values.squeeze(2)
-        tiny = torch.finfo(given.dtype).tiny
+        dims, given = len(x.counts), self._given(x)
         answers = predicted(self.operator, given, len(self.times))
         block = torch.cat([x.values, answers], 2)
         start = x.grid.times[..., :1]
         after = torch.tensor([0.0, *self.times], dtype=start.dtype, device=start.device)
+        constant = mean_field(x.values)
         terms = []
         for quantities in self._kept:
             densities = quantities.densities(Field(block, x.grid.at(start + after))).squeeze(1)  # [b, s + 1, *n]
-            mean, first = densities.flatten(2).mean(-1), densities[:, 0]
-            size = first.flatten(1).square().mean(-1, keepdim=True).sqrt().clamp(min=tiny)
+            least = quantities.densities(Field(constant, x.grid))
+            mean, size = densities.flatten(2).mean(-1), deviation(densities[:, None, :1], least).flatten(1)
             terms.append((mean[:, 1:] - mean[:, :1]) / size / len(self.times) ** 0.5)
-        size = given.flatten(2).square().mean(-1).sqrt().clamp(min=tiny).reshape(*given.shape[:2], *[1] * (dims + 1))
+        size = deviation(x.values, constant)[..., *[None] * dims]
         if self._equation is not None:
             steps = x.grid.steps[..., 0, :, :].expand(len(given), -1, -1)
             nodes = [0.0, *self.times]
@@ -251,6 +274,22 @@ class _StepDisagreement(nn.Module):
             twice = predicted(self.operator, answers[:, :, i], len(self.times))[:, :, j]
             terms.append(_mean_square((twice - answers[:, :, k]) / size.squeeze(2)))
         return _stacked(terms)
+
+    def measured_error(self, x: Field) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+        """Return errors beside numerical solutions, and estimates of the errors of these."""
+        if self._equation is None:
+            raise ConfigurationError("equation: expected the equation that is solved, got None")
+        given = self._given(x)
+        solution, doubt = converged_solution(self._equation, x, self.times, _SOLVED)
+        answers = predicted(self.operator, given, len(self.times)).to(solution)
+        return prediction_error(answers, solution, given.to(solution)), doubt
+
+    @staticmethod
+    def _given(x: Field) -> Float[Tensor, "batch c ..."]:
+        """Return the values of fields, which are at one time."""
+        if check_type("x", x, Field).values.shape[2] != 1:
+            raise ShapeError(f"x: expected fields at one time, got {x.values.shape[2]} times")
+        return x.values.squeeze(2)
 
     def _outside(self, x: Field) -> Float[Tensor, "batch k"]:
         """Return how far the box of fields is from the training box, in units of its edges."""
