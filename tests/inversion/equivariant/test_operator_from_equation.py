@@ -562,13 +562,13 @@ class TestWithoutCleanFields:
     EQUATION = "u_t + u*u_x = 0.2*u_xx"
 
     @staticmethod
-    def network(values: Tensor) -> Tensor:
+    def network(values: Tensor, horizon: float = HORIZON) -> Tensor:
         """The solution of Cole and Hopf: u = -2 nu theta_x / theta, where theta solves the heat equation."""
         nu, wave = 0.2, 2 * torch.pi / LENGTH * torch.arange(2 * POINTS + 1, dtype=F64)
         modes = torch.fft.rfft(values - values.mean(-1, keepdim=True))
         modes = 4 * torch.nn.functional.pad(modes[..., : POINTS // 2], (0, 3 * POINTS // 2 + 1))  # four times as fine
         potential = torch.fft.irfft(modes / (1j * wave).where(wave > 0, 1.0))
-        heated = torch.fft.rfft(torch.exp(-potential / (2 * nu))) * torch.exp(-nu * HORIZON * wave**2)
+        heated = torch.fft.rfft(torch.exp(-potential / (2 * nu))) * torch.exp(-nu * horizon * wave**2)
         solved = -2 * nu * torch.fft.irfft(1j * wave * heated) / torch.fft.irfft(heated)
         return solved[..., ::4]
 
@@ -612,8 +612,51 @@ class TestWithoutCleanFields:
             self.EQUATION, lambda u: u.square() + 1.0, times=[HORIZON], box=BOX
         )
         initial = Field.on_box(drawn([(0.2, 0.0)], 2, 5), BOX)
-        with pytest.warns(RuntimeWarning, match="on which the network agrees with itself.*contradict each other"):
+        with pytest.warns(RuntimeWarning, match="on which the network solves the equation.*from a numerical solution"):
             operator(initial, generator=seeded(0))
+
+    @pytest.mark.parametrize("horizon", [HORIZON, 8.0])
+    @pytest.mark.parametrize("change", ["mean", "mirrored", "elsewhere", "as it was", "too late"])
+    def test_wrong_networks_that_agree_with_themselves_are_not_trusted(self, change: str, horizon: float) -> None:
+        """They keep the mean, and a step of eight units is too long for a rule of integration."""
+        changes: dict[str, Callable[[Tensor], Tensor]] = {
+            "mean": lambda u: u.mean(-1, keepdim=True).expand_as(u),
+            "mirrored": lambda u: self.network(u, horizon).flip(-1),
+            "elsewhere": lambda u: self.network(u, horizon).roll(POINTS // 8, -1),
+            "as it was": lambda u: u,
+            "too late": lambda u: self.network(u, 3.0 * horizon),
+        }
+        initial = Field.on_box(drawn([(0.2, 0.0)], 2, 5), BOX)
+        right, wrong = (
+            EquivariantOperator.from_equation(self.EQUATION, network, times=[horizon], box=BOX).invert(
+                initial, generator=seeded(0)
+            )
+            for network in (lambda u: self.network(u, horizon), changes[change])
+        )
+        assert right.trusted.all()
+        assert float(right.best_energy().max()) < 0.01
+        assert not wrong.trusted.any()
+        assert float(wrong.best_energy().min()) > 0.05
+        assert "from a numerical solution" in wrong.reasons[0]
+
+    def test_a_network_that_is_right_in_every_frame_is_asked_in_one_that_a_solver_follows(self) -> None:
+        """All means are as good: none is chosen since its field is large, beside which contradictions are small."""
+
+        def network(u: Tensor) -> Tensor:
+            mean, angle = u.mean(-1, keepdim=True), 2 * torch.pi * torch.arange(POINTS // 2 + 1, dtype=F64) / LENGTH
+            moved = torch.exp(-1j * angle * 8.0 * mean) * torch.fft.rfft(self.network(u, 8.0))
+            return torch.fft.irfft(moved, n=POINTS) + mean
+
+        operator = EquivariantOperator.from_equation(self.EQUATION, network, times=[8.0], box=BOX)
+        result = operator.invert(Field.on_box(drawn([(0.2, 0.3)], 4, 5), BOX), generator=seeded(0))
+        assert result.trusted.all()
+        assert float(result.best_energy().max()) < 0.01
+
+    def test_a_shock_that_the_grid_does_not_resolve_checks_nothing(self) -> None:
+        operator = EquivariantOperator.from_equation("u_t + u*u_x = 1e-6*u_xx", lambda u: u, times=[100.0], box=BOX)
+        result = operator.invert(Field.on_box(drawn([(0.2, 0.0)], 2, 5), BOX), generator=seeded(0))
+        assert not result.trusted.any()
+        assert "nothing checks the network" in result.reasons[0]
 
     def test_what_is_missing_is_named(self) -> None:
         make = EquivariantOperator.from_equation

@@ -64,7 +64,7 @@ _MAX_INTERPOLATION_ERROR = 0.1  # estimated relative error of a solution between
 _MAX_EXTRAPOLATION = 0.05  # share of the time from the initial field to the last prediction that is extrapolated
 
 
-_MAX_CONTRADICTION = 0.05  # relative error that a network's own answers may show
+_MAX_OWN_ERROR = 0.05  # error of a network beside a numerical solution, relative to its deviation from the mean
 _NUM_DRAWS = 64  # elements drawn in one round, in directions that keep the box
 _NUM_ROUNDS = 3
 _NUM_KEPT = 2  # elements of lowest energy from which Newton's method starts
@@ -72,7 +72,7 @@ _CONSISTENT_STEPS = 6  # of Newton's method, after draws that end near a minimum
 _DRAW_SCALES = (-2.0, 0.5)  # decimal logarithms of the scales of draws, in units of the size of the field
 _UNIT_STEP = 1e-3  # step by which the size of a direction is measured
 
-_AS_GOOD_AS_CONSISTENT = "the network is right on fields where its answers agree with each other and with the equation"
+_SOLVED = "the field obeys the equation, and a numerical solution is as exact as half its steps and short waves show"
 _LIKE_TRAINING = "the network is right on fields with energies like those of clean ones"
 _FEW_CLEAN = "fields are like the clean ones, which are too few to tell"
 
@@ -307,22 +307,39 @@ class OwnAnswers:
         energy: its `OperatorConsistency`.
 
     Attributes:
-        highest: largest estimate of the relative error of a field that the network is trusted on.
+        highest: largest error of a field that the network is trusted on.
     """
 
-    highest = _MAX_CONTRADICTION
+    highest = _MAX_OWN_ERROR
 
     def __init__(self, energy: OperatorConsistency) -> None:
         self._energy = energy
 
     def energies(self, fields: Field) -> Float[Tensor, " b"]:
-        """Return estimates of the network's relative errors, which are NaN where fields are."""
+        """Return how far answers contradict each other, relative to the fields; NaN where fields are."""
         with torch.no_grad():
             return self._energy.relative_error(fields)
 
     def outside(self, energies: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
-        """Return estimates in units of the largest that is trusted."""
+        """Return contradictions in units of the largest error that is trusted."""
         return (energies / self.highest).nan_to_num(nan=torch.inf)
+
+    def judged(self, fields: Field, energies: Float[Tensor, " b"]) -> tuple[Float[Tensor, " b"], list[Verdict]]:
+        """Return the errors of answers beside numerical solutions, the given energies without these, and verdicts."""
+        errors, doubts = self._energy.measured_error(fields)
+        verdicts = [self._verdict(*row) for row in zip(errors.tolist(), doubts.tolist(), strict=True)]
+        return torch.where(torch.isfinite(doubts), errors, energies), verdicts
+
+    def _verdict(self, error: float, doubt: float) -> Verdict:
+        """Return the verdict on an answer by its distance from a numerical solution, and the error of that."""
+        if error + doubt <= self.highest:
+            return Verdict((), (_SOLVED,))
+        unit = "of the solution's deviation from the mean"
+        if doubt < torch.inf and not error - doubt <= self.highest:
+            said = f"the answer of the network differs from a numerical solution by {error:.2g} {unit}"
+            return Verdict((f"{said}, expected at most {self.highest:g}",), (_SOLVED,))
+        said = f"nothing checks the network: a numerical solution is itself unsure by {doubt:.2g} {unit}"
+        return Verdict((f"{said}; take a finer grid, or a network of shorter steps",), (_SOLVED,))
 
 
 def _corners(grid: Grid, counts: torch.Size) -> Float[Tensor, "*batch m n"]:
@@ -721,8 +738,8 @@ class EquivariantOperator(nn.Module):
 
         Without clean fields the network judges itself: what the box leaves open of a transformation is chosen so that
         its answers contradict conservation laws, the equation, and each other least, see
-        `trivgeo.inversion.energies.OperatorConsistency`. Fields are then periodic, and `invert` trusts those whose
-        estimated error is at most five percent.
+        `trivgeo.inversion.energies.OperatorConsistency`. Fields are then periodic. As this cannot tell each wrong
+        network, `invert` solves the equation once for each field, and trusts those on which the network is right.
 
         Args:
             equation: text, SymPy equations, or an `trivgeo.pde.EvolutionEquation`, of first order in ``t``, whose
@@ -824,7 +841,7 @@ class EquivariantOperator(nn.Module):
         if self._values is not None and not bool(result.trusted.all()):
             row = int((~result.trusted).nonzero()[0, 0])
             expected = (
-                "on which the network agrees with itself"
+                "on which the network solves the equation"
                 if isinstance(self._values, OwnAnswers)
                 else "like the clean ones"
             )
@@ -844,6 +861,13 @@ class EquivariantOperator(nn.Module):
         With clean fields the energy of a field that was moved back is compared with theirs: it is not trusted where the
         energy is more than one and a half times the largest of them. To have the network predict a later time, no
         field is taken out of the training set that is in it.
+
+        Without clean fields the network's answer is compared with a numerical solution of the equation from the very
+        field that it is given, see `trivgeo.pde.solver.converged_solution`. The energies are the distances, in units
+        of the deviation of the solution from the mean of that field: an answer of this mean has the energy one. A field
+        is trusted where the distance and the error of the solution are together at most a twentieth. Where the
+        solution is not so exact (shocks narrower than the grid, chaos, blow-up) nothing is known, and the field is not
+        trusted; where it is not finite, the energy is what the answers contradict.
 
         Args:
             initial: see `forward`.
@@ -875,6 +899,10 @@ class EquivariantOperator(nn.Module):
             energies_still = self._energies_of(initial, still)
             leaves = (outside > 1.0) & (outside > _WORSE * self._values.outside(energies_still))
             g, energies = where_rows(leaves, still, g), torch.where(leaves, energies_still, energies)
+        if isinstance(self._values, OwnAnswers):
+            energies, verdicts = self._values.judged(self._restored(initial, g), energies)
+        else:
+            verdicts = [self._verdict(energy, self._values.highest) for energy in energies.tolist()]
         return replace(
             result,
             elements=g.unsqueeze(1),
@@ -882,23 +910,21 @@ class EquivariantOperator(nn.Module):
             num_masked_steps=torch.zeros(len(g), 1, dtype=torch.long, device=g.device),
             kept=None,
             added_energies=None,
-            stage_verdicts=tuple(map(self._verdict, energies.tolist())),
+            stage_verdicts=tuple(verdicts),
         )
+
+    def _restored(self, initial: Field, g: Tensor) -> Field:
+        """Return the fields after g is undone."""
+        return self.action(self.action.group.inverse(g), initial)
 
     def _energies_of(self, initial: Field, g: Tensor) -> Float[Tensor, " b"]:
         """Return the energies of the fields after g is undone."""
         assert self._values is not None
-        return self._values.energies(self.action(self.action.group.inverse(g), initial))
+        return self._values.energies(self._restored(initial, g))
 
-    def _verdict(self, energy: float) -> Verdict:
-        """Return the verdict on a field by its energy after its transformation is undone."""
-        assert self._values is not None
-        highest = self._values.highest
-        if isinstance(self._values, OwnAnswers):
-            if energy <= highest:
-                return Verdict((), (_AS_GOOD_AS_CONSISTENT,))
-            shown = f"the answers of the network contradict each other by {energy:.2g} of their size"
-            return Verdict((f"{shown}, expected at most {highest:g}",), (_AS_GOOD_AS_CONSISTENT,))
+    @staticmethod
+    def _verdict(energy: float, highest: float) -> Verdict:
+        """Return the verdict on a field by its energy after its transformation is undone, beside clean fields."""
         assumptions = (_LIKE_TRAINING,) if highest < torch.inf else (_LIKE_TRAINING, _FEW_CLEAN)
         if energy <= highest:
             return Verdict((), assumptions)
