@@ -9,7 +9,8 @@ of the method's released code, with its two networks for the heat equation; thei
 multiples of a sine.
 
 Networks that only step, Fourier neural operators from a field to the field one or two times later, are trained here and
-wrapped by `EquivariantOperator.from_equation` without clean data.
+wrapped by `EquivariantOperator.from_equation` without clean data. The same is asked of networks that are wrong on every
+field but keep its mean: answers of the trained ones that are mirrored, or moved along the circle, and the mean itself.
 """
 
 from __future__ import annotations
@@ -191,6 +192,11 @@ STEPPING = {
     ),
 }
 _TRAINING_FIELDS, _TRAINING_STEPS, _BATCH = 512, 800, 32
+WRONG: dict[str, Callable[[Tensor], Tensor]] = {
+    "mirrored": lambda u: u.flip(-1),
+    "moved by an eighth": lambda u: u.roll(u.shape[-1] // 8, -1),
+    "the mean": lambda u: u.mean(-1, keepdim=True).expand_as(u),
+}
 _MOVES = 0.3  # standard deviation of the transformations, in units of the group's basis
 
 
@@ -215,7 +221,11 @@ def stepping_row(name: str, outputs: Sequence[int], cases: int) -> dict[str, Any
     """Mean relative errors of a network that steps at its last time, on moved fields, and CPU seconds of a search."""
     problem, network = STEPPING[name], trained(STEPPING[name], outputs)
     times = [problem.times[i - 1] for i in outputs]
-    operator = EquivariantOperator.from_equation(problem.equation, network, times=times, box=problem.box)
+
+    def operator_of(function: Callable[[Tensor], Tensor]) -> EquivariantOperator:
+        return EquivariantOperator.from_equation(problem.equation, function, times=times, box=problem.box)
+
+    operator = operator_of(network)
     group = operator.action.group
     g = group.random(cases, std=_MOVES, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     values = problem.solutions(cases, 7)[:, :, [0, *outputs]]
@@ -235,6 +245,10 @@ def stepping_row(name: str, outputs: Sequence[int], cases: int) -> dict[str, Any
     result = operator.invert(initial, last.grid, generator=torch.Generator().manual_seed(0))
     seconds = (time.process_time() - begin) / cases
     found = undone(result.best())
+    wrong = 0
+    for change in WRONG.values():
+        changed = operator_of(lambda u, change=change: change(network(u.float()).to(u)))  # type: ignore[misc]
+        wrong += int(changed.invert(initial, last.grid, generator=torch.Generator().manual_seed(0)).trusted.sum())
     return {
         "network": name,
         "times": times,
@@ -245,6 +259,8 @@ def stepping_row(name: str, outputs: Sequence[int], cases: int) -> dict[str, Any
         "median ratio": float((found / exact).median()),
         "estimate": float(result.best_energy().mean()),
         "trusted": int(result.trusted.sum()),
+        "wrong and trusted": wrong,
+        "wrong cases": len(WRONG) * cases,
         "CPU seconds": round(seconds, 2),
     }
 

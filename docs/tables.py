@@ -429,12 +429,13 @@ def operator_steps() -> str:
             f"{found['median ratio']:.2f}",
             f"{found['estimate']:.2g}",
             f"{found['trusted']} of {found['cases']}",
+            f"{found['wrong and trusted']} of {found['wrong cases']}",
             f"{found['CPU seconds']:.1f}",
         ]
         for found in json.loads(CONSISTENCY.read_text())["stepping"]
     ]
-    ways = ["alone", "true transformation", "own answers", "ratio", "estimate", "trusted", "seconds"]
-    return markdown(["network", "times", *ways], lines)
+    ways = ["alone", "true transformation", "own answers", "ratio", "estimate", "trusted", "wrong ones trusted"]
+    return markdown(["network", "times", *ways, "seconds"], lines)
 
 
 def symmetries_from_data() -> str:
