@@ -29,7 +29,7 @@ _RESOLVED_SHARE = 0.75  # wave number, in units of the largest that is kept, bey
 _MAX_UNRESOLVED_SIZE = 0.05  # root of the share of the power in these modes
 _FEWEST_STEPS, _MOST_STEPS = 16, 2048  # of solutions whose steps are halved until they do not change
 _REFINEMENTS = (2, 4, 8)  # of their grids
-_MOST_POINTS = 2**18  # of a grid beyond the first of these
+_MOST_POINTS = 2**18  # of such a grid; larger ones are not refined
 
 
 @checked
@@ -119,8 +119,8 @@ def converged_solution(
 
     The method is that of `solve`, in double precision, with twice as many points along each axis. Steps are halved
     until that changes a solution by less than the tolerance, or a largest number of steps is reached. Then solutions
-    whose shortest waves are not as small have four and eight times as many points, up to a largest number. Solutions
-    that are not resolved, or blow up, raise no error and no warning.
+    whose shortest waves are not as small have four and eight times as many points, up to a largest number, beyond
+    which grids are those of the fields. Solutions that are not resolved, or blow up, raise no error and no warning.
 
     Args:
         equation: see `solve`.
@@ -151,9 +151,9 @@ def converged_solution(
         rows = torch.arange(len(given), device=given.device)
         solution = given.unsqueeze(2).repeat_interleave(len(times), 2)
         error = torch.full_like(steps[:, 0, 0], torch.inf)
-        for factor in _REFINEMENTS:
-            points = math.prod(factor * n for n in initial.counts)
-            if not len(rows) or (factor > _REFINEMENTS[0] and points > _MOST_POINTS):
+        within = [f for f in _REFINEMENTS if math.prod(f * n for n in initial.counts) <= _MOST_POINTS]
+        for factor in within or [1]:
+            if not len(rows):
                 break
             number, unresolved_rows = _FEWEST_STEPS, [rows[:0]]
             before, _ = solved(rows, factor, number)
@@ -176,7 +176,7 @@ def _finer(values: Tensor, factor: int, dims: int) -> Tensor:
     for axis in range(-dims, 0):
         number = values.shape[axis]
         modes = torch.fft.rfft(values, dim=axis)
-        if number % 2 == 0:  # the shortest wave is one of a pair on the finer grid
+        if number % 2 == 0 and factor > 1:  # the shortest wave is one of a pair on the finer grid
             modes.narrow(axis, number // 2, 1).mul_(0.5)
         values = factor * torch.fft.irfft(modes, n=factor * number, dim=axis)
     return values
