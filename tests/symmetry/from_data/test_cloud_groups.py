@@ -148,10 +148,24 @@ def test_mirror_images_in_space() -> None:
     assert (everything.name, everything.group().dim) == ("O(3)", 3)
 
 
-@pytest.mark.parametrize("name", ["T", "C_3 in space", "C_4"])
-def test_two_objects(name: str) -> None:
-    found = symmetries_of_clouds(torch.cat([clouds(name, 500, seed=0), clouds(name, 500, seed=1)]))
+@pytest.mark.parametrize(
+    ("name", "number"), [("T", 2), ("C_3 in space", 2), ("C_4", 2), ("T", 3), ("O", 3), ("I", 3), ("SO(3)", 2)]
+)
+def test_several_objects(name: str, number: int) -> None:
+    """Clouds of other objects than the reference have no pose relative to it."""
+    parts = [clouds(name, 1000 // number, seed=seed) for seed in range(number)]
+    found = symmetries_of_clouds(torch.cat(parts))
     assert (found.name, found.verdict.trusted) == (name.removesuffix(" in space"), True)
+
+
+def test_few_mirror_images_are_none() -> None:
+    """An object that is nearly its mirror image, in all poses: O(3) was found, and trusted."""
+    x = clouds("T", 1000)
+    few = torch.where(torch.arange(1000) % 12 == 0, -1.0, 1.0)[:, None, None]
+    found = symmetries_of_clouds(x * few)
+    assert found.name == "T"
+    assert not found.verdict.trusted
+    assert "mirror images" in str(found.verdict)
 
 
 def test_noise_is_no_rotation() -> None:

@@ -32,8 +32,11 @@ _MAX_ANISOTROPY = 0.05  # relative difference of second moments that are as good
 _MIN_SPREAD = 0.2  # deviation of centres, relative to the radius of clouds, that is a translation
 _RINGS, _RING_WIDTH = (0.5, 1.0, 1.5), 0.4  # radii at which clouds are described, and their width
 _NUM_STARTS = 1500  # rotations of space from which poses are refined
-_NUM_POSES = 600  # clouds whose pose is found
+_NUM_POSES = 1000  # clouds whose pose is found
 _REFINEMENTS = 8  # refinements of a pose, each with half the reach
+_LEAST_APART = 0.45  # radians between elements: rotations of the largest order are .52 apart
+# misfit of clouds of the object of a reference, in units of a quantile, which is of such clouds
+_MAX_MISFIT, _LOW_MISFIT = 3.0, 0.1
 _CLUSTER_ANGLE = 0.25  # radians between rotations that are the same
 _MIN_CLUSTER_SHARE = 0.25  # poses of an element, relative to those of the most frequent
 _MIN_CLUSTER_SIZE = 3  # mean number of poses of an element
@@ -41,6 +44,7 @@ _MAX_SCATTER = 0.33  # median angle to the middle of a cluster, relative to its 
 _MAX_NEAR_PAIRS = 5.0  # pairs of poses near each other, relative to those of uniform rotations
 _MAX_MISSED = 1.3  # elements of a group, relative to those that poses show
 _MIN_MIRRORED_SHARE = 0.05  # clouds that are mirror images of the reference, of a group with reflections
+_MIN_MIRRORED_RATIO = 0.3  # of clouds that are mirror images to the others, which are as many
 _CLEAR_FIT = 0.7  # misfit of one of two mirror images, relative to that of the other, that tells them apart
 _MAX_TESTED_POSES = 130  # candidates that are tested one by one; a finite group of the list has 60 at most
 _MAX_AXIS_SPREAD = 0.15  # spread of axes across the largest direction that is one axis
@@ -184,7 +188,7 @@ def symmetries_of_clouds(
         name = whole.get(name, f"{name} with translations")
     assumptions = ["rotations by less than a twelfth of a turn come with all rotations"] if n == 2 else []
     if n == 3:
-        assumptions.append("the clouds are one object in several poses")
+        assumptions.append("the clouds are one object in several poses, or a few")
     if has_translations:
         assumptions.append("translations go on beyond the range of the clouds")
     return CloudSymmetries(name, elements, is_finite, has_translations, Verdict(tuple(reasons), tuple(assumptions)))
@@ -382,7 +386,7 @@ def _permuted_distances(first: Tensor, second: Tensor, draw: torch.Generator) ->
 
 
 def _in_space(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool, list[str]]:
-    """The group of poses of one object in space whose second moments are those of a ball.
+    """The group of poses of few objects in space whose second moments are those of a ball.
 
     Poses are candidates; maps are kept that leave the distribution of the clouds as it is.
     """
@@ -401,12 +405,22 @@ def _in_space(points: Tensor, draw: torch.Generator) -> tuple[str, Tensor, bool,
     moved = points[: _NUM_POSES + 1]
     poses, misfits = _poses(moved[0], moved[1:], draw)
     mirrored, other_misfits = _poses(-moved[0], moved[1:], draw)
+    # the others are clouds of another object than the reference
+    misfit = torch.minimum(misfits, other_misfits)
+    poses, mirrored, misfits, other_misfits = (
+        x[misfit <= _MAX_MISFIT * misfit.quantile(_LOW_MISFIT)] for x in (poses, mirrored, misfits, other_misfits)
+    )
     is_plain, is_mirrored = misfits < _CLEAR_FIT * other_misfits, other_misfits < _CLEAR_FIT * misfits
-    has_images = float(is_mirrored.double().mean()) >= _MIN_MIRRORED_SHARE and bool(is_plain.any())
+    share, plain_share = (float(x.double().mean()) for x in (is_mirrored, is_plain))
+    has_images = plain_share > 0.0 and share >= max(_MIN_MIRRORED_SHARE, _MIN_MIRRORED_RATIO * plain_share)
     name, elements, is_finite, reasons = _of_poses(poses[is_plain] if has_images else poses, same, draw)
     turns = [g for g in doubtful if is_finite and float(_nearest(g[None], elements)) >= _CLUSTER_ANGLE]
     left = [f"a rotation by {float(_angle(g)) / 2 / math.pi:.2g} of a turn" for g in turns]
     if not has_images:
+        if share >= _MIN_MIRRORED_SHARE:
+            reasons.append(
+                f"{share:.0%} of the clouds look like mirror images of others: of reflections it would be half"
+            )
         return name, elements, is_finite, reasons + _at_least(name, left)
     # a mirror image of the reference that is turned by R is moved by -R
     images = -torch.stack([mirrored[is_mirrored][c].mean(0) for c in _clustered(mirrored[is_mirrored])])
@@ -530,6 +544,19 @@ def _completed(elements: Tensor) -> Tensor:
 
 
 def _clustered(poses: Tensor) -> list[list[int]]:
+    """Poses within a small angle of the first of each cluster; clusters nearer than elements are one."""
+    clusters: list[list[int]] = []
+    for members in sorted(_near_first(poses), key=len, reverse=True):
+        firsts = poses[[c[0] for c in clusters]]
+        if clusters and float(_nearest(poses[members].mean(0)[None], firsts)) < _LEAST_APART:
+            traces = firsts.reshape(-1, 9) @ poses[members].mean(0).reshape(9)
+            clusters[int(traces.argmax())] += members
+        else:
+            clusters.append(members)
+    return clusters
+
+
+def _near_first(poses: Tensor) -> list[list[int]]:
     """Poses within a small angle of the first of each cluster."""
     centres: list[int] = []
     members: list[list[int]] = []
