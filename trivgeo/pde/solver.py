@@ -124,7 +124,7 @@ def converged_solution(
 
     Args:
         equation: see `solve`.
-        initial: fields at one time, with one batch dimension.
+        initial: fields at one time, from which solutions start; one batch dimension.
         times: increasing times above zero, counted from that of the field.
         tolerance: change, see `trivgeo.pde.predictions.prediction_error`.
 
